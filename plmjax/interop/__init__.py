@@ -1,1 +1,1 @@
-"""Checkpoints of other libraries in and out, one file a library or system."""
+"""Import and export of other libraries' checkpoints. One file for each library or system."""

@@ -1,4 +1,4 @@
-"""What an adapter says of a system: its classes in another library, its config there, and an example of its inputs."""
+"""The description of a system in another library: its classes, its config, and an example of its inputs."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +15,19 @@ from plmjax.interop.tensors import Shape, Tensors
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """One class of the other library and the module that computes the same.
+    """One class of the other library and the module that computes the same function.
 
-    conversions: of every parameter of the module; there may be more.
+    conversions: the conversions of every parameter of the module. The table may hold more.
     sized: config -> further conversions, which depend on its sizes.
-    outputs: name of an output -> its name there.
-    options: config.json's content -> fields of the module besides config and execution.
-    parts: name -> shape of the tensors there are -> such fields that config.json does not tell.
-    arguments: module -> what transformers' class must be told beside config.json to be the same.
-    batch: inputs of rows of tokens -> those of the class.
-    constants: config -> name of a tensor that no parameter is in, which the class saves all the same -> its numbers.
-    within: the name under which modules with a head hold this one's parameters; empty for those with a head.
-    tied: whether it has the word table as its output layer too.
-    unties: config.json's content -> whether it has an output layer of its own after all, where systems have both.
+    outputs: our name of an output -> its name in the other library.
+    options: content of config.json -> fields of the module besides config and execution.
+    parts: name -> shape of the tensors in the checkpoint -> fields of the module that config.json does not tell.
+    arguments: module -> arguments that transformers' class needs besides config.json to compute the same function.
+    batch: inputs for rows of token ids -> inputs of the class.
+    constants: config -> name of a tensor that holds no parameter but that the class saves -> its values.
+    within: the name under which modules with a head hold this module's parameters; empty for modules with a head.
+    tied: true if the token embedding is also the output layer.
+    unties: content of config.json -> true if the model has its own output layer. For systems that have both forms.
     """
 
     module: type[nn.Module]
@@ -44,16 +44,16 @@ class Architecture:
     unties: Callable[[Mapping[str, Any]], bool] = lambda found: False
 
     def of(self, found: Mapping[str, Any]) -> Self:
-        """The architecture as a checkpoint with this config.json has it."""
+        """Return the architecture for a checkpoint with this config.json."""
         return dataclasses.replace(self, tied=self.tied and not self.unties(found))
 
     def conversions_of(self, config: Any) -> tuple[Conversion, ...]:
-        """The conversions of every parameter of a module with this config."""
+        """Return the conversions of every parameter of a module with this config."""
         return self.conversions + self.sized(config)
 
 
 def mask_of(output: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The attention mask of the tokens that an output is of: of an encoder-decoder's, those of one of its sides."""
+    """Return the attention mask for an output's tokens. An encoder-decoder has a mask for each side."""
     decoder = "decoder_attention_mask" in inputs and not output.startswith("encoder_")
     return inputs.get("decoder_attention_mask" if decoder else "attention_mask")
 
@@ -61,9 +61,9 @@ def mask_of(output: str, inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
 def example_rows(
     generator: np.random.Generator, length: int, vocab_size: int, padding: int | None, side: str = ""
 ) -> dict[str, np.ndarray]:
-    """int32 [2 T] input_ids and attention_mask, both with `side` before their names; half of the second row is padded.
+    """Return int32 [2 T] input_ids and attention_mask, named with the prefix `side`. Half of the second row is padding.
 
-    padding: a token that stands in the filling alone; None: any token may fill a row.
+    padding: an id that is used for padding only; None: any id may fill a row.
     """
     mask = np.arange(length) < np.array([[length], [length // 2 + 1]])
     ids = generator.integers(0, vocab_size - (padding is not None), mask.shape, np.int32)
@@ -73,28 +73,28 @@ def example_rows(
 
 
 class TensorNames(Protocol):
-    """The names of the tensors in a system's checkpoints, whichever class and version wrote them."""
+    """The names of the tensors in a system's checkpoints, for every class and version that writes them."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """The tensors, named as the architecture names them; copies of what it ties are checked and left out."""
+        """Rename the tensors to the architecture's names. Copies of tied tensors are checked and left out."""
 
     def optional(self, name: str) -> bool:
-        """Whether a tensor is part of a head that another architecture has."""
+        """Return true if a tensor is part of another architecture's head."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """A system as the other library has it.
+    """A system in the other library.
 
     config: class of the model's config.
     architectures: name of its class -> architecture.
-    read_config: config.json's content -> the model's config.
-    write_config: module, names of its labels -> config.json's content.
+    read_config: content of config.json -> the model's config.
+    write_config: module, names of its labels -> content of config.json.
     names: the names of its tensors in any checkpoint.
-    example: config -> a random batch of the inputs that every architecture takes, by the names of arguments that both
-        libraries share. The shapes of the parameters are those that this example gives.
-    rows: module -> how it reads one text or a pair; by default as its config says.
-    exported_as: module without a class there -> the architecture that holds the part of it that is used afterwards.
+    example: config -> a random batch of the inputs that every architecture takes. The keys are the argument names that
+        both libraries share. The shapes of the parameters follow from this example.
+    rows: module -> the template for one text or a pair; by default the config's template.
+    exported_as: module without a class in the other library -> the architecture that holds its reusable part.
     """
 
     config: type
@@ -107,19 +107,19 @@ class Adapter:
     exported_as: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:
-        """Whether one of the architectures computes what the module does; none of them reads a mix of layers."""
+        """Return true if an architecture computes the same function as the module. None reads a mix of layers."""
         known = [*self.exported_as, *(architecture.module for architecture in self.architectures.values())]
         mixes = getattr(module, "mix", False)
         return type(module) in known and type(module.config) is self.config and not mixes
 
     def architecture(self, name: str) -> Architecture:
-        """The architecture of that name, or a UserError with the nearest one."""
+        """Return the architecture of that name. Raises UserError with the nearest name if there is none."""
         if name not in self.architectures:
             raise UserError(f"Expected a known architecture, found {quoted(name)}; {nearest(name, self.architectures)}")
         return self.architectures[name]
 
     def inputs(self, module: nn.Module) -> dict[str, np.ndarray]:
-        """The example as the module takes it."""
+        """Return the example batch in the form that the module takes."""
         of_class = (one for one in self.architectures.values() if one.module is type(module))
         example, architecture = self.example(module.config), next(of_class, None)
         return architecture.batch(example) if architecture else example

@@ -1,4 +1,4 @@
-"""ALBERT as transformers has it: its config.json, and the names and arrangement of its tensors."""
+"""ALBERT in transformers: its config.json, and the names and layout of its tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ HEADED = (
 
 
 def read_config(found: Mapping[str, Any]) -> AlbertConfig:
-    """The AlbertConfig of a config.json; transformers' defaults are those of xxlarge."""
+    """Return the AlbertConfig of a config.json. The defaults of transformers are those of xxlarge."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     names += ("hidden_dropout_prob", "attention_probs_dropout_prob")
     defaults = {name: getattr(AlbertConfig.xxlarge(), name) for name in names}
@@ -52,7 +52,7 @@ def read_config(found: Mapping[str, Any]) -> AlbertConfig:
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' AlbertConfig needs to build the same model."""
+    """Return the settings with which transformers' AlbertConfig builds the same model."""
     return config_json.write(model, labels, "albert")
 
 

@@ -1,13 +1,13 @@
-"""AWD-LSTM's language model as fastai stores it, in and out: a file of torch tensors (.pth), such as ULMFiT's.
+"""Import and export of AWD-LSTM's language model in fastai's form: a file of torch tensors (.pth), such as ULMFiT's.
 
     0.encoder.weight                                [V E]      and again as 1.decoder.weight, 0.encoder_dp.emb.weight
     0.rnns.N.weight_hh_l0_raw                       [4 H, H]   before its dropout; the gates in the order of torch
     0.rnns.N.module.weight_ih_l0, bias_ih_l0, bias_hh_l0       [4 H, D], [4 H], [4 H]
     1.decoder.bias                                  [V]
 
-fastai's vocabulary is a pickled list of words, made of text that spaCy and fastai's own rules have cut: `plmjax import`
-asks for a tokenizer whose ids are the rows of the table. The rates of dropout are in no file: those of
-`AwdLstmConfig.ulmfit` are taken. Salesforce's model.pt holds a whole pickled module, which is not read.
+fastai's vocabulary is a pickled list of words. spaCy and fastai's own rules split the text into these words. So
+`plmjax import` needs a tokenizer whose ids are the rows of the embedding table. No file holds the dropout rates: the
+rates of `AwdLstmConfig.ulmfit` are used. Salesforce's model.pt is a whole pickled module, which is not read.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from plmjax.interop.tensors import Tensors
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 
 FILE = "awd_lstm.pth"
-"""The file of a folder that `save` writes."""
+"""The file that `save` writes into a folder."""
 TABLE, DECODER = "0.encoder.weight", "1.decoder.weight"
 _AGAIN = re.compile(r"1\.decoder\.weight|0\.encoder_dp\.emb\.weight|0\.rnns\.\d+\.module\.weight_hh_l0")
-"""Tensors that others hold already: of tied weights, and of weights after a dropout."""
+"""Copies of tensors that the file already holds: tied weights, and weights after dropout."""
 _SEARCHED = 1 << 16
-"""Bytes at the beginning of a file from before torch 1.6 that hold the first names of its tensors."""
+"""Number of bytes to search at the beginning of a file from before torch 1.6. They hold the first tensor names."""
 
 
 def evidence(path: Path) -> str:
-    """By what a file is recognised, or a folder that `save` has written; empty where it is something else."""
+    """Return the evidence that a file, or a folder written by `save`, is fastai's; empty if it is not."""
     path = path / FILE if path.is_dir() else path
     if path.is_file() and torch_files.evidence(path) and TABLE.encode() in torch_files.beginning(path, _SEARCHED):
         return f"{TABLE} among torch's tensors"
@@ -46,11 +46,11 @@ def evidence(path: Path) -> str:
 
 
 def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any]]:
-    """The language model of a file and its parameters, numpy float32.
+    """Return the language model of a file and its parameters, numpy float32.
 
     Raises:
-        UserError: tensors that are not those of an AWD-LSTM in one direction with tied embeddings, or another class
-            than that of the language model.
+        UserError: the tensors are not those of a unidirectional AWD-LSTM with tied embeddings, or `architecture` is
+            another class than the language model's.
     """
     if architecture not in ("auto", AwdLstmForCausalLM.__name__):
         raise UserError(
@@ -71,15 +71,16 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """The tensors of a file, or of a folder that `save` has written."""
+    """Open the tensors of a file, or of a folder written by `save`."""
     with torch_files.opened(path / FILE if path.is_dir() else path) as tensors:
         yield tensors
 
 
 def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
-    """Writes awd_lstm.pth into a folder, as fastai's learner loads it; reading it gives every bit back.
+    """Write awd_lstm.pth into a folder for fastai's learner. Reading it returns every bit unchanged.
 
-    params: of `module`, an AwdLstmForCausalLM. Raises UserError where torch is not installed or a parameter is missing.
+    params: the parameters of `module`, an AwdLstmForCausalLM. Raises UserError if torch is not installed or a parameter
+    is missing.
     """
     tensors = write_tensors(module, EXAMPLE, conversions(module.config), params)
     copies = {name: tensors[TABLE] for name in (DECODER, "0.encoder_dp.emb.weight")}
@@ -89,7 +90,7 @@ def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
 
 
 def conversions(config: AwdLstmConfig) -> tuple[Conversion, ...]:
-    """Every parameter of the language model, and its tensor."""
+    """Return the conversion of every parameter of the language model to its tensor."""
     table = [
         parameter("awd_lstm/word_embeddings/embedding", TABLE),
         parameter("output_bias", "1.decoder.bias"),
@@ -106,11 +107,11 @@ def conversions(config: AwdLstmConfig) -> tuple[Conversion, ...]:
 
 
 EXAMPLE = {"input_ids": np.ones((1, 1), np.int32)}
-"""Inputs of an AwdLstmForCausalLM."""
+"""Example inputs of an AwdLstmForCausalLM."""
 
 
 def _config(tensors: Tensors) -> AwdLstmConfig:
-    """The sizes that the shapes of the tensors say."""
+    """Return the config whose sizes follow from the shapes of the tensors."""
     layers = sorted(
         int(found[1]) for name in tensors.shapes if (found := re.fullmatch(r"0\.rnns\.(\d+)\.weight_hh_l0_raw", name))
     )

@@ -1,6 +1,6 @@
-"""BART as transformers has it: its config.json, and the names and arrangement of its tensors.
+"""BART in transformers: its config.json, and the names and layout of its tensors.
 
-`final_logits_bias` is there in every checkpoint and zero in those that were published: the model has no such bias.
+Every checkpoint holds `final_logits_bias`. It is zero in the published ones: the model has no such bias.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ REQUIRED = {
     "add_bias_logits": False,
     "quantization_config": None,
 }
-"""Settings of BART that change what is computed, with the one value that this model implements."""
+"""transformers settings of BART that change the computation, with the one value that this model implements."""
 
 DEFAULTS = {
     "encoder_layers": 12,
@@ -47,7 +47,7 @@ DEFAULTS = {
     "encoder_ffn_dim": 4096,
     "decoder_ffn_dim": 4096,
 }
-"""Where transformers' BartConfig differs from ours."""
+"""Defaults of transformers' BartConfig that differ from ours."""
 
 BODY = (
     *marian.SHARED,
@@ -69,20 +69,20 @@ LABELS = (
 
 
 def read_config(found: Mapping[str, Any]) -> BartConfig:
-    """The BartConfig of a config.json."""
+    """Return the BartConfig of a config.json."""
     return config_json.read(found, BartConfig, DEFAULTS, REQUIRED)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' BartConfig needs to build the same model."""
+    """Return the settings with which transformers' BartConfig builds the same model."""
     return config_json.write(model, labels, "bart")
 
 
 class BartNames(tensor_names.Names):
-    """The names of BART's tensors, whose scores have a bias of zeros."""
+    """The names of BART's tensors. The bias of the scores must be zero."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """As `Names`. Raises UserError where scores have another bias."""
+        """Rename the tensors as `Names` does. Raises UserError if the bias of the scores is not zero."""
         bias = "final_logits_bias"
         if architecture.module is BartForConditionalGeneration and bias in tensors.shapes and tensors.read(bias).any():
             raise UserError(
@@ -102,7 +102,7 @@ NAMES = BartNames(
 
 
 def example(config: BartConfig) -> dict[str, np.ndarray]:
-    """As Marian's, with </s> at the end of every source and nowhere else in it: what a classifier goes by."""
+    """Return an example as Marian's. Every source has one </s>, at its end: a classifier reads that position."""
     batch, end = marian.example(config), config.eos_token_id
     ids, lengths = batch["input_ids"], batch["attention_mask"].sum(axis=1)
     spare = next(token for token in range(config.vocab_size) if token not in (end, config.pad_token_id))
@@ -112,7 +112,7 @@ def example(config: BartConfig) -> dict[str, np.ndarray]:
 
 
 def source(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a class for a task is given: the decoder's tokens are those of the source."""
+    """Return the inputs of a class for a task: the decoder's token ids are those of the source."""
     return {name: field for name, field in batch.items() if not name.startswith("decoder_")}
 
 

@@ -1,4 +1,4 @@
-"""BERT as transformers has it: its config.json, and the names and arrangement of its tensors, older ones included."""
+"""BERT in transformers: its config.json, and the names and layout of its tensors, including older names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,12 +31,12 @@ HEADED = (
 
 
 def read_config(found: Mapping[str, Any]) -> BertConfig:
-    """The BertConfig of a config.json; transformers' default activation is the exact GELU, ours Google's."""
+    """Return the BertConfig of a config.json. transformers' default activation is the exact GELU, ours is Google's."""
     return encoder.read_config(found, BertConfig, {"hidden_act": "gelu"})
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' BertConfig needs to build the same model."""
+    """Return the settings with which transformers' BertConfig builds the same model."""
     return config_json.write(model, labels, "bert")
 
 

@@ -1,4 +1,4 @@
-"""A model's config as transformers' config.json has it, in and out."""
+"""Import and export of a model's config in the form of transformers' config.json."""
 
 import dataclasses
 import types
@@ -14,21 +14,21 @@ from plmjax.errors import UserError, quoted
 Config = TypeVar("Config", bound=ModelConfig)
 
 LARGEST = 2**31
-"""Every size, id and rate is below it and finite; Python reads NaN and Infinity from JSON too."""
+"""The bound of every size, id and rate. They must also be finite: Python reads NaN and Infinity from JSON too."""
 
 DEEPEST = 4096
-"""Layers of the deepest model; the published ones have at most 64. Shared layers have no tensors of their own."""
+"""The maximum number of layers. Published models have at most 64. Shared layers have no tensors of their own."""
 SMALL = 1 << 16
-"""Whole numbers up to it are taken whatever the tensors are: positions without a table, ids, distances."""
+"""Whole numbers up to this value are accepted for any tensors: positions without a table, ids, distances."""
 
 
 def read(
     found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any]
 ) -> Config:
-    """The config of a config.json; what is not set there has transformers' default.
+    """Return the config of a config.json. A setting that is absent there has transformers' default.
 
-    defaults: where transformers' differ from those of `kind`.
-    required: settings of transformers that change what is computed, with the one value that the model implements.
+    defaults: transformers' defaults that differ from those of `kind`.
+    required: transformers settings that change the computation, with the one value that the model implements.
 
     Raises UserError for a setting that the model does not implement and for a value of another type.
     """
@@ -46,7 +46,7 @@ def read(
             if field.name in found and types.NoneType in typing.get_args(field.type):
                 given[field.name] = None
             continue
-        of = next(iter(typing.get_args(field.type)), field.type)  # float of float | None
+        of = next(iter(typing.get_args(field.type)), field.type)  # the type float of the field type float | None
         if type(value) not in {bool: (bool,), int: (int,), float: (int, float), str: (str,)}[of]:
             raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
         if of is not str and not abs(value) < LARGEST:
@@ -58,12 +58,12 @@ def read(
 
 
 def check_sizes(config: ModelConfig, numbers: int) -> None:
-    """Compares the whole numbers of a config with its tensors, before lists or arrays of such sizes are made.
+    """Check the whole numbers of a config against its tensors, before lists or arrays of such sizes are created.
 
-    numbers: all numbers in the tensors.
+    numbers: the number of values in all tensors.
 
     Raises:
-        UserError: more layers than `DEEPEST`, or another whole number above both `numbers` and `SMALL`.
+        UserError: the config has more layers than `DEEPEST`, or another whole number above both `numbers` and `SMALL`.
     """
     for field in dataclasses.fields(config):
         value, largest = getattr(config, field.name), max(numbers, SMALL)
@@ -78,7 +78,7 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
 
 
 def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
-    """What transformers needs to build the same model."""
+    """Return the settings with which transformers builds the same model."""
     config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
     if hasattr(model, "num_labels"):
         labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]

@@ -1,8 +1,8 @@
-"""How parameters and the tensors of another library turn into each other, in both directions.
+"""Conversion between parameters and the tensors of another library, in both directions.
 
-A table of conversions lists every parameter once, with the names of the tensors that hold its numbers and how they are
-arranged there. Reading, writing, and naming whatever is missing, unexpected or of another shape follow from that table
-and from the shapes of the module's own parameters.
+A table of conversions lists every parameter once, with the names of the tensors that hold its values and their layout
+there. Reading and writing follow from that table and from the shapes of the module's own parameters. So do the
+messages that name a missing tensor, an unexpected one, or one of another shape.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from plmjax.interop.tensors import FLOATS, Shape, Tensors
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """How the numbers of some parameters lie in some tensors.
+    """The layout of parameters in tensors.
 
     to_tensors: parameters -> tensors. It must accept the tracers of JAX, which give the shapes of the tensors.
     to_parameters: tensors, shapes of the parameters -> parameters.
@@ -34,13 +34,16 @@ class Arrangement:
     to_parameters: Callable[[Sequence[np.ndarray], Sequence[Shape]], Sequence[np.ndarray]]
 
     def tensor_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """The shapes of the tensors of parameters of these shapes."""
+        """Return the shapes of the tensors that parameters of these shapes become."""
         parameters = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
         return [tensor.shape for tensor in jax.eval_shape(self.to_tensors, parameters)]
 
 
 def one_to_one(to_tensor: Callable[[Any], Any], to_parameter: Callable[[np.ndarray, Shape], np.ndarray]) -> Arrangement:
-    """One parameter in one tensor: parameter -> tensor, and tensor, shape of the parameter -> parameter."""
+    """Return an arrangement with one parameter in each tensor.
+
+    to_tensor: parameter -> tensor. to_parameter: tensor, shape of the parameter -> parameter.
+    """
     return Arrangement(
         lambda parameters: [to_tensor(parameter) for parameter in parameters],
         lambda tensors, shapes: [to_parameter(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)],
@@ -52,7 +55,7 @@ FLAT = one_to_one(lambda parameter: parameter.reshape(-1), lambda tensor, shape:
 
 
 def matrix(inputs: int = 1) -> Arrangement:
-    """A kernel whose first `inputs` axes are summed over, as GPT-2's Conv1D has it: [inputs outputs]."""
+    """Return the arrangement of a kernel as in GPT-2's Conv1D: [inputs outputs]. Its first `inputs` axes are summed."""
     return one_to_one(
         lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1),
         lambda tensor, shape: tensor.reshape(shape),
@@ -60,7 +63,7 @@ def matrix(inputs: int = 1) -> Arrangement:
 
 
 def weight(inputs: int = 1) -> Arrangement:
-    """A kernel whose first `inputs` axes are summed over, as torch's Linear has it: [outputs inputs]."""
+    """Return the arrangement of a kernel as in torch's Linear: [outputs inputs]. Its first `inputs` axes are summed."""
     return one_to_one(
         lambda kernel: kernel.reshape(int(np.prod(kernel.shape[:inputs])), -1).T,
         lambda tensor, shape: tensor.T.reshape(shape),
@@ -68,9 +71,10 @@ def weight(inputs: int = 1) -> Arrangement:
 
 
 def joined(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
-    """Parameters side by side along one axis of a single tensor, as query, key and value lie in GPT-2's c_attn.
+    """Return the arrangement that concatenates parameters along one axis of a single tensor.
 
-    each: how every `count` parameters, one after the other, make a part of the tensor.
+    GPT-2's c_attn holds query, key and value in this way.
+    each: the arrangement of every `count` consecutive parameters in their part of the tensor.
     """
 
     def groups(parameters: Sequence[Any]) -> list[Sequence[Any]]:
@@ -90,7 +94,7 @@ def joined(axis: int, each: Arrangement = SAME, count: int = 1) -> Arrangement:
 
 
 def divided(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
-    """Parameters in `count` tensors, equal parts along one axis of what `each` would make of them."""
+    """Return the arrangement that splits the tensor of `each` into `count` equal tensors along one axis."""
 
     def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
         (whole,) = each.to_tensors(parameters)
@@ -103,7 +107,7 @@ def divided(count: int, axis: int, each: Arrangement = SAME) -> Arrangement:
 
 
 def parts(sizes: Sequence[int], axis: int) -> Arrangement:
-    """One parameter in several tensors that lie in it one after the other, of these sizes along one axis."""
+    """Return the arrangement that splits one parameter into consecutive tensors of these sizes along one axis."""
 
     def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
         (whole,) = parameters
@@ -113,9 +117,10 @@ def parts(sizes: Sequence[int], axis: int) -> Arrangement:
 
 
 def summed(count: int, each: Arrangement = SAME) -> Arrangement:
-    """Parameters that are the sum of `count` tensors, as torch's LSTM has two biases; written as the first, zeros else.
+    """Return the arrangement of parameters that are the sum of `count` tensors.
 
-    each: how the parameters lie in the sum.
+    torch's LSTM has two biases in this way. The first tensor is written with the sum, the others with zeros.
+    each: the layout of the parameters in the sum.
     """
 
     def to_tensors(parameters: Sequence[Any]) -> Sequence[Any]:
@@ -130,11 +135,12 @@ def summed(count: int, each: Arrangement = SAME) -> Arrangement:
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """Parameters of a module and the tensors that hold their numbers; mostly one of each.
+    """Parameters of a module and the tensors that hold their values; mostly one of each.
 
-    paths: of the parameters, joined by /. tensors: their names; `{layer}` in them counts the first axis of parameters
-    that are stacks of layers [L ...]. Any other name in braces stands for a number, the same one in all of them.
-    first, every: the stack is of the layers first, first + every, ..., where layers of several kinds alternate.
+    paths: the paths of the parameters, joined by /.
+    tensors: the names of the tensors. `{layer}` in them counts the first axis of parameters that are stacks of layers
+        [L ...]. Any other name in braces stands for a number, the same number in all names.
+    first, every: the stack holds the layers first, first + every, ... This serves models with alternating layer kinds.
     """
 
     paths: tuple[str, ...]
@@ -144,29 +150,32 @@ class Conversion:
     every: int = 1
 
     def among(self, paths: Collection[str]) -> "list[Conversion]":
-        """The conversion itself for each of the parameters that its first path stands for."""
+        """Return this conversion once for each parameter that matches its first path."""
         pattern = re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\d+)", re.escape(self.paths[0])))
         matches = filter(None, map(pattern.fullmatch, paths))
         return [self._with_numbers(match.groupdict()) for match in matches]
 
     def under(self, path: str, tensor: str) -> "Conversion":
-        """The same parameters inside a part of a larger module, and inside a part of a larger checkpoint."""
+        """Return the conversion of the same parameters inside a larger module and a larger checkpoint."""
         paths, tensors = (f"{path}/{name}" for name in self.paths), (f"{tensor}.{name}" for name in self.tensors)
         return dataclasses.replace(self, paths=tuple(paths), tensors=tuple(tensors))
 
     @property
     def stacked(self) -> bool:
-        """Whether the parameters are stacks [L ...] of what the tensors hold for each layer."""
+        """True if the parameters are stacks [L ...] and the tensors hold one layer each."""
         return any("{layer}" in name for name in self.tensors)
 
     def tensor_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Name -> shape of the tensors that hold these parameters. shapes: path -> shape of the module's parameters."""
+        """Return name -> shape of the tensors that hold these parameters.
+
+        shapes: path -> shape of the module's parameters.
+        """
         each = [shapes[path][1:] if self.stacked else shapes[path] for path in self.paths]
         arranged = self.arrangement.tensor_shapes(each)
         return {name: shape for names in self._names(shapes) for name, shape in zip(names, arranged, strict=True)}
 
     def read(self, tensors: Tensors, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
-        """Path -> parameter, float32, from tensors of the right shapes; one layer is held beside them at a time.
+        """Return path -> float32 parameter from tensors of the right shapes. Memory holds one layer more at a time.
 
         Raises UserError naming a tensor with a NaN, an infinity or a number too large for float32.
         """
@@ -181,12 +190,12 @@ class Conversion:
         return parameters
 
     def write(self, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Name -> tensor, in the parameters' dtype. parameters: path -> parameter."""
+        """Return name -> tensor, in the parameters' dtype. parameters: path -> parameter."""
         own = [parameters[path] if self.stacked else parameters[path][None] for path in self.paths]
         written = {}
         for layer, names in enumerate(self._names({path: parameters[path].shape for path in self.paths})):
             arranged = self.arrangement.to_tensors([stack[layer, ...] for stack in own])
-            # A parameter without axes stays an array, which ascontiguousarray would give one axis.
+            # A parameter without axes stays an array without axes; ascontiguousarray would add an axis.
             written |= {name: np.asarray(one, order="C") for name, one in zip(names, arranged, strict=True)}
         return written
 
@@ -197,27 +206,27 @@ class Conversion:
         return dataclasses.replace(self, paths=filled(self.paths), tensors=filled(self.tensors))
 
     def _names(self, shapes: Mapping[str, Shape]) -> list[tuple[str, ...]]:
-        """The names of the tensors, layer by layer."""
+        """Return the names of the tensors, layer by layer."""
         length = shapes[self.paths[0]][0] if self.stacked else 1
         layers = range(self.first, self.first + length * self.every, self.every)
         return [tuple(name.format(layer=layer) for name in self.tensors) for layer in layers]
 
 
 def parameter(path: str, tensor: str, arrangement: Arrangement = SAME) -> Conversion:
-    """One parameter in one tensor."""
+    """Return the conversion of one parameter in one tensor."""
     return Conversion((path,), (tensor,), arrangement)
 
 
 def parameter_shapes(module: nn.Module, example: Mapping[str, Any]) -> dict[str, Shape]:
-    """Path joined by / -> shape of every parameter of the module; computes nothing.
+    """Return path joined by / -> shape of every parameter of the module, without computing anything.
 
-    example: keyword arguments of the module's `__call__`, arrays or trees of them, `deterministic` aside.
+    example: keyword arguments of the module's `__call__`, arrays or trees of arrays, without `deterministic`.
     """
     leaves, structure = jax.tree.flatten(dict(example))
     return _parameter_shapes(module, structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
 
 
-@functools.lru_cache(maxsize=32)  # a checkpoint that is written is read again, and tracing a model takes a second
+@functools.lru_cache(maxsize=32)  # a written checkpoint is read back, and tracing a model takes a second
 def _parameter_shapes(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> dict[str, Shape]:
     example = jax.tree.unflatten(structure, leaves)
     init = lambda example: module.init(jax.random.key(0), **example, deterministic=True)["params"]  # noqa: E731
@@ -232,11 +241,13 @@ def read_parameters(
     tensors: Tensors,
     optional: Callable[[str], bool] = lambda name: False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The module's parameter tree, numpy float32, from a checkpoint's tensors; and the names of those left over.
+    """Return the module's parameters from a checkpoint's tensors, and the names of the unused tensors.
 
-    example: inputs of the module, as `parameter_shapes` takes them. conversions: of every parameter; there may be more.
-    Only a tensor whose name is `optional` may be left over. Raises UserError naming every missing, unexpected or
-    mis-shaped tensor, and every one of another type than `FLOATS`.
+    The parameters are a tree of numpy float32 arrays.
+    example: inputs of the module, as for `parameter_shapes`.
+    conversions: the conversions of every parameter. The table may hold more.
+    Only a tensor whose name is `optional` may be unused. Raises UserError naming every tensor that is missing,
+    unexpected, of another shape, or of another type than `FLOATS`.
     """
     shapes = parameter_shapes(module, example)
     used = _used(module, conversions, shapes)
@@ -275,7 +286,7 @@ def read_parameters(
 def write_tensors(
     module: nn.Module, example: Mapping[str, Any], conversions: Sequence[Conversion], params: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Name -> float32 tensor of the module's parameters; `params` may hold more than the module asks for.
+    """Return name -> float32 tensor of the module's parameters. `params` may hold more than the module needs.
 
     example, conversions: as for `read_parameters`. Raises UserError naming every parameter that is missing or of
     another shape.
@@ -300,7 +311,7 @@ def write_tensors(
 
 
 def _used(module: nn.Module, conversions: Sequence[Conversion], shapes: Mapping[str, Shape]) -> list[Conversion]:
-    """The conversions of the parameters that the module has. Raises LookupError where the table lacks one."""
+    """Return the conversions of the module's parameters. Raises LookupError if the table lacks a parameter."""
     used = {one.paths: one for conversion in conversions for one in conversion.among(shapes)}
     converted = {path for paths in used for path in paths}
     if converted != shapes.keys():
@@ -314,7 +325,7 @@ def _used(module: nn.Module, conversions: Sequence[Conversion], shapes: Mapping[
 def _finite(tensors: Tensors, name: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         tensor = np.asarray(tensors.read(name)).astype(np.float32, copy=False)
-    chex.assert_shape(tensor, tensors.shapes[name])  # another shape would be broadcast into the parameter
+    chex.assert_shape(tensor, tensors.shapes[name])  # a tensor of another shape would be broadcast into the parameter
     if not np.isfinite(tensor).all():
         raise UserError(
             f"Expected finite float32 numbers in {name} of {tensors.origin}, found others; take another checkpoint."

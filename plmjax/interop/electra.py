@@ -1,7 +1,7 @@
-"""ELECTRA as transformers has it: its config.json, and the names and arrangement of its tensors.
+"""ELECTRA in transformers: its config.json, and the names and layout of its tensors.
 
-transformers has the two networks apart: ElectraForPreTraining is the discriminator, ElectraForMaskedLM the generator,
-each with a config of its own sizes and a copy of the embeddings. Either is written from a checkpoint that holds both.
+transformers separates the two networks: ElectraForPreTraining is the discriminator, ElectraForMaskedLM the generator.
+Each has a config with its own sizes and a copy of the embeddings. Either is written from a checkpoint that holds both.
 """
 
 import dataclasses
@@ -49,11 +49,11 @@ CHOICES = (
     *encoder.dense("classifier/output", "classifier"),
 )
 SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-"""What transformers' config says of the first layer of its multiple choice head, and what that layer is here."""
+"""transformers' settings for the first layer of its multiple choice head. This layer is the same here."""
 
 
 def read_config(found: Mapping[str, Any]) -> ElectraConfig:
-    """The ElectraConfig of a config.json; that of a generator describes nothing but the generator."""
+    """Return the ElectraConfig of a config.json. The config of a generator describes the generator only."""
     choices = found.get("architectures") == ["ElectraForMultipleChoice"]
     required = encoder.REQUIRED | (SUMMARY if choices else {})
     config = encoder.read_config(found, ElectraConfig, {"hidden_act": "gelu"}, required)
@@ -64,7 +64,7 @@ def read_config(found: Mapping[str, Any]) -> ElectraConfig:
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' ElectraConfig needs to build the same model."""
+    """Return the settings with which transformers' ElectraConfig builds the same model."""
     alone = model.clone(config=model.config.generator) if isinstance(model, ElectraForMaskedLM) else model
     return config_json.write(alone, labels, "electra")
 

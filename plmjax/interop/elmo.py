@@ -1,4 +1,4 @@
-"""ELMo's released files, in and out: a folder with options.json and an HDF5 file of weights (allenai/bilm-tf).
+"""Import and export of ELMo's released files: a folder with options.json and an HDF5 file of weights (allenai/bilm-tf).
 
     {"lstm": {"dim": 4096, "projection_dim": 512, "n_layers": 2, "cell_clip": 3, "proj_clip": 3, ...},
      "char_cnn": {"filters": [[1, 32], ...], "n_highway": 2, "n_characters": 262, "embedding": {"dim": 16}, ...}}
@@ -9,8 +9,8 @@
     CNN_proj/W_proj, b_proj                            [2048, 512], [512]
     RNN_D/RNN/MultiRNNCell/CellN/LSTMCell/W_0, B, W_P_0   [1024, 16384], [16384], [4096, 512]; D: 0 forward, 1 backward
 
-W_0 has the rows of the inputs above those of the outputs; gates are in TensorFlow's order, input, candidate, forget,
-output. The forget gate's further bias of 1 is in no file.
+In W_0 the rows of the inputs precede those of the outputs. The gates are in TensorFlow's order: input, candidate,
+forget, output. The forget gate has a further bias of 1, which no file holds.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ from plmjax.layers.words.characters import CHARACTERS
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
 
 LONGEST_WORD = 1 << 12
-"""Characters of a word, at most; the published models read 50."""
+"""Maximum number of characters of a word; the published models read 50."""
 OPTIONS = "options.json"
 _GATES = np.array([0, 2, 1, 3])
-"""Where the gates of one order stand in the other; it is its own inverse."""
+"""Position of each gate of one order in the other order. The permutation is its own inverse."""
 _GATE_KERNEL = one_to_one(
     lambda kernel: kernel[:, _GATES].reshape(kernel.shape[0], -1),
     lambda tensor, shape: tensor.reshape(shape)[:, _GATES],
@@ -47,18 +47,18 @@ _FILTERS = one_to_one(lambda kernel: kernel[None], lambda tensor, shape: tensor[
 
 
 def evidence(path: Path) -> str:
-    """By what a folder is recognised as ELMo's; empty where it is something else."""
+    """Return the evidence that a folder is ELMo's; empty if it is not."""
     if not (path / OPTIONS).is_file() or not _weights(path):
         return ""
     return f"{OPTIONS} and {_weights(path)[0].name}"
 
 
 def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a folder and its parameters, numpy float32.
+    """Return the model of a folder and its parameters, numpy float32.
 
     Raises:
-        UserError: options that are none of ELMo's or contradict the weights, characters other than those of
-            layers/words/characters.py, or weights that are damaged.
+        UserError: the options are not ELMo's or contradict the weights, the characters differ from
+            layers/words/characters.py, or the weights are damaged.
     """
     if architecture not in ("auto", ElmoModel.__name__):
         raise UserError(
@@ -79,7 +79,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """The tensors of a folder, for as long as the block lasts; raises UserError unless it has just one .hdf5 file."""
+    """Open the tensors of a folder for the duration of the block. Raises UserError unless it has one .hdf5 file."""
     weights = _weights(path)
     if len(weights) != 1:
         raise UserError(
@@ -91,9 +91,10 @@ def opened(path: Path) -> Iterator[Tensors]:
 
 
 def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
-    """Writes options.json and weights.hdf5 into a folder; reading them gives every bit back.
+    """Write options.json and weights.hdf5 into a folder. Reading them returns every bit unchanged.
 
-    params: of `module`, an ElmoModel. Raises NotInstalled where h5py is not, UserError where a parameter is missing.
+    params: the parameters of `module`, an ElmoModel. Raises NotInstalled if h5py is not installed, UserError if a
+    parameter is missing.
     """
     try:
         import h5py
@@ -109,10 +110,10 @@ def save(module: nn.Module, params: Mapping[str, Any], path: Path) -> None:
 
 
 def read_config(path: Path) -> ElmoConfig:
-    """The config that an options.json describes.
+    """Return the config that an options.json describes.
 
     Raises:
-        UserError: it lacks an option, or has one that no published model has.
+        UserError: the file lacks an option, or has a value that no published model has.
     """
     try:
         found = json_text.read_object(path, "the options of an ELMo", "fetch the file again")
@@ -152,21 +153,24 @@ def read_config(path: Path) -> ElmoConfig:
 
 
 def _whole(value: object) -> int:
-    """A whole number of the options; raises TypeError for another value, which int() would cut or convert."""
+    """Return a whole number of the options. Raises TypeError for another value, which int() would cut or convert."""
     if type(value) is not int:
         raise TypeError(f"{quoted(value)}, which is no whole number")
     return value
 
 
 def _number(value: object) -> float:
-    """As `_whole`, of any finite number."""
+    """Return a finite number of the options. Raises TypeError as `_whole` does."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise TypeError(f"{quoted(value)}, which is no finite number")
     return float(value)
 
 
 def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
-    """Raises UserError for layers that the tensors cannot hold, and words longer than any, before any are made."""
+    """Check the number of layers and the word length before any array is created.
+
+    Raises UserError if the tensors cannot hold so many layers, or if words are longer than any.
+    """
     most = {"n_layers": len(tensors.shapes), "n_highway": len(tensors.shapes), "max_characters_per_token": LONGEST_WORD}
     for name, largest in most.items():
         if (value := getattr(config, name)) > largest:
@@ -182,7 +186,7 @@ def _check_counts(config: ElmoConfig, tensors: Tensors, file: Path) -> None:
 
 
 def options(config: ElmoConfig) -> dict[str, Any]:
-    """The content of an options.json."""
+    """Return the content of an options.json."""
     return {
         "lstm": {
             "use_skip_connections": config.use_skip_connections,
@@ -206,7 +210,7 @@ def options(config: ElmoConfig) -> dict[str, Any]:
 
 
 def conversions(config: ElmoConfig) -> tuple[Conversion, ...]:
-    """Every parameter of an ElmoModel with this config, and its tensor."""
+    """Return the conversion of every parameter of an ElmoModel with this config to its tensor."""
     table = [
         parameter("words/characters", "char_embed"),
         parameter("words/projection/kernel", "CNN_proj/W_proj"),
@@ -230,7 +234,7 @@ def conversions(config: ElmoConfig) -> tuple[Conversion, ...]:
 
 
 def example(config: ElmoConfig) -> dict[str, np.ndarray]:
-    """Inputs of an ElmoModel."""
+    """Return example inputs of an ElmoModel."""
     return {"characters": np.ones((1, 1, config.max_characters_per_token), np.int32)}
 
 

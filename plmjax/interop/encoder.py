@@ -1,4 +1,4 @@
-"""What the adapters of BERT, RoBERTa, ALBERT and ELECTRA share: names of tensors, configs, heads."""
+"""The shared parts of the adapters of BERT, RoBERTa, ALBERT and ELECTRA: names of tensors, configs, heads."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -23,17 +23,17 @@ REQUIRED = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-"""Settings of transformers that change what is computed, with the one value that these models implement."""
+"""transformers settings that change the computation, with the one value that these models implement."""
 
 LOGITS = {"logits": "logits"}
 HIDDEN = {"last_hidden_state": "last_hidden_state"}
 SPAN = {"start_logits": "start_logits", "end_logits": "end_logits"}
 POOLED = {**HIDDEN, "pooler_output": "pooler_output"}
-"""Name of an output of ours -> its name in transformers."""
+"""Our name of an output -> its name in transformers."""
 
 
 def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
-    """Kernel, whose first `inputs` axes are summed over, and bias of a projection."""
+    """Return the conversions of a projection: its bias, and its kernel, whose first `inputs` axes are summed over."""
     return (
         parameter(f"{path}/kernel", f"{tensor}.weight", weight(inputs)),
         parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
@@ -41,17 +41,17 @@ def dense(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
 
 
 def layer_norm(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """Scale and bias of a layer normalisation."""
+    """Return the conversions of a layer normalization: its scale and bias."""
     return (parameter(f"{path}/scale", f"{tensor}.weight"), parameter(f"{path}/bias", f"{tensor}.bias"))
 
 
 def table(name: str) -> Conversion:
-    """One of the tables of the embeddings."""
+    """Return the conversion of one of the embedding tables."""
     return parameter(f"embeddings/{name}/embedding", f"embeddings.{name}.weight")
 
 
 def under(prefix: str, conversions: tuple[Conversion, ...], theirs: str = "") -> tuple[Conversion, ...]:
-    """For modules with a head: these parameters are in their part `prefix`, and in transformers in `theirs`."""
+    """Move conversions into a module with a head: below `prefix` in the module, below `theirs` in transformers."""
     return tuple(one.under(prefix, theirs or prefix) for one in conversions)
 
 
@@ -70,21 +70,21 @@ LAYERS = (
     *dense(f"{_OURS}/feed_forward/output", f"{_THEIRS}.output.dense"),
     *layer_norm(f"{_OURS}/feed_forward_layer_norm", f"{_THEIRS}.output.LayerNorm"),
 )
-"""Of BERT, RoBERTa and ELECTRA alike, layers with parameters of their own."""
+"""Conversions of BERT, RoBERTa and ELECTRA, whose layers have parameters of their own."""
 CLASSIFIER = dense("classifier", "classifier")
 
 
 def read_config(
     found: Mapping[str, Any], kind: type[Config], defaults: Mapping[str, Any], required: Mapping[str, Any] = REQUIRED
 ) -> Config:
-    """The config of a config.json, as `config_json.read` has it."""
+    """Return the config of a config.json, as `config_json.read` does."""
     return config_json.read(found, kind, defaults, required)
 
 
 def token_heads(system: str, conversions: tuple[Conversion, ...]) -> dict[str, Architecture]:
-    """transformers' classes of a system (Bert, Roberta, ...) for tagging and for questions.
+    """Return transformers' classes of a system (Bert, Roberta, ...) for tagging and for question answering.
 
-    conversions: those of its encoder, as modules with a head hold it.
+    conversions: the conversions of the encoder inside a module with a head.
     """
     tags, spans = (*conversions, *CLASSIFIER), (*conversions, *dense("classifier", "qa_outputs"))
     return {
@@ -94,12 +94,12 @@ def token_heads(system: str, conversions: tuple[Conversion, ...]) -> dict[str, A
 
 
 def multiple_choice(module: type[nn.Module], conversions: tuple[Conversion, ...]) -> Architecture:
-    """transformers' class for questions with choices; its inputs are [B C T], here of one question."""
+    """Return transformers' class for multiple choice. Its inputs are [B C T], here for one question."""
     return Architecture(module, conversions, LOGITS, batch=lambda rows: {name: x[None] for name, x in rows.items()})
 
 
 def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: str, pooler: str) -> Architecture:
-    """transformers' class without a head; with a pooler where there is `pooler`, one of its tensors."""
+    """Return transformers' class without a head. It has a pooler if the checkpoint has the tensor `pooler`."""
     return Architecture(
         module,
         conversions,
@@ -111,7 +111,7 @@ def body(module: type[nn.Module], conversions: tuple[Conversion, ...], system: s
 
 
 def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tensor_names.Names:
-    """The names of a system's tensors, of which older versions have `LayerNorm.gamma` and `.beta`."""
+    """Return the names of a system's tensors. Older versions end in `LayerNorm.gamma` and `LayerNorm.beta`."""
     return tensor_names.Names(
         prefix=system,
         parts=("embeddings", "embeddings_project", "encoder", "pooler"),
@@ -123,12 +123,12 @@ def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tenso
 
 
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """As `example_rows`, with token_type_ids; rows are of at most 32 tokens."""
+    """Return an example as `example_rows`, with token_type_ids. Rows have at most 32 tokens."""
     generator, length = np.random.default_rng(0), min(32, config.longest)
     rows = example_rows(generator, length, config.vocab_size, config.pad_token_id)
     return rows | {"token_type_ids": generator.integers(0, config.type_vocab_size, (2, length), np.int32)}
 
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The classification head's own settings."""
+    """Return the settings of the classification head."""
     return {"num_labels": labels.count(found)}

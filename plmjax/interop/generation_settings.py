@@ -1,7 +1,7 @@
-"""Settings of generation as transformers has them, in generation_config.json or in an old config.json.
+"""Settings of generation in transformers' form, from generation_config.json or an old config.json.
 
-transformers reads generation_config.json alone where it is there, and config.json only where it is not. So does `read`.
-`NEUTRAL` has the settings that this project lacks: one with another value is named.
+transformers reads only generation_config.json if it exists, and config.json otherwise. `read` does the same.
+`NEUTRAL` lists settings that this project lacks. A message names such a setting if it has another value.
 
 Deviation: without any length transformers writes 20 tokens at most, plmjax as many as everywhere.
 """
@@ -16,9 +16,9 @@ from plmjax.errors import UserError, listed, quoted
 from plmjax.generation.options import DRAWN, Decoding, Generation
 
 EARLY_STOPPING = {True: "full", False: "likely", "never": "never"}
-"""transformers' value -> ours."""
+"""transformers' value -> our value."""
 TOP_K = 50
-"""transformers' where tokens are drawn and nothing says it."""
+"""transformers' top_k if tokens are sampled and the settings do not say it."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
@@ -49,7 +49,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_mtp": (False,),
     "watermarking_config": (),
 }
-"""Setting that is not supported -> values, besides None, with which it changes nothing."""
+"""Unsupported setting -> values, besides None, with which it has no effect."""
 
 WITHOUT_EFFECT = frozenset(
     "_commit_hash _from_model_config assistant_confidence_threshold assistant_ensemble_weight assistant_lookbehind "
@@ -58,37 +58,40 @@ WITHOUT_EFFECT = frozenset(
     "output_attentions output_hidden_states output_logits output_scores pad_token_id prefill_chunk_size "
     "return_dict_in_generate speculation_type target_lookbehind transformers_version use_cache".split()
 )
-"""What does not change the text that is written, or is a setting of the model (`huggingface.read_settings`)."""
+"""Settings that do not change the generated text, or that belong to the model (`huggingface.read_settings`)."""
 
 SUPPORTED = frozenset(
     {field.name for field in dataclasses.fields(Generation)} - {"beams", "length_normalization"}
     | {"num_beams", "do_sample"}
 )
-"""The options of `Generation` by transformers' names, which has no `length_normalization`."""
+"""The options of `Generation` under transformers' names. transformers has no `length_normalization`."""
 START = "decoder_start_token_id"
-"""A setting of the model: another one than config.json's is not supported."""
+"""A setting of the model. Another value than config.json's is not supported."""
 LEGACY = "force_bos_token_to_be_generated"
-"""Of an old config.json of BART: every text begins with its bos_token_id."""
+"""A setting of old BART config.json files: every text begins with its bos_token_id."""
 
 
 class Read(NamedTuple):
-    """generation: the settings. unsupported: one sentence on what of the file they lack; empty where there is none."""
+    """Settings and unsupported settings of a folder.
+
+    generation: the settings. unsupported: one sentence on the settings that are not supported; empty if there are none.
+    """
 
     generation: Generation
     unsupported: str
 
 
 def read(file: Mapping[str, Any], config: Mapping[str, Any], *, whole: bool, end: int) -> Read:
-    """The settings of a folder.
+    """Return the settings of a folder.
 
     Args:
-        file: content of generation_config.json, empty where there is none.
-        config: content of config.json, as `huggingface.read_settings` has it.
-        whole: whether the model is a decoder alone, whose lengths count the prompt.
-        end: the token that texts end with by the tokenizer, -1 where it has none.
+        file: content of generation_config.json, empty if there is none.
+        config: content of config.json, as `huggingface.read_settings` returns it.
+        whole: true if the model is a decoder without an encoder. Its lengths include the prompt.
+        end: the tokenizer's end-of-text id, -1 if it has none.
 
     Raises:
-        UserError: a value of another type than transformers'.
+        UserError: a value has another type than in transformers.
     """
     place, found = "generation_config.json", dict(file)
     if not file:
@@ -115,13 +118,13 @@ def read(file: Mapping[str, Any], config: Mapping[str, Any], *, whole: bool, end
             "top_k": _value(found, "top_k", int, TOP_K),
             "top_p": _value(found, "top_p", float, 1.0),
         }
-    else:  # what says nothing of how tokens are chosen leaves that to a task that the model is fine-tuned on
+    else:  # settings that do not choose tokens leave that choice to a task of fine-tuning
         chosen = {"temperature": 0.0} if {"num_beams", "do_sample"} & found.keys() else {}
     return Read(Generation(**chosen, **_rules(found, whole, end)), _sentence(found, sorted(lacking), place))
 
 
 def _rules(found: Mapping[str, Any], whole: bool, end: int) -> dict[str, Any]:
-    """The settings that do not say how a token is chosen; those that change nothing are left out."""
+    """Return the settings other than those that choose a token. Settings without effect are left out."""
     rules: dict[str, Any] = {}
     for side, before in (("max", 1), ("min", 0)):
         new, length = (_value(found, f"{side}_{name}", int, None) for name in ("new_tokens", "length"))
@@ -149,10 +152,11 @@ def _rules(found: Mapping[str, Any], whole: bool, end: int) -> dict[str, Any]:
 
 
 def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tuple[dict[str, Any], str]:
-    """The content of generation_config.json, and one sentence on what it cannot say, empty where there is none.
+    """Return the content of generation_config.json, and one sentence on the settings that it cannot express.
 
-    decoding: None where all is left open; the file then has the model's own tokens alone.
-    config: content of config.json. end: the token that texts end with by the tokenizer, -1 where it has none.
+    The sentence is empty if there are none.
+    decoding: None leaves everything open; the file then has only the model's own tokens.
+    config: content of config.json. end: the tokenizer's end-of-text id, -1 if it has none.
     """
     names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")
     ids = {name: config[name] for name in names if config.get(name) is not None}
@@ -167,7 +171,7 @@ def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tup
         written["early_stopping"] = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}[given["early_stopping"]]
         del given["early_stopping"]
     if written.get("do_sample"):
-        written["top_k"] = 0  # which takes all tokens; transformers would take some of them alone
+        written["top_k"] = 0  # 0 takes all tokens; without it transformers would take only some of them
     elif "temperature" in given:
         del given["temperature"]
     if given.pop("length_normalization", "tokens") == "gnmt":
@@ -183,7 +187,7 @@ def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tup
 
 
 def _known(name: str, value: Any) -> bool:
-    """Whether a setting is supported, or changes nothing with this value."""
+    """Return true if a setting is supported, or has no effect with this value."""
     if name in SUPPORTED or name in WITHOUT_EFFECT:
         return True
     return name in NEUTRAL and any(type(value) is not str and value == neutral for neutral in NEUTRAL[name])
@@ -197,7 +201,7 @@ def _sentence(found: Mapping[str, Any], lacking: list[str], place: str) -> str:
 
 
 def _value(found: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A number or a truth value of the file, finite."""
+    """Return a number or a boolean of the file. A number must be finite."""
     value = found.get(name, default)
     accepted = {int: (int,), float: (int, float), bool: (bool,)}[kind]
     if value is default:
@@ -224,7 +228,7 @@ def _are_ids(value: list[Any]) -> bool:
 
 
 def _ids(found: Mapping[str, Any], name: str, most: int | None = None) -> tuple[int, ...]:
-    """An id, or a list of some."""
+    """Return an id, or a list of ids, as a tuple."""
     value = found[name]
     ids = value if isinstance(value, list) else [value]
     if not ids or not _are_ids(ids) or (most is not None and len(ids) > most):

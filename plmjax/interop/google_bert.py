@@ -1,6 +1,6 @@
-"""Google's BERT folders (github.com/google-research/bert) in: bert_config.json, vocab.txt and bert_model.ckpt.
+"""Import of Google's BERT folders (github.com/google-research/bert): bert_config.json, vocab.txt and bert_model.ckpt.
 
-Variables are given transformers' names and orientation, so that one table of conversions serves both libraries.
+Variables get transformers' names and orientation. So one table of conversions serves both libraries.
 """
 
 import re
@@ -19,24 +19,24 @@ from plmjax.interop.tensors import Tensors
 
 CONFIG = "bert_config.json"
 ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
-"""Activation of Google's modeling.py -> transformers' name: Google's "gelu" is the tanh form, theirs the exact one."""
+"""Activation of Google's modeling.py -> transformers' name. Google's "gelu" is the tanh form, theirs is exact."""
 
 _SLOT = re.compile(r"global_step$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv])$|beta[12]_power$")
 _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
 
 
 def evidence(path: Path) -> str:
-    """By what a folder is recognised as one of Google's; empty where it is something else."""
+    """Return the evidence that a folder is Google's; empty if it is not."""
     return CONFIG if (path / CONFIG).is_file() else ""
 
 
 def load(
     directory: str | Path, *, architecture: str = "auto", execution: Execution = Execution()
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of one of Google's folders and its parameters, float32 numpy arrays on the host.
+    """Return the model of one of Google's folders and its parameters, float32 numpy arrays on the host.
 
-    architecture: a transformers class; "auto" takes the largest whose heads the checkpoint holds. The optimizer's slots
-    are left out. Raises UserError for a folder, config or variable that does not fit, naming it.
+    architecture: a transformers class; "auto" takes the largest class whose heads the checkpoint holds. The optimizer's
+    slots are ignored. Raises UserError naming a folder, config or variable that does not fit.
     """
     directory = Path(directory)
     found = json_text.read_object(directory / CONFIG, "Google's config", "check the folder")
@@ -47,7 +47,7 @@ def load(
 
 
 def transformers_name(variable: str) -> str:
-    """bert/encoder/layer_0/output/dense/kernel -> bert.encoder.layer.0.output.dense.weight, and so on."""
+    """Map bert/encoder/layer_0/output/dense/kernel to bert.encoder.layer.0.output.dense.weight, and so on."""
     if variable in ("output_weights", "output_bias"):  # run_classifier.py declares its head outside of any scope
         return f"classifier.{_LEAVES[variable]}"
     *scopes, leaf = variable.split("/")
@@ -57,7 +57,7 @@ def transformers_name(variable: str) -> str:
 
 
 def _variables(directory: Path) -> Tensors:
-    """The model's variables under transformers' names, kernels transposed as torch has them."""
+    """Return the model's variables under transformers' names, with kernels transposed to torch's orientation."""
     tensors = tensorflow_checkpoint.read(directory)
     variables = {transformers_name(name): name for name in tensors.shapes if not _SLOT.match(name)}
     kernels = frozenset(name for name, variable in variables.items() if variable.endswith("/kernel"))
@@ -73,7 +73,7 @@ def _holding(tensors: Tensors) -> str:
 
 
 def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: Path) -> dict[str, Any]:
-    """Google's config in transformers' terms: its epsilon is fixed in the code, its labels are counted by the head."""
+    """Translate Google's config to transformers'. Google's code fixes epsilon; the head gives the number of labels."""
     activation = found.get("hidden_act")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         hint = nearest(str(activation), ACTIVATIONS)

@@ -1,6 +1,6 @@
-"""GPT as transformers has it: its config.json, and the names and arrangement of its tensors.
+"""GPT in transformers: its config.json, and the names and layout of its tensors.
 
-Our one table lies in two tensors there, tokens and positions; the layers are arranged as GPT-2's.
+Our single table is two tensors in transformers, one for tokens and one for positions. The layers have GPT-2's layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from plmjax.interop.gpt2 import LAYERS
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 
 ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu"}
-"""Ours -> its name as `afn`; the GELU of transformers' GPT is the tanh form under either name."""
+"""Our name -> transformers' `afn`. In transformers' GPT, GELU is the tanh form under either name."""
 
 OURS = "both_orders"
-"""The field of the config that transformers has nothing like."""
+"""The field of the config without a counterpart in transformers."""
 
 REQUIRED = {
     "summary_type": "cls_index",
@@ -33,17 +33,17 @@ REQUIRED = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-"""Settings of transformers that change what is computed, with the one value that this model implements."""
+"""transformers settings that change the computation, with the one value that this model implements."""
 
 
 def table(config: GptConfig) -> tuple[Conversion, ...]:
-    """The table of tokens and positions."""
+    """Return the conversion of the table of tokens and positions."""
     tensors = ("tokens_embed.weight", "positions_embed.weight")
     return (Conversion(("table/embedding",), tensors, parts((config.vocab_size, config.n_positions), 0)),)
 
 
 def table_within(config: GptConfig) -> tuple[Conversion, ...]:
-    """The same in modules with a head."""
+    """Return the conversion of the same table in modules with a head."""
     return encoder.under("gpt", table(config), "transformer")
 
 
@@ -53,7 +53,7 @@ CHOICES = (*DECODER, *encoder.dense("classifier", "multiple_choice_head.summary"
 
 
 def read_config(found: Mapping[str, Any]) -> GptConfig:
-    """The GptConfig of a config.json."""
+    """Return the GptConfig of a config.json."""
     names = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     activation = found.get("afn", "gelu")
     if activation not in names:
@@ -67,7 +67,10 @@ def read_config(found: Mapping[str, Any]) -> GptConfig:
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' OpenAIGPTConfig needs to build the same model. Raises UserError where it cannot."""
+    """Return the settings with which transformers' OpenAIGPTConfig builds the same model.
+
+    Raises UserError if it cannot build it.
+    """
     config = model.config
     if config.activation_function not in ACTIVATIONS:
         raise UserError(
@@ -104,18 +107,18 @@ NAMES = tensor_names.Names(
 
 
 def example(config: GptConfig) -> dict[str, np.ndarray]:
-    """As `example_rows`, of at most 32 tokens."""
+    """Return an example as `example_rows`, of at most 32 tokens."""
     length, padding = min(32, config.longest), config.pad_token_id or 0
     return example_rows(np.random.default_rng(0), length, config.vocab_size, padding)
 
 
 def rows(module: nn.Module) -> Template:
-    """A text alone for a language model and for a decoder without a head; marked as the config says for a task."""
+    """Return the template: one text for a language model or a headless decoder, the config's template for a task."""
     return TEXT_ALONE if isinstance(module, GptForCausalLM | GptModel) else module.config.template
 
 
 def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One question: [1 C T]. Of choices transformers takes no mask; nothing sees what is behind the last token."""
+    """Return one question [1 C T] without a mask: transformers takes none here. No token sees what follows it."""
     return {"input_ids": rows["input_ids"][None]}
 
 

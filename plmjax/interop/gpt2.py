@@ -1,6 +1,6 @@
-"""GPT-2 as transformers has it: its config.json, and the names and arrangement of its tensors.
+"""GPT-2 in transformers: its config.json, and the names and layout of its tensors.
 
-Its projections are Conv1D, whose weights lie as [inputs outputs], and query, key and value are one of them.
+Its projections are Conv1D, with weights [inputs outputs]. Query, key and value are a single projection.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ REQUIRED = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-"""Settings of transformers that change what is computed, with the one value that this model implements."""
+"""transformers settings that change the computation, with the one value that this model implements."""
 
 FIELDS = {
     "hidden_size": "n_embd",
@@ -33,11 +33,11 @@ FIELDS = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-"""Names that transformers takes for these fields too (`GPT2Config.attribute_map`)."""
+"""Alternative names that transformers accepts for these fields (`GPT2Config.attribute_map`)."""
 
 
 def conv1d(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
-    """Kernel, whose first `inputs` axes are summed over, and bias of a projection."""
+    """Return the conversions of a projection: its bias, and its kernel, whose first `inputs` axes are summed over."""
     return (
         parameter(f"{path}/kernel", f"{tensor}.weight", matrix(inputs)),
         parameter(f"{path}/bias", f"{tensor}.bias", FLAT),
@@ -45,7 +45,7 @@ def conv1d(path: str, tensor: str, inputs: int = 1) -> tuple[Conversion, ...]:
 
 
 def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """The four projections of an attention; the first three lie side by side in one."""
+    """Return the conversions of an attention layer's four projections. One tensor concatenates the first three."""
 
     def parts(name: str) -> tuple[str, ...]:
         return tuple(f"{path}/{part}/{name}" for part in ("query", "key", "value"))
@@ -65,7 +65,7 @@ LAYERS = (
     *conv1d(f"{_OURS}/feed_forward/intermediate", f"{_THEIRS}.mlp.c_fc"),
     *conv1d(f"{_OURS}/feed_forward/output", f"{_THEIRS}.mlp.c_proj"),
 )
-"""Of GPT and GPT-2 alike."""
+"""Conversions that GPT and GPT-2 share."""
 BODY = (
     parameter("word_embeddings/embedding", "wte.weight"),
     parameter("position_embeddings/embedding", "wpe.weight"),
@@ -76,12 +76,12 @@ DECODER = encoder.under("gpt2", BODY, "transformer")
 
 
 def read_config(found: Mapping[str, Any]) -> Gpt2Config:
-    """The Gpt2Config of a config.json."""
+    """Return the Gpt2Config of a config.json."""
     return config_json.read({FIELDS.get(name, name): value for name, value in found.items()}, Gpt2Config, {}, REQUIRED)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' GPT2Config needs to build the same model."""
+    """Return the settings with which transformers' GPT2Config builds the same model."""
     return config_json.write(model, labels, "gpt2")
 
 
@@ -95,7 +95,7 @@ NAMES = tensor_names.Names(
 
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
-    """As `example_rows`, of at most 32 tokens."""
+    """Return an example as `example_rows`, of at most 32 tokens."""
     return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, None)
 
 

@@ -1,6 +1,6 @@
-"""Tensors of HDF5 files, as AllenNLP publishes ELMo's weights and Keras those of its models.
+"""Tensors of HDF5 files. AllenNLP publishes ELMo's weights in this form, and Keras those of its models.
 
-A tensor is named by its path: RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0. Links to elsewhere are not followed.
+The path is the name of a tensor: RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0. Links to other places are not followed.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from plmjax.interop.tensors import Tensors
 log = logging.getLogger(__name__)
 
 MOST_COMPRESSED = 64
-"""Bytes of numbers that a byte of a file may stand for; gzip makes weights half as large, and zeros a thousandth."""
+"""Maximum number of bytes of values for each byte of a file. gzip halves weights, and makes zeros a thousandth."""
 _DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """Errors of h5py on a damaged file."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def evidence(path: Path) -> str:
-    """By what a file is recognised as HDF5; empty where it is something else."""
+    """Return the evidence that a file is HDF5; empty if it is not."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -33,9 +33,11 @@ def evidence(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """The tensors of a file, for as long as the block lasts; what is no array of numbers is left out and logged.
+    """Open the tensors of a file for the duration of the block.
 
-    Raises UserError where h5py is not installed (the extra `hdf5`), the file is damaged or holds no tensor.
+    Objects other than arrays of numbers are left out and logged.
+
+    Raises UserError if h5py is not installed (the extra `hdf5`), or if the file is damaged or holds no tensor.
     """
     try:
         import h5py
@@ -87,7 +89,7 @@ def opened(path: Path) -> Iterator[Tensors]:
 
 
 def _is_stored(array: Any) -> bool:
-    """Whether the file holds the numbers of an array, of which HDF5 reads those that were never written as zeros."""
+    """Return true if the file stores the values of an array. HDF5 reads values that were never written as zeros."""
     if array.size == 0:
         return True
     if array.chunks is None:

@@ -1,9 +1,9 @@
-"""Checkpoints of Hugging Face transformers in and out: config.json, safetensors and the tokenizer's files.
+"""Import and export of Hugging Face transformers checkpoints: config.json, safetensors and the tokenizer's files.
 
     model, params = huggingface.load(directory)
     huggingface.save(model, params, directory)
 
-Neither needs transformers or torch. Where both are installed, `compare` runs them on the same random batch.
+Neither needs transformers or torch. If both are installed, `compare` runs them on the same random batch.
 """
 
 import importlib.util
@@ -58,20 +58,21 @@ ADAPTERS: dict[str, Adapter] = {
 """model_type of config.json -> adapter."""
 
 GENERATION = "generation_config.json"
-"""Holds settings of generation, which older versions of transformers keep in config.json. Their meaning here:
-plmjax/interop/generation_settings.py."""
+"""The file with the settings of generation. Older versions of transformers keep them in config.json.
+plmjax/interop/generation_settings.py describes their meaning here.
+"""
 
 TOLERANCE = 1e-5
-"""Largest difference from transformers' outputs that passes, relative to the largest output or to one."""
+"""Maximum difference from transformers' outputs, relative to the largest output or to one."""
 
 
 def load(
     directory: str | Path, *, architecture: str = "auto", execution: Execution = Execution()
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a transformers folder and its parameters, float32 numpy arrays on the host.
+    """Return the model of a transformers folder and its parameters, float32 numpy arrays on the host.
 
-    architecture: a transformers class; "auto" takes the one that config.json names. Tensors of other heads are left out
-    and logged. Raises UserError for a folder, config or tensor that does not fit, naming it.
+    architecture: a transformers class; "auto" takes the class that config.json names. Tensors of other heads are left
+    out and logged. Raises UserError naming a folder, config or tensor that does not fit.
     """
     directory = Path(directory)
     found = read_settings(directory)
@@ -82,7 +83,7 @@ def load(
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The content of config.json, with the decoder's first token where only generation_config.json says it."""
+    """Return the content of config.json. Adds the decoder's first token if only generation_config.json has it."""
     settings = json_text.read_object(directory / CONFIG, "a transformers config", "check the folder")
     first = "decoder_start_token_id"
     told = read_generation(directory).get(first) if settings.get(first) is None else None
@@ -90,7 +91,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def read_generation(directory: Path) -> dict[str, Any]:
-    """The content of generation_config.json; empty where there is none."""
+    """Return the content of generation_config.json; empty if there is no such file."""
     file, what = directory / GENERATION, "transformers' settings of generation"
     return json_text.read_object(file, what, "fetch it again") if file.is_file() else {}
 
@@ -98,16 +99,16 @@ def read_generation(directory: Path) -> dict[str, Any]:
 def assemble(
     adapter: Adapter, architecture: str, found: Mapping[str, Any], file: Path, tensors: Tensors, execution: Execution
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The module of an architecture by a config.json, and its parameters from tensors as any version names them.
+    """Return the module of an architecture and its parameters. The tensors may have the names of any version.
 
-    found: the content of the config, `file`.
+    found: the content of the config `file`.
     """
     chosen = adapter.architecture(architecture)
     with in_file(file):
         tensors = adapter.names.canonical(tensors, chosen.of(found))
         fields = chosen.options(found) | chosen.parts(tensors.shapes)
     settings = {**found, "architectures": [architecture]}
-    if not chosen.tied:  # nothing that could be tied
+    if not chosen.tied:  # nothing to tie
         settings.pop("tie_word_embeddings", None)
     with in_file(file):
         config = adapter.read_config(settings)
@@ -131,14 +132,15 @@ def save(
     problem_type: str | None = None,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a folder that transformers.AutoModel... opens unchanged, then reads it back and compares every bit.
+    """Write a folder that transformers.AutoModel... opens unchanged, then read it back and compare every bit.
 
-    architecture: a transformers class; "auto" takes the one of `model`, any other keeps the parameters that it has.
-    tokenizer: the folder of one, which is written in too. rows: how it lays texts out; by default as the architecture
-    reads them. labels: names of a classifier's labels, LABEL_0 ... by default.
-    problem_type: what a classifier's outputs mean; by default transformers goes by the labels it is trained with.
-    generation: content of generation_config.json; without it there is no such file.
-    Files of the folder are replaced one by one, each once all of it is written. Raises UserError for
+    architecture: a transformers class; "auto" takes the class of `model`. Any other class keeps its own parameters.
+    tokenizer: the folder of a tokenizer to write as well.
+    rows: the template of the tokenizer; by default the template that the architecture reads.
+    labels: names of a classifier's labels, LABEL_0 ... by default.
+    problem_type: the meaning of a classifier's outputs; by default transformers infers it from the labels in training.
+    generation: content of generation_config.json; without it the file is not written.
+    Files of the folder are replaced one by one, each after it is written completely. Raises UserError for
     parameters that do not fit or a folder that cannot be written.
     """
     import safetensors
@@ -162,7 +164,7 @@ def save(
         with storage.replacing(directory / CONFIG) as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if generation is None:
-            (directory / GENERATION).unlink(missing_ok=True)  # of a model that was there before
+            (directory / GENERATION).unlink(missing_ok=True)  # from an earlier model
         else:
             with storage.replacing(directory / GENERATION) as path:
                 path.write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -175,11 +177,11 @@ def save(
 
 
 def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, architecture: str = "auto") -> float:
-    """Largest difference between this model's outputs and those of transformers' model of the folder.
+    """Return the largest difference between this model's outputs and those of transformers' model in the folder.
 
-    Both run in float32 on the CPU, on one random batch with padding; the difference is relative to the largest output
-    or to one, whichever is larger. Raises UserError where it exceeds `TOLERANCE` or where transformers misses a tensor
-    or finds one of another shape.
+    Both run in float32 on the CPU, on one random batch with padding. The difference is relative to the largest output
+    or to one, whichever is larger. Raises UserError if it exceeds `TOLERANCE`, or if transformers finds a tensor
+    missing or of another shape.
     """
     import torch
     import transformers
@@ -200,7 +202,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
             )
             given = {field: torch.from_numpy(value).long() for field, value in inputs.items()}
             reference = theirs.eval()(**given, return_dict=True)
-    except Exception as error:  # of any kind: its config classes and its models check what they are given
+    except Exception as error:  # of any type: its config classes and its models check their arguments
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"Expected transformers to open {directory}, found: {reason}; correct config.json.") from error
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
@@ -209,7 +211,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     ours = outputs(model, params, inputs)
     difference = 0.0
     for output, there in chosen.outputs.items():
-        if getattr(ours, output) is None and there not in reference:  # a pooler that this model does without
+        if getattr(ours, output) is None and there not in reference:  # this model has no pooler
             continue
         expected, found = reference[there].numpy(), np.asarray(getattr(ours, output))
         mask = mask_of(output, inputs)
@@ -220,7 +222,7 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
                 f"Expected transformers to compute finite numbers with {directory}, found others in its {there}; check "
                 "the tensors and the config."
             )
-        # Not max(), which would pass over what is not a number.
+        # max() would ignore NaN.
         difference = np.maximum(difference, np.abs(expected - found).max() / np.maximum(1.0, np.abs(expected).max()))
     if not difference <= TOLERANCE:
         raise UserError(
@@ -231,12 +233,12 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
 
 
 def has_form(model: nn.Module) -> bool:
-    """Whether an adapter knows the model."""
+    """Return true if an adapter knows the model."""
     return any(adapter.knows(model) for adapter in ADAPTERS.values())
 
 
 def adapter_of(model: nn.Module) -> Adapter:
-    """The adapter that knows the model, or a UserError naming the systems that have one."""
+    """Return the adapter that knows the model. Raises UserError naming the systems that have an adapter."""
     for adapter in ADAPTERS.values():
         if adapter.knows(model):
             return adapter
@@ -248,19 +250,19 @@ def adapter_of(model: nn.Module) -> Adapter:
 
 
 def model_type_of(model: nn.Module) -> str:
-    """config.json's name of the model's system."""
+    """Return config.json's name of the model's system."""
     return next(name for name, adapter in ADAPTERS.items() if adapter is adapter_of(model))
 
 
 def architecture_of(model: nn.Module) -> str:
-    """transformers' class for the model, or for the part of it that is used afterwards."""
+    """Return transformers' class for the model, or for its reusable part."""
     adapter = adapter_of(model)
     names = {known.module: name for name, known in adapter.architectures.items()}
     return names.get(type(model)) or adapter.exported_as[type(model)]
 
 
 def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
-    """transformers' class for the model, or where `params` lack some of it, the largest class that they hold all of."""
+    """Return transformers' class for the model. If `params` lack a part, return the largest class without that part."""
     adapter = adapter_of(model)
 
     def size(name: str) -> int:
@@ -274,29 +276,29 @@ def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
 
 
 def transformers_installed() -> bool:
-    """Whether `compare` can run."""
+    """Return true if `compare` can run."""
     return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
 
 def tokenizer_of(folder: str | Path, model: nn.Module) -> Any:
-    """The tokenizer (plmjax.data.tokenizers.Tokenizer) in a folder of the model's; UserError where there is none."""
+    """Return the tokenizer (plmjax.data.tokenizers.Tokenizer) of the model's folder. Raises UserError without one."""
     from plmjax.data import tokenizers
 
     return tokenizers.load(folder, model_type=model_type_of(model))
 
 
 def rows_of(model: nn.Module) -> Template:
-    """How the model reads one text or a pair: with which special tokens around them."""
+    """Return the template that adds the model's special tokens to one text or a pair."""
     return adapter_of(model).rows(model)
 
 
 def as_architecture(model: nn.Module, params: Mapping[str, Any], name: str) -> tuple[nn.Module, Mapping[str, Any]]:
-    """The model and its parameters as another architecture of its system, in float32."""
+    """Return the model and its parameters as another architecture of its system, in float32."""
     return _as(model, adapter_of(model).architecture(name), params)
 
 
 def outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
-    """What a module says of inputs, without dropout, on the CPU."""
+    """Return the outputs of a module for these inputs, without dropout, on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.default_matmul_precision("highest"):
         apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
@@ -325,7 +327,7 @@ def _named(adapter: Adapter, found: Mapping[str, Any], directory: Path) -> str:
 
 
 def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
-    """The model and its parameters as another architecture of its system, in float32."""
+    """Return the model and its parameters as another architecture of its system, in float32."""
     if chosen.module is type(model):
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)

@@ -1,4 +1,4 @@
-"""The labels of a classifier in transformers' config.json: how many there are, and their names."""
+"""The labels of a classifier in transformers' config.json: their number and their names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from plmjax.errors import UserError, quoted
 
 
 def count(found: Mapping[str, Any]) -> int:
-    """How many labels a config.json has. Raises UserError where that is not a number from 1 to a million."""
+    """Return the number of labels in a config.json. Raises UserError if it is not a number from 1 to a million."""
     named = _named(found)
     number = len(named) if named else found.get("num_labels", 2)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 10**6:
@@ -16,9 +16,9 @@ def count(found: Mapping[str, Any]) -> int:
 
 
 def names(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the labels by a config.json, in the order of their numbers; transformers' own where it names none.
+    """Return the names of the labels in a config.json, by label id; transformers' default names if it has none.
 
-    Raises UserError for an id2label that does not name the labels 0, 1, ..., each by a name of its own.
+    Raises UserError if id2label does not name the labels 0, 1, ..., each by a different name.
     """
     return _named(found) or tuple(f"LABEL_{label}" for label in range(count(found)))
 

@@ -1,4 +1,4 @@
-"""The libraries whose checkpoints are read: by what each is recognised, and how its tensors are opened.
+"""The libraries whose checkpoints are read: the evidence for each, and the function that opens its tensors.
 
 with libraries.opened(path) as tensors:
     print(tensors.shapes)
@@ -31,11 +31,11 @@ from plmjax.models.elmo import SYSTEM as ELMO
 
 @dataclasses.dataclass(frozen=True)
 class OwnFiles:
-    """What is known of a system that has files of its own and no class in transformers.
+    """The functions of a system that has its own file format and no class in transformers.
 
     config: class of its config.
-    part: the branch of a run's parameters that they hold, the encoder; empty where they hold all, the language model.
-    load, save: of such files: folder -> module and parameters, and back.
+    part: the branch of a run's parameters in the files: the encoder, or empty if they hold the whole language model.
+    load, save: read a folder into a module and parameters, and write it.
     """
 
     config: type
@@ -46,13 +46,13 @@ class OwnFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One way in which tensors are stored.
+    """One format in which tensors are stored.
 
-    form: what a path of this library is, for messages.
-    evidence: path -> by what it is recognised, for messages; empty where it is something else. Reads no tensors.
-    opened: path -> its tensors, for as long as a block lasts.
-    load: path, architecture -> module and parameters, where there is a system whose checkpoints these are.
-    own: of that system, where transformers does not have it.
+    form: a description of the path, for messages.
+    evidence: path -> the evidence for this library, for messages; empty if it is another format. Reads no tensors.
+    opened: path -> its tensors, for the duration of a block.
+    load: path, architecture -> module and parameters, if a system has checkpoints in this format.
+    own: the functions of that system, if transformers does not have it.
     """
 
     form: str
@@ -101,14 +101,15 @@ LIBRARIES: Mapping[str, Library] = {
     "torch": Library("a file of torch tensors (.pt, .pth, .bin)", torch_files.evidence, torch_files.opened),
     "word2vec": Library("word vectors of word2vec or GloVe (text or binary)", word2vec.evidence, word2vec.opened),
 }
-"""Name -> library, in the order in which they are looked for."""
+"""Name -> library, in the order of recognition."""
 
 
 @contextlib.contextmanager
 def opened(path: Path, library: str = "auto") -> Iterator[Tensors]:
-    """The tensors of a file or folder, for as long as the block lasts.
+    """Open the tensors of a file or folder for the duration of the block.
 
-    library: a key of `LIBRARIES`; "auto" recognises it. Raises UserError where nothing does, or the file is damaged.
+    library: a key of `LIBRARIES`; "auto" recognizes it. Raises UserError if no library is recognized or the file is
+    damaged.
     """
     name = recognised(path)[0] if library == "auto" else library
     with LIBRARIES[name].opened(path) as tensors:
@@ -116,9 +117,9 @@ def opened(path: Path, library: str = "auto") -> Iterator[Tensors]:
 
 
 def recognised(path: Path) -> tuple[str, str]:
-    """The name of the library that a path is of, and by what it was recognised.
+    """Return the name of the library of a path, and the evidence for it.
 
-    Raises UserError that lists every form that is read where there is none.
+    Raises UserError that lists every supported form if no library is recognized.
     """
     for name, library in LIBRARIES.items():
         if evidence := library.evidence(path):
@@ -128,9 +129,9 @@ def recognised(path: Path) -> tuple[str, str]:
 
 
 def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, Any], str, str]:
-    """The model of a checkpoint, its parameters, and what `recognised` says of the path.
+    """Return the model of a checkpoint, its parameters, and the two results of `recognised` for the path.
 
-    Raises UserError where no system is made of what the library stores.
+    Raises UserError if no system has checkpoints of this library.
     """
     name, evidence = recognised(path)
     library = LIBRARIES[name]
@@ -144,7 +145,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 
 
 def own_files(config: Any) -> OwnFiles | None:
-    """What is known of the files of the config's system; None: transformers has it, or nothing writes it."""
+    """Return the file functions of the config's system; None if transformers has the system or nothing writes it."""
     known = (library.own for library in LIBRARIES.values() if library.own is not None)
     return next((own for own in known if own.config is type(config)), None)
 

@@ -1,8 +1,8 @@
-"""The Transformer as transformers has it, under the name Marian: its config.json, and the names of its tensors.
+"""The Transformer in transformers, where it is called Marian: its config.json, and the names of its tensors.
 
-Marian's models are the paper's but for the bias of their scores, `final_logits_bias`. transformers stores it as a
-buffer, which no training there changes; here it is a parameter, of models whose config has `output_bias`. A config.json
-without that setting is Marian's own, and has the bias.
+Marian's models are those of the paper, except for the bias of their scores, `final_logits_bias`. transformers stores it
+as a buffer, and its training never changes it. Here it is a parameter of models whose config has `output_bias`. A
+config.json without that setting is Marian's own, and has the bias.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ REQUIRED = {
     "add_final_layer_norm": False,
     "quantization_config": None,
 }
-"""Settings of Marian that change what is computed, with the one value that this model implements."""
+"""transformers settings of Marian that change the computation, with the one value that this model implements."""
 
 DEFAULTS = {
     "vocab_size": 58101,
@@ -53,11 +53,14 @@ DEFAULTS = {
     "eos_token_id": 0,
     "decoder_start_token_id": 58100,
 }
-"""Where transformers' MarianConfig differs from ours."""
+"""Defaults of transformers' MarianConfig that differ from ours."""
 
 
 def layers(side: str, *sublayers: tuple[str, str]) -> tuple[Conversion, ...]:
-    """The layers of one side. sublayers: our name of an attention, and its name there."""
+    """Return the conversions of one side's layers.
+
+    sublayers: our name of an attention layer, and transformers' name.
+    """
     ours, theirs = f"{side}_layers", f"{side}.layers.{{layer}}"
     found = []
     for name, tensor in sublayers:
@@ -78,24 +81,24 @@ SHARED = (
     *layers("encoder", ("attention", "self_attn")),
     *layers("decoder", ("attention", "self_attn"), ("cross_attention", "encoder_attn")),
 )
-"""Of Marian and BART alike."""
+"""Conversions that Marian and BART share."""
 ROW = one_to_one(lambda bias: bias[None], lambda tensor, shape: tensor[0])
 BIAS = parameter("final_logits_bias", "final_logits_bias", ROW)
 HIDDEN = {"last_hidden_state": "last_hidden_state", "encoder_last_hidden_state": "encoder_last_hidden_state"}
 LOGITS = {"logits": "logits", "encoder_last_hidden_state": "encoder_last_hidden_state"}
 COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-"""Tensors that repeat the word table."""
+"""Copies of the token embedding table."""
 
 
 def read_config(found: Mapping[str, Any]) -> TransformerConfig:
-    """The TransformerConfig of a config.json."""
+    """Return the TransformerConfig of a config.json."""
     size = found.get("vocab_size", DEFAULTS["vocab_size"])
     known = {"decoder_vocab_size": size, **REQUIRED}
     return config_json.read(found, TransformerConfig, DEFAULTS, known)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' MarianConfig needs to build the same model."""
+    """Return the settings with which transformers' MarianConfig builds the same model."""
     config = model.config
     return config_json.write(model, labels, "marian") | {
         "decoder_vocab_size": config.vocab_size,
@@ -104,7 +107,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The sinusoids of both sides."""
+    """Return the sinusoidal position embeddings of both sides."""
     table = sinusoids(config.max_position_embeddings, config.d_model)
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
@@ -119,7 +122,10 @@ NAMES = tensor_names.Names(
 
 
 def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
-    """As `example_rows` for both sides; sources are of at most 32 tokens, targets of one less where they can be."""
+    """Return an example as `example_rows` for both sides.
+
+    Sources have at most 32 tokens. Targets have one token less if possible.
+    """
     generator, longest = np.random.default_rng(0), min(32, config.longest)
     sizes = (config.vocab_size, config.pad_token_id)
     target = example_rows(generator, max(1, longest - 1), *sizes, side="decoder_")

@@ -1,4 +1,4 @@
-"""Silence of transformers while this project calls it."""
+"""Suppression of transformers' output while this project calls it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def none_from(transformers: Any) -> Iterator[None]:
-    """No progress bars or notices of transformers within."""
+    """Suppress the progress bars and notices of transformers within the block."""
     logging_there = transformers.utils.logging
     verbosity, bars = logging_there.get_verbosity(), logging_there.is_progress_bar_enabled()
     logging_there.set_verbosity_error()

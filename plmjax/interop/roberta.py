@@ -1,4 +1,4 @@
-"""RoBERTa as transformers has it: its config.json, and the names and arrangement of its tensors."""
+"""RoBERTa in transformers: its config.json, and the names and layout of its tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,13 +30,13 @@ CHOICES = (*ENCODER, *encoder.CLASSIFIER)
 
 
 def read_config(found: Mapping[str, Any]) -> RobertaConfig:
-    """The RobertaConfig of a config.json; transformers' defaults are BERT's, those of no published RoBERTa."""
+    """Return the RobertaConfig of a config.json. transformers' defaults are BERT's; no published RoBERTa has them."""
     defaults = {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
     return encoder.read_config(found, RobertaConfig, defaults)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' RobertaConfig needs to build the same model."""
+    """Return the settings with which transformers' RobertaConfig builds the same model."""
     return config_json.write(model, labels, "roberta")
 
 

@@ -1,7 +1,7 @@
-"""T5 as transformers has it: its config.json, and the names and arrangement of its tensors.
+"""T5 in transformers: its config.json, and the names and layout of its tensors.
 
-transformers 5 calls every T5 it opens tied; what config.json says of it becomes `scale_decoder_outputs`, and an output
-layer of its own is kept where the checkpoint has one that differs from the word table.
+transformers 5 marks every T5 that it opens as tied. The tie setting of config.json becomes `scale_decoder_outputs`. The
+model has its own output layer if the checkpoint has one that differs from the token embedding table.
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ from plmjax.interop.tensors import Tensors
 from plmjax.models.t5 import SYSTEM, T5Config, T5ForConditionalGeneration, T5Model
 
 REQUIRED = {"is_encoder_decoder": True, "quantization_config": None}
-"""Settings of transformers that change what is computed, with the one value that this model implements."""
+"""transformers settings that change the computation, with the one value that this model implements."""
 TIED = "tie_word_embeddings"
 SCALED = "scale_decoder_outputs"
-"""What transformers 5 writes instead: its `tie_word_embeddings` is always true."""
+"""The setting that transformers 5 writes instead of `tie_word_embeddings`, which is always true there."""
 OUTPUT, TABLE = "lm_head.weight", "shared.weight"
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-"""Distances in the attention to the encoder, which the first releases stored and nothing reads."""
+"""Relative distances in the attention to the encoder. The first releases stored them, and no code reads them."""
 
 
 def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
-    """The four projections of an attention."""
+    """Return the conversions of an attention layer's four projections."""
     return (
         parameter(f"{path}/query/kernel", f"{tensor}.q.weight", weight()),
         parameter(f"{path}/key/kernel", f"{tensor}.k.weight", weight()),
@@ -40,7 +40,7 @@ def attention(path: str, tensor: str) -> tuple[Conversion, ...]:
 
 
 def stack(side: str) -> tuple[Conversion, ...]:
-    """The encoder or the decoder, without the projections that differ between the versions."""
+    """Return the conversions of the encoder or the decoder, without the projections that differ between versions."""
     ours, theirs = f"{side}/layers", f"{side}.block.{{layer}}.layer"
     last = {"encoder": 1, "decoder": 2}[side]
     first = f"{side}.block.0.layer.0.SelfAttention"
@@ -64,7 +64,7 @@ BODY = (
 
 
 def activated(config: T5Config) -> tuple[Conversion, ...]:
-    """The first projections of the feed-forward networks: one, or two of which one is activated."""
+    """Return the conversions of the feed-forward networks' first projections: one, or two with one activated."""
     names = {"intermediate": "wi_0", "gate": "wi_1"} if config.gated else {"intermediate": "wi"}
     return tuple(
         parameter(
@@ -78,14 +78,14 @@ def activated(config: T5Config) -> tuple[Conversion, ...]:
 
 
 def within(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
-    """The same in the module with a head; transformers' names do not change."""
+    """Return the same conversions for the module with a head. transformers' names do not change."""
     return tuple(
         dataclasses.replace(one, paths=tuple(f"{SYSTEM.name}/{path}" for path in one.paths)) for one in conversions
     )
 
 
 def tied(found: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of a model whose output layer is its word table."""
+    """Return true if a config.json describes a model whose output layer is the token embedding table."""
     said = found.get(SCALED, found.get(TIED, True))
     if not isinstance(said, bool):
         raise UserError(f"Expected true or false as the config's {TIED}, found {quoted(said)}; correct it.")
@@ -93,7 +93,7 @@ def tied(found: Mapping[str, Any]) -> bool:
 
 
 def read_config(found: Mapping[str, Any]) -> T5Config:
-    """The T5Config of a config.json."""
+    """Return the T5Config of a config.json."""
     known = {name: value for name, value in found.items() if name != TIED}
     layers = known.get("num_layers", T5Config.num_layers)
     known["num_decoder_layers"] = layers if known.get("num_decoder_layers") is None else known["num_decoder_layers"]
@@ -101,16 +101,16 @@ def read_config(found: Mapping[str, Any]) -> T5Config:
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """What transformers' T5Config needs to build the same model."""
+    """Return the settings with which transformers' T5Config builds the same model."""
     written = config_json.write(model, labels, "t5")
     return written | {TIED: model.config.tie_word_embeddings, "is_encoder_decoder": True}
 
 
 class T5Names(tensor_names.Names):
-    """The names of T5's tensors, which are those of today in every version."""
+    """The names of T5's tensors. Every version uses today's names."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """An output layer that is not there is the word table, as in transformers 5."""
+        """Rename the tensors. A missing output layer is the token embedding table, as in transformers 5."""
         ties = {**self.ties, **({OUTPUT: TABLE} if architecture.tied else {})}
         names = {name: name for name in tensors.shapes if not re.fullmatch(self.buffers, name)}
         names = tensor_names.without_copies(tensors, names, ties, tied=True)
@@ -129,7 +129,7 @@ NAMES = T5Names(
 
 
 def example(config: T5Config) -> dict[str, np.ndarray]:
-    """As `example_rows` for both sides: sources of 24 tokens, targets of 9."""
+    """Return an example as `example_rows` for both sides: sources of 24 tokens, targets of 9."""
     generator = np.random.default_rng(0)
     sizes = (config.vocab_size, config.pad_token_id)
     return example_rows(generator, 24, *sizes) | example_rows(generator, 9, *sizes, side="decoder_")

@@ -1,4 +1,4 @@
-"""The names of the tensors of a transformers checkpoint, whichever version and class wrote it, as today's."""
+"""Today's names of the tensors in a transformers checkpoint, for every version and class that writes them."""
 
 import dataclasses
 import re
@@ -15,13 +15,13 @@ from plmjax.interop.tensors import Tensors
 class Names:
     """The names of a system's tensors (`plmjax.interop.adapter.TensorNames`).
 
-    prefix: before the names of the part of a model with a head that is the model without one.
-    parts: the first names in that part; a model without a head has them without the prefix.
+    prefix: the prefix of the names of the headless part in a model with a head.
+    parts: the first names in that part. A model without a head has them without the prefix.
     heads: tensors of a head, or the first parts of their names.
-    ties: copy -> the tensor that it repeats. Where an architecture ties nothing a copy may differ: it is of another's
-        head.
+    ties: copy -> the tensor that it repeats. If an architecture does not tie them, a copy may differ: it belongs to
+        another architecture's head.
     buffers: pattern of the names of buffers, which are left out.
-    endings: end of an older name -> its end today.
+    endings: ending of an older name -> its ending today.
     """
 
     prefix: str
@@ -32,10 +32,10 @@ class Names:
     endings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
-        """The tensors under today's names, without buffers and without copies that equal what they are tied to.
+        """Rename the tensors to today's names. Buffers are left out, and so are copies that equal their tied tensors.
 
         Raises:
-            UserError: two tensors have one name today, or a copy differs.
+            UserError: two tensors have the same name today, or a copy differs.
         """
         names: dict[str, str] = {}
         for old in tensors.shapes:
@@ -52,22 +52,22 @@ class Names:
         return tensors.renamed({new.removeprefix(removed): old for new, old in names.items()})
 
     def today(self, old: str) -> str | None:
-        """The name of a tensor in a model with a head; None for a buffer."""
+        """Return the name of a tensor in a model with a head; None for a buffer."""
         for ending, new in self.endings.items():
             old = f"{old.removesuffix(ending)}{new}" if old.endswith(ending) else old
         name = f"{self.prefix}.{old}" if old.startswith(tuple(f"{part}." for part in self.parts)) else old
         return None if re.fullmatch(self.buffers, name) else name
 
     def optional(self, name: str) -> bool:
-        """Whether a tensor belongs to a head."""
+        """Return true if a tensor belongs to a head."""
         return any(name == head or name.startswith(f"{head}.") for head in self.heads)
 
 
 def without_copies(tensors: Tensors, names: dict[str, str], ties: Mapping[str, str], tied: bool) -> dict[str, str]:
-    """`names` (today's name -> name in the file) without the tensors that repeat another.
+    """Return `names` (today's name -> name in the file) without the tensors that repeat another tensor.
 
-    ties: copy -> what it is tied to, which takes its place where it is absent. Raises UserError where two differ that
-    are `tied`.
+    ties: copy -> the tensor that it repeats. The copy takes the place of that tensor if it is absent. Raises UserError
+    if two `tied` tensors differ.
     """
     kept = dict(names)
     for copy, original in ties.items():

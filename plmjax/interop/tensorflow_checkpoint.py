@@ -1,4 +1,4 @@
-"""Tensors of TensorFlow checkpoints, PREFIX.index with PREFIX.data-00000-of-00001 beside it, under their own names."""
+"""Tensors of TensorFlow checkpoints under their own names. PREFIX.data-00000-of-00001 lies beside PREFIX.index."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from plmjax.errors import UserError
 from plmjax.interop.tensors import Tensors
 
 PUBLISHED = "bert_model.ckpt"
-"""The prefix that Google's BERT folders have, taken where a folder holds several."""
+"""The prefix of Google's BERT folders. It is chosen if a folder holds several."""
 
 
 def evidence(path: Path) -> str:
-    """By what a prefix, an index or a folder is recognised; empty where it is something else."""
+    """Return the evidence for a prefix, an index or a folder; empty if the path is something else."""
     if path.is_dir():
         return ", ".join(sorted(index.name for index in path.glob("*.index"))[:1])
     index = path.with_name(f"{path.name.removesuffix('.index')}.index")
@@ -25,20 +25,20 @@ def evidence(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """The variables of a checkpoint: of a prefix, of its index, or of the one that a folder holds.
+    """Open the variables of a checkpoint. The path is a prefix, an index, or a folder that holds one checkpoint.
 
-    The optimizer's slots and the step are among them. Raises UserError where there is none, or it is damaged.
+    The optimizer's slots and the step are included. Raises UserError if there is no checkpoint or it is damaged.
     """
     yield read(path)
 
 
 def read(path: Path) -> Tensors:
-    """As `opened`; nothing needs to be closed."""
+    """Return the same tensors as `opened`. Nothing needs to be closed."""
     prefix = _only_prefix(path) if path.is_dir() else path.with_name(path.name.removesuffix(".index"))
     tf = tensorflow_runtime.tensorflow()
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-    except Exception as error:  # the reader's statuses come as IndexError, ValueError, RuntimeError and others
+    except Exception as error:  # the reader raises IndexError, ValueError, RuntimeError and others
         reason = json_text.reason(error)
         raise UserError(f"Expected a TensorFlow checkpoint, found {prefix} ({reason}); fetch it again.") from error
     shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: what every reader of another library's files gives."""
+"""The tensors of a checkpoint: the result of every reader of another library's files."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 Shape = tuple[int, ...]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-"""Types whose numbers are the parameters themselves; quantized types need scales that are stored elsewhere."""
+"""Types whose values are the parameters themselves. Quantized types need scales that are stored elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Tensors:
 
     origin: the file or folder, for messages. shapes: name -> shape. dtypes: name -> "float32", "int8", ...
     read: name -> array of that shape; bfloat16 may come as float32.
-    words: the vocabulary, where the file brings one: word i belongs to row i of the tensors.
+    words: the vocabulary, if the file contains one: word i belongs to row i of the tensors.
     """
 
     origin: str
@@ -26,12 +26,12 @@ class Tensors:
     words: Sequence[str] = ()
 
     def renamed(self, names: Mapping[str, str]) -> "Tensors":
-        """The tensors whose name now is a value of `names`, under its key; the others are left out."""
+        """Return the tensors that are values of `names`, renamed to the keys. Other tensors are left out."""
         shapes, dtypes = ({new: known[old] for new, old in names.items()} for known in (self.shapes, self.dtypes))
         return dataclasses.replace(self, shapes=shapes, dtypes=dtypes, read=lambda name: self.read(names[name]))
 
     def transposed(self, names: frozenset[str]) -> "Tensors":
-        """The same tensors, those of these names with their axes in reverse order."""
+        """Return the same tensors. Those in `names` have their axes in reverse order."""
         shapes = {name: tuple(shape[:: -1 if name in names else 1]) for name, shape in self.shapes.items()}
 
         def read(name: str) -> np.ndarray:

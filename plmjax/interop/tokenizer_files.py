@@ -1,7 +1,7 @@
-"""The tokenizer of a transformers folder: our own ids, and around a text what the rows of the model have there.
+"""The tokenizer of a transformers folder, with our token ids and the model's special tokens around a text.
 
-A tokenizer may come with special tokens around a text that are another model's: one that was trained for BERT writes
-[CLS] A [SEP], a translation Transformer reads A [SEP]. The folder has those of the model.
+A tokenizer may add the special tokens of another model. A tokenizer trained for BERT writes [CLS] A [SEP], but a
+translation Transformer reads A [SEP]. The written folder has the model's special tokens.
 """
 
 import contextlib
@@ -25,11 +25,12 @@ SETTINGS = "tokenizer_config.json"
 ENGINE = "tokenizer.json"
 
 CLASS = "PreTrainedTokenizerFast"
-"""The class of transformers that keeps to tokenizer.json. A class of a system builds the tokenizer again from its
-vocabulary, with special tokens and often a spelling of its own."""
+"""The class of transformers that follows tokenizer.json. The class of a system builds the tokenizer again from its
+vocabulary, with special tokens and often a spelling of its own.
+"""
 
 REBUILDING = ("add_bos_token", "add_eos_token")
-"""Settings for which transformers lays texts out again, whatever tokenizer.json says."""
+"""Settings with which transformers ignores the layout in tokenizer.json and makes its own."""
 
 SAMPLES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -37,17 +38,18 @@ SAMPLES = (
     "  Two  spaces, a tab\tand a full stop .",
     "Er sagt: 日本語 (e-mail@example.org), 'un-be-lievable'.",
 )
-"""Texts whose ids are compared, each alone and before the next one."""
+"""Texts whose ids are compared, each by itself and as a pair with the next one."""
 
 Layout = Callable[..., tuple[Sequence[int], Sequence[int]]]
 """One text or two -> ids and token types of their row."""
 
 
 def write(tokenizer: Any, template: Template, longest: int | None, directory: Path) -> None:
-    """Writes the files of a tokenizer that lays texts out as the template says.
+    """Write the files of a tokenizer whose layout of texts is the template.
 
-    tokenizer: a plmjax.data.tokenizers.Tokenizer. longest: tokens of the model's longest row, where transformers cuts a
-    text unless the tokenizer has a length of its own; None: there is no limit.
+    tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    longest: maximum number of tokens in the model's rows. transformers truncates a text there unless the tokenizer has
+        a length of its own. None: there is no limit.
 
     Raises:
         UserError: the tokenizer lacks a special token of the template.
@@ -76,9 +78,9 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
 
 
 def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
-    """The template; without special tokens where the tokenizer lacks one of them, as for a head that was imported.
+    """Return the template, without special tokens if the tokenizer lacks one of them.
 
-    Our own verbs lay out no rows of such a model.
+    The template of an imported head may name such a token. Our own commands make no rows for such a model.
     """
     missing = template.missing(vocabulary)
     if missing:
@@ -87,9 +89,9 @@ def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
 
 
 def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
-    """Compares the rows of texts and pairs that a folder's tokenizer gives with our own; returns how many.
+    """Compare the rows that a folder's tokenizer makes from texts and pairs with ours. Return the number of rows.
 
-    The folder's is opened by transformers, or by the library tokenizers where transformers is not installed.
+    transformers opens the folder's tokenizer, or the library tokenizers if transformers is not installed.
 
     Raises:
         UserError: a row differs, or the folder does not open.
@@ -101,14 +103,14 @@ def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
 
 
 def difference(tokenizer: Any, template: Template, directory: str | Path) -> str:
-    """As `compare`, of a folder that somebody else wrote: the first difference in words; empty where there is none."""
+    """Compare rows as `compare` does, for a folder from another writer. Return the first difference in words, or ""."""
     with opened(directory) as layout:
         return _difference(tokenizer, template, layout)
 
 
 @contextlib.contextmanager
 def opened(directory: str | Path) -> Iterator[Layout]:
-    """The tokenizer of a folder, as transformers lays texts out with it where it is installed."""
+    """Open the tokenizer of a folder as a function that makes rows, with transformers if it is installed."""
     import tokenizers
 
     try:
@@ -119,7 +121,7 @@ def opened(directory: str | Path) -> Iterator[Layout]:
     with notices.none_from(transformers):
         try:
             theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
-        except Exception as error:  # of any kind: each class checks what it is given
+        except Exception as error:  # of any type: each class checks its arguments
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"Expected transformers to open the tokenizer in {directory}, found: {reason}; correct its files."
@@ -133,7 +135,7 @@ def opened(directory: str | Path) -> Iterator[Layout]:
 
 
 def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
-    """One text or two as our own verbs lay them out."""
+    """Return the row that our own commands make from one text or two."""
     return template.lay_out(tokenizer.encode_batch(texts), tokenizer.vocabulary)
 
 
@@ -150,7 +152,7 @@ def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:
 
 
 def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Both from one place before the first number that differs."""
+    """Return both sequences, each from one position before the first number that differs."""
     same = next((place for place, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), 0)  # noqa: B905
     first = max(0, same - 1)
     return f"{list(found)[first : first + 6]} for {list(expected)[first : first + 6]} from token {first + 1} on"
@@ -175,7 +177,10 @@ def _processor(template: Template, vocabulary: Vocabulary, engine: Any) -> Any:
 
 
 def _named(token: str, engine: Any) -> str | dict[str, Any]:
-    """A special token as settings name it; by its name alone transformers would forget that it takes a space."""
+    """Return the form of a special token in settings.
+
+    With the name alone, transformers would forget that the token takes a space.
+    """
     known = engine.get_added_tokens_decoder().get(engine.token_to_id(token))
     if known is None or not (known.lstrip or known.rstrip or known.single_word):
         return token

@@ -19,16 +19,16 @@ from plmjax.interop.tensors import Tensors
 log = logging.getLogger(__name__)
 
 NESTING = ("model", "state_dict", "model_state_dict", "module")
-"""Names under which training scripts store the tensors beside their optimizer's."""
+"""Names under which training scripts store the model's tensors beside the optimizer's."""
 
 _DAMAGED = (zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError, EOFError, OSError, ValueError, zlib.error)
-"""Errors of zipfile on a file that is no whole archive."""
+"""Errors of zipfile on a file that is not a complete archive."""
 _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How torch before 1.6 begins a file: its magic number, pickled."""
+"""The first bytes of a file from before torch 1.6: its magic number, pickled."""
 
 
 def evidence(path: Path) -> str:
-    """By what a file is recognised as one of torch; empty where it is something else."""
+    """Return the evidence that a file is torch's; empty if it is not."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -42,8 +42,10 @@ def evidence(path: Path) -> str:
 
 
 def beginning(path: Path, size: int) -> bytes:
-    """The first `size` bytes of the part of a file that `evidence` has recognised in which the names of its tensors
-    stand; nothing where it is damaged."""
+    """Return the first `size` bytes of the part that holds the tensor names, for a file that `evidence` recognized.
+
+    Return no bytes if the file is damaged.
+    """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             return file.read(size)
@@ -55,10 +57,10 @@ def beginning(path: Path, size: int) -> bytes:
 
 
 def _check_archive(path: Path) -> None:
-    """Raises UserError for an archive that torch did not write, or whose contents changed since.
+    """Check that torch wrote an archive and that its contents have not changed. Raises UserError otherwise.
 
-    torch stores every record as it is, with its checksum. A compressed record can be a thousand times as large as the
-    file, and torch never compares the checksums.
+    torch stores every record uncompressed, with its checksum. A compressed record can be a thousand times as large as
+    the file, and torch never compares the checksums.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -80,7 +82,7 @@ def _check_archive(path: Path) -> None:
 
 
 def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
-    """Writes tensors as torch.save does. Raises NotInstalled where torch is not."""
+    """Write tensors in the form of torch.save. Raises NotInstalled if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise NotInstalled("Expected torch to write its kind of file, found it not installed; install torch.")
     import torch
@@ -90,12 +92,12 @@ def write(tensors: Mapping[str, np.ndarray], path: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """The tensors of a file. Raises UserError where torch is not installed or the file holds anything else."""
+    """Open the tensors of a file. Raises UserError if torch is not installed or the file holds anything else."""
     yield read([path], path)
 
 
 def read(files: Sequence[Path], origin: Path) -> Tensors:
-    """The tensors of several files as those of one checkpoint; `origin` is its name in messages."""
+    """Return the tensors of several files as one checkpoint; `origin` is its name in messages."""
     if importlib.util.find_spec("torch") is None:
         raise UserError(
             f"Expected torch to read {files[0]}, found it not installed; install torch, or save the model as "
@@ -108,21 +110,21 @@ def read(files: Sequence[Path], origin: Path) -> Tensors:
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in state.items()}
 
     def numbers(name: str) -> np.ndarray:
-        bfloat16 = state[name].dtype == torch.bfloat16  # which torch cannot turn into an array
+        bfloat16 = state[name].dtype == torch.bfloat16  # torch cannot convert bfloat16 to an array
         return (state[name].float() if bfloat16 else state[name]).numpy()
 
     return Tensors(str(origin), shapes, dtypes, numbers)
 
 
 def _tensors(file: Path) -> Mapping[str, Any]:
-    """Name -> tensor. What is no tensor is left out and logged, as transformers does."""
+    """Return name -> tensor. Other objects are left out and logged, as in transformers."""
     import torch
 
     if zipfile.is_zipfile(file):
         _check_archive(file)
-    try:  # the form from before torch 1.6 is no zip archive and cannot be mapped to memory
+    try:  # a file from before torch 1.6 is not a zip archive and cannot be mapped to memory
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except Exception as error:  # pickle, zip and runtime errors alike mean that the file holds no plain tensors
+    except Exception as error:  # pickle, zip and runtime errors all mean that the file holds no plain tensors
         foreign = isinstance(error, pickle.UnpicklingError)
         reason = (
             "it holds other objects, or is damaged"

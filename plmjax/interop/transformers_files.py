@@ -1,6 +1,6 @@
 """The tensors of a transformers folder: safetensors or torch files, whole or in shards with an index.
 
-What opens is what transformers opens.
+The same folders open as in transformers.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ DTYPES = {
 
 
 def evidence(path: Path) -> str:
-    """By what a folder is recognised as one of transformers; empty where it is something else."""
+    """Return the evidence that a folder is transformers'; empty if it is not."""
     return CONFIG if (path / CONFIG).is_file() else ""
 
 
 @contextlib.contextmanager
 def opened(directory: Path) -> Iterator[Tensors]:
-    """The tensors of a folder, for as long as the block lasts.
+    """Open the tensors of a folder for the duration of the block.
 
-    Of several forms the first of model.safetensors, its shards, pytorch_model.bin and its shards is read. Raises
-    UserError where there is none, or a file is missing or damaged, naming it.
+    The first form that exists is read: model.safetensors, its shards, pytorch_model.bin, its shards. Raises UserError
+    if there is none, or naming a file that is missing or damaged.
     """
     with contextlib.ExitStack() as stack:
         for name, read in ((WEIGHTS, functools.partial(_safetensors, stack)), (TORCH, torch_files.read)):
@@ -54,7 +54,7 @@ def opened(directory: Path) -> Iterator[Tensors]:
 
 
 def safetensors_evidence(path: Path) -> str:
-    """By what a file is recognised as one of safetensors; empty where it is something else."""
+    """Return the evidence that a file is safetensors; empty if it is not."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -65,7 +65,7 @@ def safetensors_evidence(path: Path) -> str:
 
 @contextlib.contextmanager
 def safetensors_opened(path: Path) -> Iterator[Tensors]:
-    """The tensors of one safetensors file, for as long as the block lasts."""
+    """Open the tensors of one safetensors file for the duration of the block."""
     with contextlib.ExitStack() as stack:
         yield _safetensors(stack, [path], path)
 

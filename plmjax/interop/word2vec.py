@@ -1,15 +1,15 @@
-"""Word vectors in the files of word2vec (code.google.com/archive/p/word2vec) and GloVe, in and out.
+"""Import and export of word embeddings in the files of word2vec (code.google.com/archive/p/word2vec) and GloVe.
 
-Three forms are published, all of them also gzipped:
+Three forms are published. Each also exists gzipped:
 
     text    a line "V D", then for each word a line: the word and D decimals, separated by spaces
     binary  a line "V D", then for each word: the word, a space, D little-endian float32 and mostly a newline
     glove   as text, without the line "V D"
 
-A byte order mark before them is left out. The last row of a text ends in a newline as well: without it nobody could say
-whether its last number is whole.
+A byte order mark before them is ignored. The last row of a text must also end in a newline: otherwise its last number
+could be cut off unnoticed.
 
-One tensor is read, `vectors`, with the words of its rows.
+One tensor is read: `vectors`, with one word for each row.
 """
 
 import array
@@ -33,20 +33,20 @@ Form = Literal["text", "binary", "glove"]
 
 VECTORS = "vectors"
 _BEGINNING = 1 << 20
-"""Bytes that the form is told by: more than the longest published row."""
+"""Number of bytes from which the form is recognized: more than the longest published row."""
 _WIDEST = 1 << 16
-"""Numbers of a word's vector, at most."""
+"""Maximum embedding size."""
 _CHUNK = 1 << 24
 _LONGEST_ROW = 1 << 22
-"""Bytes of a row of text, and of a word: a small gzipped file can hold a line that fills the memory."""
+"""Maximum number of bytes of a text row or a word. A small gzipped file can hold a line that fills the memory."""
 _DAMAGED = (OSError, EOFError, zlib.error)
 """Errors of gzip on a damaged file."""
 _MOST_DIGITS = 18
-"""Of the count of words and numbers."""
+"""Maximum number of digits of the vocabulary size and the embedding size."""
 
 
 def evidence(path: Path) -> str:
-    """By what a file is recognised as one of words and vectors; empty where it is something else."""
+    """Return the evidence that a file holds words and vectors; empty if it does not."""
     if not path.is_file():
         return ""
     try:
@@ -58,15 +58,15 @@ def evidence(path: Path) -> str:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Tensors]:
-    """`vectors`, float32 [V D], and its words, for as long as the block lasts."""
+    """Open `vectors`, float32 [V D], and its words for the duration of the block."""
     yield read(path)
 
 
 def read(path: Path) -> Tensors:
-    """`vectors`, float32 [V D], and its words, in the order of the file; a word may stand there twice.
+    """Return `vectors`, float32 [V D], and its words, in the order of the file. A word may occur twice.
 
-    Bytes of a word that are no UTF-8, as the word2vec program leaves where it cuts a long word, become \\xNN. Raises
-    UserError where the file is not one of the three forms, is damaged, or ends early, naming the row.
+    The word2vec program cuts long words, which can leave bytes that are not UTF-8. They become \\xNN. Raises UserError
+    if the file is not one of the three forms, is damaged, or ends early, naming the row.
     """
     try:
         form, size = _form(path)
@@ -86,13 +86,13 @@ def read(path: Path) -> Tensors:
 
 
 def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "text") -> None:
-    """Writes a file whole or not at all; reading it gives every word and every bit of the vectors back.
+    """Write a file completely or not at all. Reading it returns every word and every bit of the vectors unchanged.
 
-    words: V of them, of any characters but spaces and newlines, none empty. vectors: float32 [V D].
+    words: V words of any characters except spaces and newlines, none empty. vectors: float32 [V D].
 
     Raises:
-        UserError: what no file of this form can hold: an empty word or one with a space or newline, a glove of one
-            number a word.
+        UserError: the form cannot hold the contents: an empty word, a word with a space or newline, or embedding size 1
+            in the glove form.
     """
     chex.assert_shape(vectors, (len(words), None))
     chex.assert_type(vectors, np.float32)
@@ -111,13 +111,13 @@ def write(path: Path, words: Sequence[str], vectors: np.ndarray, form: Form = "t
         for word, vector in zip(words, vectors, strict=True):
             if form == "binary":
                 file.write(word.encode() + b" " + vector.astype("<f4").tobytes() + b"\n")
-            else:  # the fewest digits that give the same float32 back
+            else:  # the fewest digits that return the same float32
                 file.write(f"{word} {' '.join(map(str, vector))}\n".encode())
 
 
 @contextlib.contextmanager
 def _file(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, or of what it holds if it is gzipped, after a byte order mark."""
+    """Open the bytes of a file, decompressed if it is gzipped, after a byte order mark."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if zipped else path.open("rb") as file:
@@ -127,7 +127,7 @@ def _file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _form(path: Path) -> tuple[Form | None, int]:
-    """The form of a file and the numbers of a vector, by the file's beginning."""
+    """Return the form of a file and the embedding size, from the beginning of the file."""
     with _file(path) as file:
         beginning = file.read(_BEGINNING)
     first, *rest = beginning.split(b"\n", 2)
@@ -137,23 +137,23 @@ def _form(path: Path) -> tuple[Form | None, int]:
         count, size = map(int, fields)
         if not (count > 0 and 0 < size <= _WIDEST and second):
             return None, 0
-        # Numbers of another count are a damaged text, which says so when its rows are read; floats in bytes never read
-        # as decimals up to the next newline.
+        # Another count of numbers means a damaged text. Reading its rows raises the error. The bytes of floats never
+        # read as decimals up to the next newline.
         return ("text" if _whole(second) or _vector(second, size) else "binary" if b" " in second else None), size
     size = min((_numbers(line) for line in (first, second) if line), default=0)
     return ("glove", size) if 1 < size <= _WIDEST else (None, 0)
 
 
 def _whole(line: bytes) -> bool:
-    """Whether a line is a word without spaces and numbers."""
+    """Return true if a line is a word without spaces, followed by numbers."""
     return 0 < _numbers(line) == line.rstrip().count(b" ")
 
 
 def _numbers(line: bytes) -> int:
-    """How many numbers stand at the end of a line, after a word that may hold any character but a newline."""
+    """Return the count of numbers at the end of a line. The word before may hold any character except a newline."""
     count = 0
     for field in reversed(line.rstrip().split(b" ")[1:]):
-        if b"_" in field:  # Python takes 1_0 for 10
+        if b"_" in field:  # Python reads 1_0 as 10
             break
         try:
             float(field)
@@ -164,9 +164,9 @@ def _numbers(line: bytes) -> int:
 
 
 def _vector(line: bytes, size: int) -> list[float] | None:
-    """The numbers at the end of a line after a word; None where there are not so many."""
+    """Return the numbers at the end of a line after a word; None if there are fewer."""
     word, *numbers = line.rstrip().rsplit(b" ", size)
-    if len(numbers) != size or b"_" in line[len(word) :]:  # Python takes 1_0 for 10
+    if len(numbers) != size or b"_" in line[len(word) :]:  # Python reads 1_0 as 10
         return None
     try:
         return [float(number) for number in numbers]
@@ -181,7 +181,7 @@ def _text_rows(file: IO[bytes], path: Path, count: int | None, size: int) -> tup
         if whole and not line.strip():
             continue
         vector, word = _vector(line, size), line.rstrip().rsplit(b" ", size)[0]
-        # GloVe's words may hold spaces; below the sizes of word2vec a longer row is one of another width.
+        # GloVe's words may hold spaces. Below the sizes of word2vec (`count`), a longer row has another embedding size.
         if vector is None or not whole or not word.strip(b" ") or (count is not None and b" " in word):
             ending = "" if whole else " and a newline"
             raise UserError(

@@ -1,7 +1,7 @@
-"""The text that transformers writes with a folder's model, beside what our model would write.
+"""Comparison of the text that transformers generates from a folder's model with our model's predictions.
 
-transformers writes the likeliest token again and again. Our model reads what it wrote, must give every token the same
-scores, and must find those that were written the likeliest.
+transformers generates the likeliest token at each step. Our model reads this text. It must give the same scores to
+every token, and each generated token must be its likeliest one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from plmjax.interop.tokenizer_files import SAMPLES
 from plmjax.vocabulary import Vocabulary
 
 NEW = 8
-"""Tokens that are written of a text."""
+"""Number of tokens to generate for each text."""
 LONGEST = 24
-"""Tokens of a prompt or a source at most."""
+"""Maximum number of tokens of a prompt or a source."""
 CLOSE = 1e-4
-"""Difference of two scores that are taken as equal, relative to the largest score or to one."""
+"""Maximum difference of two scores that count as equal, relative to the largest score or to one."""
 KEPT = ("decoder_start_token_id", "bos_token_id")
-"""Settings of generation that belong to a model; the others of a folder are somebody's choice of how to search."""
+"""Settings of generation that belong to a model. The other settings of a folder are a user's choice of search."""
 
 
 def compare(
@@ -36,14 +36,15 @@ def compare(
     template: Template,
     architecture: str = "auto",
 ) -> int:
-    """Compares the tokens that transformers writes after our prompts; returns how many.
+    """Compare the tokens that transformers generates after our prompts. Return their number.
 
-    model, params, architecture: as `huggingface.compare`, of a class that writes text. tokenizer: a
-    plmjax.data.tokenizers.Tokenizer. template: of the prompts, or of the sources of an encoder-decoder. Padding is
-    written by neither, nor an id for which the tokenizer has no token.
+    model, params, architecture: as for `huggingface.compare`, of a class that generates text.
+    tokenizer: a plmjax.data.tokenizers.Tokenizer.
+    template: the template of the prompts, or of an encoder-decoder's sources.
+    Neither model generates padding, or an id without a token in the tokenizer.
 
     Raises:
-        UserError: our model gives other scores, or would have written another token.
+        UserError: our model gives other scores, or would have generated another token.
     """
     name = huggingface.architecture_of(model) if architecture == "auto" else architecture
     module, params = huggingface.as_architecture(model, params, name)
@@ -77,7 +78,7 @@ def _never(vocabulary: Vocabulary, size: int) -> list[int]:
 def _written_there(
     directory: str | Path, name: str, prompts: Sequence[list[int]], vocabulary: Vocabulary, never: list[int]
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """The tokens of each text, the end token included where there is one, and their scores [tokens V]."""
+    """Return the tokens of each text, including the end token if there is one, and their scores [tokens V]."""
     import torch
     import transformers
 
@@ -108,7 +109,7 @@ def _written_there(
 def _scores(
     module: nn.Module, params: Mapping[str, Any], prompts: Sequence[list[int]], texts: Sequence[list[int]]
 ) -> list[np.ndarray]:
-    """[tokens V] of each text: the scores of every token after the prompt and the tokens before it."""
+    """Return [tokens V] for each text: the scores of every token, given the prompt and the tokens before it."""
     start = module.config.decoder_start_token_id
     if module.config.system.kind is not Kind.ENCODER_DECODER:
         inputs = _filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)])
@@ -121,7 +122,7 @@ def _scores(
 
 
 def _filled(rows: Sequence[list[int]], side: str = "") -> dict[str, np.ndarray]:
-    """int64 [rows T] ids, filled up on the right, and their mask."""
+    """Return int64 [rows T] token ids, padded on the right, and their padding mask."""
     width = max(map(len, rows))
     ids = np.array([row + [0] * (width - len(row)) for row in rows])
     mask = np.arange(width) < np.array([[len(row)] for row in rows])
