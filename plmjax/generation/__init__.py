@@ -1,1 +1,1 @@
-"""Text that a model writes: greedily, by sampling or by beam search, with a cache, in one compiled loop."""
+"""Text generation: greedy, sampling or beam search, with a cache, in one compiled loop."""

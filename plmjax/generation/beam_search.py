@@ -1,21 +1,22 @@
-"""Beam search: the likeliest texts among those that a few rows of each prompt reach.
+"""Beam search: the likeliest texts that a few rows of each prompt can reach.
 
-Of all texts that the K beams of a prompt can become with one token more, the best go on. Those among the K best that
-stop there are kept by their score, their log probability divided by a power of their length. Of n tokens it is, by
-`length_normalization`,
+Each of the K beams of a prompt can be extended by any token. The best of these extensions continue. If one of the K
+best ends its text, it is stored with its score: its log probability divided by a power of its length. The divisor for n
+tokens depends on `length_normalization`:
 
     tokens  n ** length_penalty, as in transformers
     gnmt    ((5 + n) / 6) ** length_penalty (Wu et al., arXiv 1609.08144, section 7), which the Transformer and T5 were
             published with
 
-When the search ends is a matter of `early_stopping`:
+`early_stopping` decides when the search ends:
 
     full    as soon as K texts have stopped
-    likely  as soon as the best beam, scored at the length that it has now, is no better than the worst of K texts
-    never   as soon as the best beam, scored at the length that it would gain most by, is no better than those
+    likely  as soon as the best beam, scored at its present length, is no better than the worst of K texts
+    never   as soon as the best beam, scored at the length with the highest score, is no better than the worst of K
+    texts
 
-They are transformers' True, False and "never". With a positive length penalty the score of a beam may rise as it grows,
-so that `likely` may miss a better text.
+They are transformers' True, False and "never". With a positive length penalty the score of a beam may rise as it grows.
+So `likely` may miss a better text.
 """
 
 import dataclasses
@@ -32,21 +33,22 @@ from plmjax.generation.search import Found, Lengths
 from plmjax.generation.written import Written
 
 IMPOSSIBLE = -1e9
-"""The score of what cannot be chosen, as in transformers; finite, so that sums of it stay numbers. Not
-`EXCLUDED`, because no exponential is taken of it: texts are compared by it."""
+"""The score of an impossible choice, as in transformers. It is finite, so that sums of it stay finite. It is not
+`EXCLUDED`: texts are compared by it, and no exponential of it is computed.
+"""
 EARLY_STOPPING = ("full", "likely", "never")
 LENGTH_NORMALIZATIONS = ("tokens", "gnmt")
 
 
 @flax.struct.dataclass
 class Texts:
-    """Texts that have stopped, or reached the greatest length: K of each prompt, the best first.
+    """Texts that have stopped or reached the maximum length: K of each prompt, the best first.
 
     tokens: int32 [B K P].
     counts: int32 [B K].
-    stopped: bool [B K], whether by a token of the model.
+    stopped: bool [B K], true if a token of the model ended the text.
     log_probabilities, scores: float32 [B K].
-    held: bool [B K], whether there is a text at all.
+    held: bool [B K], true if there is a text.
     """
 
     tokens: jax.Array
@@ -59,12 +61,12 @@ class Texts:
 
 @flax.struct.dataclass
 class Beams:
-    """A search.
+    """The state of a beam search.
 
-    written: the B K rows that go on.
-    log_probabilities: float32 [B K], of them.
-    texts: that have ended.
-    open: bool [B], whether a better text may still come.
+    written: the B K rows that continue.
+    log_probabilities: float32 [B K], of these rows.
+    texts: the finished texts.
+    open: bool [B], true if a better text may still be found.
     """
 
     written: Written
@@ -75,10 +77,10 @@ class Beams:
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-    """`beams` rows of each prompt, of whose texts the best `sequences` are returned.
+    """A search with `beams` rows for each prompt. The best `sequences` texts are returned.
 
     Raises:
-        UserError: a number out of its range.
+        UserError: a number is out of its range.
     """
 
     beams: int = 4
@@ -88,7 +90,7 @@ class BeamSearch:
     length_normalization: str = "tokens"
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_choice("--early_stopping", self.early_stopping, EARLY_STOPPING)
         check_choice("--length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if self.beams < 2:
@@ -102,11 +104,11 @@ class BeamSearch:
 
     @property
     def rows(self) -> int:
-        """One a beam."""
+        """Return the number of rows of a prompt: one for each beam."""
         return self.beams
 
     def init(self, written: Written, keys: jax.Array) -> Beams:
-        """All beams begin as the same prompt, so that only the first may choose; no key is used."""
+        """Initialize the search. All beams hold the same prompt, so only the first may choose. No key is used."""
         count, capacity = written.text.shape
         shape = (count, self.beams)
         first = jnp.where(jnp.arange(self.beams) == 0, 0.0, IMPOSSIBLE)
@@ -127,12 +129,12 @@ class BeamSearch:
     def advance(
         self, search: Beams, scores: jax.Array, constraints: Constraints, lengths: Lengths
     ) -> tuple[Beams, jax.Array]:
-        """Chooses among all continuations of the beams of each prompt."""
+        """Choose among all continuations of each prompt's beams."""
         (count, beams), size = search.log_probabilities.shape, scores.shape[-1]
         scores = jax.nn.log_softmax(scores, axis=-1)
         gained = constraints(scores, search.written, *lengths.of_rows(beams))
         total = search.log_probabilities[..., None] + gained.reshape(count, beams, size)
-        # Enough that `beams` of them go on even if each beam can stop with every token that stops.
+        # Enough candidates: `beams` of them continue even if each beam can end with every stop token.
         kept = beams * max(2, 1 + len(constraints.stop))
         best, places = jax.lax.top_k(total.reshape(count, beams * size), kept)  # [B kept]
         parents = (places // size + jnp.arange(count)[:, None] * beams).reshape(-1)
@@ -151,7 +153,7 @@ class BeamSearch:
         return Beams(candidates.rows(flat), on, texts, still), parents[flat]
 
     def _kept(self, search: Beams, candidates: Written, best: jax.Array, stopped: jax.Array, ends: jax.Array) -> Texts:
-        """The best K of the texts that were there and of those that end now and are among the K best candidates."""
+        """Return the best K texts among the stored ones and those that end now as one of the K best candidates."""
         count, kept = best.shape
         ends_well = ends & (jnp.arange(kept) < self.beams) & search.open[:, None]
         if self.early_stopping == "full":
@@ -169,7 +171,7 @@ class BeamSearch:
         return jax.tree.map(lambda x: jax.vmap(lambda row, places: row[places])(x, order), both)
 
     def _length_of_best(self, count: jax.Array, lengths: Lengths) -> jax.Array:
-        """int32 [B], the length that a beam is scored at when it is asked whether it can still become the best."""
+        """Return int32 [B], the length at which a beam is scored to test if it can still become the best."""
         if self.early_stopping == "never" and self.length_penalty > 0:
             return lengths.max_new_tokens
         return jnp.full_like(lengths.max_new_tokens, count)
@@ -180,12 +182,12 @@ class BeamSearch:
         return length**self.length_penalty
 
     def over(self, search: Beams, lengths: Lengths) -> jax.Array:
-        """Whether no prompt can get a better text."""
+        """Return true if no prompt can get a better text."""
         done = ~search.open | (search.written.count >= lengths.max_new_tokens)
         done |= jnp.all(search.texts.held, axis=1) if self.early_stopping == "full" else False
         return jnp.all(done)
 
     def found(self, search: Any) -> Found:
-        """The best texts."""
+        """Return the best texts."""
         texts = jax.tree.map(lambda x: x[:, : self.sequences], search.texts)
         return Found(texts.tokens, texts.counts, texts.stopped, texts.log_probabilities, texts.scores)

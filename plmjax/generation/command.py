@@ -1,4 +1,4 @@
-"""What `plmjax generate` does: its options as settings, prompts from a file, texts on the terminal or in a file."""
+"""Implementation of `plmjax generate`: options to settings, prompts from a file, texts to the terminal or a file."""
 
 import dataclasses
 import json
@@ -34,22 +34,23 @@ def run(
     note: Callable[[str], None],
     max_unknown: float = MAX_UNKNOWN,
 ) -> None:
-    """Writes after a prompt, or after every line of a file.
+    """Generate text after a prompt, or after every line of a file.
 
-    What `options` leave open is as the task says that the model was fine-tuned on, or else as the checkpoint does that
-    brought settings of generation along.
+    A value that `options` leave open comes from the task on which the model was fine-tuned. Without a task it comes
+    from the checkpoint, if that has settings of generation.
 
-    One text a prompt is shown as it is written; several come when they are ready, each after its score. What goes on
-    from a prompt is shown with it, what is written of a source without. With `output` they are written there, a JSON
-    object a line.
+    A single text for each prompt is shown while it is generated. Several texts are shown when they are complete, each
+    after its score. A continuation is shown with its prompt; a text generated from a source is shown without the
+    source. With `output` the texts are written there, one JSON object for each line.
 
     Args:
-        say: shows a piece of text, without a new line.
-        note: shows a line that is no text: the settings that are in force.
-        max_unknown: largest share of unknown tokens of a prompt.
+        say: prints a piece of text, without a new line.
+        note: prints a line about the settings in force, separately from the text.
+        max_unknown: maximum share of unknown tokens in a prompt.
 
     Raises:
-        UserError: options that do not fit together, no prompt or two, no text in the file, or as `Generator`.
+        UserError: the options contradict each other, there is no prompt or two, the file is not text, or an error of
+            `Generator`.
     """
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
     stored, owner = decoding_of(run)
@@ -63,7 +64,7 @@ def run(
     file = STANDARD_INPUT_NAME if str(input) == STANDARD_INPUT else input
     places = [f"line {number} of {file}" for number in range(1, len(prompts) + 1)] if prompt is None else [""]
     generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)), max_unknown)
-    generator.check(prompts, settings, places)  # before anything is shown
+    generator.check(prompts, settings, places)  # before any output
     note(in_force(options, stored, owner))
     unknown = generator.unknown(prompts)
     if unknown.count:
@@ -79,7 +80,7 @@ def run(
             try:
                 generator.stream(one, settings, lambda piece: say(printable(piece)))
             finally:
-                say("\n")  # after Ctrl-C too, before the line that says so
+                say("\n")  # also after Ctrl-C, before its message
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
@@ -88,10 +89,10 @@ def run(
 
 
 def settings_with(options: Options, stored: Decoding) -> Settings:
-    """The settings of a writer: the options, and what is stored with the model for all that they leave open.
+    """Return the settings of a writer: the options, completed with the values stored with the model.
 
     Raises:
-        UserError: a number out of its range, or an option that would have no effect.
+        UserError: a number is out of its range, or an option would have no effect.
     """
     options.check_rules()
     merged = options.over(stored)
@@ -100,7 +101,7 @@ def settings_with(options: Options, stored: Decoding) -> Settings:
 
 
 def in_force(options: Options, stored: Decoding, owner: str) -> str:
-    """One line that names every setting of how texts are written, and where it is from."""
+    """Return one line that names every setting of generation and its origin."""
     mine, merged = options.given(), options.over(stored)
     theirs = {name: value for name, value in merged.given().items() if name not in mine}
     rest: dict[str, Any] = {"temperature": 1.0} if merged.draws and merged.temperature is None else {}
@@ -111,10 +112,10 @@ def in_force(options: Options, stored: Decoding, owner: str) -> str:
 
 
 def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
-    """The prompt, or the lines of a file or of the standard input.
+    """Return the prompt, or the lines of a file or of the standard input.
 
     Raises:
-        UserError: neither or both, or a file that is no text.
+        UserError: neither or both are given, or the file is not text.
     """
     from plmjax.data import text_files
 
@@ -132,5 +133,5 @@ def prompts_of(prompt: str | None, input: Path | None) -> list[str]:
 
 
 def json_line(text: Text) -> str:
-    """A text as a line of a file."""
+    """Return a text as a line of a JSON file."""
     return json.dumps(dataclasses.asdict(text), ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Which tokens may come next: pure functions of scores, float32 [R V], where a token that may not has -infinity."""
+"""Constraints on the next token: pure functions of scores, float32 [R V]. A forbidden token has the score -infinity."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from plmjax.generation.written import Written
 
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """What every strategy keeps to. Applied in the order of transformers: what is forced comes last.
+    """The constraints that every strategy applies, in the order of transformers: forced tokens come last.
 
-    tokens: those of the tokenizer, the first of the model's vocabulary; the rest of a padded table is never written.
+    tokens: size of the tokenizer's vocabulary, the first ids of the model's. Ids of table padding are never generated.
     stop: tokens that end a text.
-    no_repeat_ngram_size: tokens of the n-grams that no text, its prompt included, has twice; 0: any may come again.
+    no_repeat_ngram_size: size of n-grams that occur at most once in a prompt with its text; 0: any may occur again.
     repetition_penalty: see `repeats_penalized`.
-    bad_words: sequences of tokens that are never written.
-    first: token that follows a prompt of one token, at no cost, whatever its scores; None: none is.
-    last: token that a text of the greatest length ends with, at no cost, whatever its scores; None: none is.
-    renormalize: whether scores are logarithms of probabilities again after all that.
+    bad_words: sequences of tokens that are never generated.
+    first: the token after a prompt of one token, at no cost, for any scores; None: no token is forced.
+    last: the last token of a text of maximum length, at no cost, for any scores; None: no token is forced.
+    renormalize: if true, normalize scores to log probabilities again after all constraints.
     """
 
     tokens: int
@@ -36,9 +36,9 @@ class Constraints:
     def __call__(
         self, scores: jax.Array, written: Written, min_new_tokens: jax.Array, max_new_tokens: jax.Array
     ) -> jax.Array:
-        """[R V] -> [R V].
+        """Apply the constraints, [R V] -> [R V].
 
-        min_new_tokens, max_new_tokens: int32 [R], tokens of a text before which it may not stop, and at most.
+        min_new_tokens, max_new_tokens: int32 [R], minimum and maximum number of tokens of a text.
         """
         if self.repetition_penalty != 1:
             scores = repeats_penalized(scores, written, self.repetition_penalty)
@@ -60,21 +60,21 @@ class Constraints:
         return scores
 
     def stops(self, tokens: jax.Array) -> jax.Array:
-        """int [...] -> bool [...], whether a text ends with this token."""
+        """Return true for each token that ends a text, int [...] -> bool [...]."""
         return jnp.isin(tokens, jnp.array(self.stop, jnp.int32)) if self.stop else jnp.zeros(tokens.shape, bool)
 
 
 def without_repeats(scores: jax.Array, written: Written, size: int) -> jax.Array:
-    """Without the tokens that would end an n-gram of `size` tokens which the row already has.
+    """Forbid the tokens that would complete an n-gram of `size` tokens which the row already has.
 
-    Deviation: what fills a row up before its prompt is no part of any n-gram; in transformers it is.
+    Deviation: padding before a prompt belongs to no n-gram; in transformers it does.
     """
     text, end = written.text, written.end
     places = text.shape[1] - size + 1
     if places < 1:
         return scores
     begins = jnp.arange(places)
-    # An n-gram that ends with the token to come begins size - 1 tokens before it.
+    # An n-gram that ends with the next token begins size - 1 tokens before it.
     repeated = (begins >= written.first[:, None]) & (begins + size <= end) & (end - size + 1 >= written.first[:, None])
     for offset in range(size - 1):
         last = jax.lax.dynamic_slice_in_dim(text, end - size + 1 + offset, 1, axis=1)
@@ -86,10 +86,10 @@ def without_repeats(scores: jax.Array, written: Written, size: int) -> jax.Array
 
 
 def repeats_penalized(scores: jax.Array, written: Written, penalty: float) -> jax.Array:
-    """Scores of the tokens that a row has, divided by `penalty` if positive and multiplied if negative.
+    """Penalize tokens that a row already has: divide positive scores by `penalty`, multiply negative ones.
 
-    Keskar et al. (arXiv 1909.05858), section 4.1, where every score is divided; transformers multiplies negative ones,
-    so that a penalty above 1 makes repeats less likely whatever the sign.
+    Keskar et al. (arXiv 1909.05858), section 4.1, divide every score. transformers multiplies negative scores. So a
+    penalty above 1 makes repeats less likely for either sign.
     """
     places = jnp.arange(written.text.shape[1])
     there = (places >= written.first[:, None]) & (places < written.end)
@@ -99,7 +99,7 @@ def repeats_penalized(scores: jax.Array, written: Written, penalty: float) -> ja
 
 
 def without_words(scores: jax.Array, written: Written, words: Sequence[tuple[int, ...]]) -> jax.Array:
-    """Without the tokens that would complete one of the sequences of tokens."""
+    """Forbid the tokens that would complete one of the sequences of tokens."""
     banned = jnp.zeros(scores.shape, bool)
     for before in sorted({len(word) - 1 for word in words}):
         if before >= written.text.shape[1]:  # no row ever has so many tokens before the last one
@@ -113,19 +113,22 @@ def without_words(scores: jax.Array, written: Written, words: Sequence[tuple[int
 
 
 def forced(scores: jax.Array, token: int, rows: jax.Array) -> jax.Array:
-    """With 0 for a token and -infinity for all others, in rows where a bool [R] is true."""
+    """Return the scores with 0 for one token and -infinity for all others, in rows where a bool [R] is true."""
     only = jnp.where(jnp.arange(scores.shape[-1]) == token, 0.0, -jnp.inf)
     return jnp.where(rows[:, None], only, scores)
 
 
 def hottest(scores: jax.Array, count: int) -> jax.Array:
-    """The `count` best alone, and those that are as good as the last of them (top-k; Fan et al., arXiv 1805.04833)."""
+    """Keep the `count` best scores and all equal to the last of them (top-k; Fan et al., arXiv 1805.04833)."""
     least = jax.lax.top_k(scores, min(count, scores.shape[-1]))[0][..., -1:]
     return jnp.where(scores < least, -jnp.inf, scores)
 
 
 def nucleus(scores: jax.Array, mass: float) -> jax.Array:
-    """The fewest best whose probabilities reach `mass` (top-p; Holtzman et al., arXiv 1904.09751), at least one."""
+    """Keep the fewest best tokens whose probabilities reach `mass`, at least one.
+
+    This is top-p sampling (Holtzman et al., arXiv 1904.09751).
+    """
     order = jnp.argsort(-scores, axis=-1, stable=True)
     falling = jnp.take_along_axis(scores, order, axis=-1)
     before = jnp.cumsum(jax.nn.softmax(falling, axis=-1), axis=-1) - jax.nn.softmax(falling, axis=-1)

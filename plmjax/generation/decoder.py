@@ -1,4 +1,4 @@
-"""A model as the decoding loop calls it: a prefill reads the prompts, then each decode step reads one token a row."""
+"""Interface of a model to the decoding loop: prefill reads the prompts, each decode step one token for each row."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -16,45 +16,47 @@ Variables = dict[str, Any]
 
 
 class Decoder(Protocol):
-    """A model as the loop calls it. It is hashable: a program is compiled for it.
+    """A model for the decoding loop. It is hashable: a program is compiled for each decoder.
 
-    Its state is a pytree of arrays: a cache, with the encoded source if there is one. Its shapes stay the same from
-    token to token.
+    Its state is a pytree of arrays: a cache, and the encoded source if there is one. Its shapes are the same at every
+    token.
     """
 
     def prefill(
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
-        """Reads the source, if there is one, and what each text begins with.
+        """Read the source, if there is one, and the beginning of each text.
 
         Args:
-            variables: of the model.
-            prompt: int32 [B W], rows filled up on the left.
-            prompt_mask: int32 [B W], 0 where a row is filled up.
-            source: what an encoder reads: "input_ids" and "attention_mask" int32 [B S], rows filled up on the right;
-                None for a decoder alone.
-            capacity: tokens of a row at most, prompt included.
+            variables: the model's variables.
+            prompt: int32 [B W], padded on the left.
+            prompt_mask: int32 [B W], 0 at padding.
+            source: the encoder's inputs: "input_ids" and "attention_mask" int32 [B S], padded on the right; None for a
+                decoder without an encoder.
+            capacity: maximum number of tokens of a row, including the prompt.
 
         Returns:
             float32 [B V], scores of the first token after the prompt; and the state.
         """
 
     def decode_step(self, variables: Variables, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
-        """Reads one more token of each row, int32 [R] -> float32 [R V], scores of the next one; and the state."""
+        """Read one more token of each row, int32 [R]. Return scores of the next token, float32 [R V], and the state."""
 
     def take_rows(self, state: Any, indices: jax.Array) -> Any:
-        """The state of other rows, int [R]: a row may come several times or not at all.
+        """Return the state of the rows `indices`, int [R]: a row may occur several times or not at all.
 
-        The rows of a prompt stay side by side, in the order of the prompts, and all prompts have the same number.
+        The rows of a prompt stay adjacent, in the order of the prompts, and all prompts have the same number of rows.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class CausalDecoder:
-    """A decoder alone. Its module takes a `cache` and returns the next one with `scores` (contracts/cache.py).
+    """A decoder without an encoder.
 
-    reads_prefix: whether the tokens of a prompt see all of it, as the model takes `prefix_lengths`; what is written
-        sees what comes before it in any case.
+    Its module takes a `cache` and returns the next cache with `scores` (contracts/cache.py).
+
+    reads_prefix: true if the tokens of a prompt attend to all of the prompt. The model then takes `prefix_lengths`.
+        Generated tokens attend to preceding tokens in any case.
     """
 
     config: ModelConfig
@@ -64,19 +66,19 @@ class CausalDecoder:
     def prefill(
         self, variables: Variables, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
     ) -> tuple[jax.Array, Cache]:
-        """Reads the prompts at once; there is no source."""
+        """Read all prompt tokens at once. There is no source."""
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
         count, width = prompt.shape
-        # Places, as visibility counts them: the mask hides those that fill a row up before its prompt.
+        # Positions as visibility counts them: the mask hides the padding before the prompt.
         prefix = {"prefix_lengths": jnp.full(count, width, jnp.int32)} if self.reads_prefix else {}
         return self._read(variables, prompt, prompt_mask, cache, **prefix)
 
     def decode_step(self, variables: Variables, tokens: jax.Array, state: Cache) -> tuple[jax.Array, Cache]:
-        """One column more."""
+        """Read one more token for each row."""
         return self._read(variables, tokens[:, None], None, state)
 
     def take_rows(self, state: Cache, indices: jax.Array) -> Cache:
-        """The cache of other rows."""
+        """Return the cache of the given rows."""
         return state.take_rows(indices)
 
     def _read(
@@ -89,7 +91,7 @@ class CausalDecoder:
 
 @dataclasses.dataclass(frozen=True)
 class SourceDecoder:
-    """The decoder of an encoder-decoder, whose modules are as layers/encoder_decoder.py says.
+    """The decoder of an encoder-decoder whose modules follow layers/encoder_decoder.py.
 
     The source is read once. All texts of a prompt share it (`layers.encoder_decoder.by_source`).
     """
@@ -105,7 +107,7 @@ class SourceDecoder:
         source: dict[str, jax.Array],
         capacity: int,
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
-        """Reads the source, then what each text begins with."""
+        """Read the source, then the beginning of each text."""
         module = self.config.module(Purpose.WRITING, self.execution)
         read = module.apply(variables, **source, method="encode")
         cache = self.config.empty_cache(prompt.shape[0], capacity, self.execution)
@@ -114,11 +116,11 @@ class SourceDecoder:
     def decode_step(
         self, variables: Variables, tokens: jax.Array, state: tuple[SourceKeyValues, Cache]
     ) -> tuple[jax.Array, tuple[SourceKeyValues, Cache]]:
-        """One column more."""
+        """Read one more token for each row."""
         return self._read(variables, tokens[:, None], None, *state)
 
     def take_rows(self, state: tuple[SourceKeyValues, Cache], indices: jax.Array) -> tuple[SourceKeyValues, Cache]:
-        """The cache of other rows, beside the same source: the texts of a prompt share one."""
+        """Return the cache of the given rows. The source stays the same: the texts of a prompt share it."""
         source, cache = state
         return source, cache.take_rows(indices)
 
@@ -131,7 +133,7 @@ class SourceDecoder:
 
 
 def decoder_of(config: ModelConfig, execution: Execution, reads_prefix: bool = False) -> Decoder:
-    """The decoder of a model that writes text. reads_prefix: of a decoder alone, see `CausalDecoder`."""
+    """Return the decoder of a model that generates text. For reads_prefix see `CausalDecoder`."""
     if config.system.kind is Kind.ENCODER_DECODER:
         return SourceDecoder(config, execution)
     return CausalDecoder(config, execution, reads_prefix)

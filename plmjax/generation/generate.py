@@ -1,4 +1,4 @@
-"""Prompts in, texts out: what `plmjax generate` does, and the same from Python."""
+"""Generation of texts from prompts, for `plmjax generate` and for use from Python."""
 
 import dataclasses
 import functools
@@ -23,14 +23,14 @@ from plmjax.training.checkpoints import checkpoints, start
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text that was written after a prompt, or of a source.
+    """A text generated after a prompt, or from a source.
 
-    prompt, text: as they read; what a decoder writes goes on where its prompt ends.
-    tokens: how many were written, the one that ended the text included.
-    stopped: whether the model ended the text itself.
-    log_probability: natural logarithm of the model's probability of what was written, after the prompt.
-    score: what the texts of a prompt are ranked by: the same, divided by a beam search's length penalty.
-    unknown_tokens: how many tokens of the prompt stand for what the tokenizer lacks.
+    prompt, text: both decoded. The text of a decoder without an encoder continues its prompt.
+    tokens: number of generated tokens, including the token that ended the text.
+    stopped: true if the model ended the text itself.
+    log_probability: natural logarithm of the text's probability under the model, given the prompt.
+    score: the ranking score of a prompt's texts: log_probability divided by a beam search's length penalty.
+    unknown_tokens: number of tokens of the prompt that stand for text outside the vocabulary.
     """
 
     prompt: str
@@ -46,30 +46,33 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) i
 
 
 def printable(text: str) -> str:
-    """A text for a terminal: control characters, which could move the cursor or change colours, are escaped."""
+    """Return a text that is safe to print to a terminal.
+
+    Control characters are escaped. They could move the cursor or change colours.
+    """
     return text.translate(_CONTROLS)
 
 
 def generate(
     checkpoint: str | Path, prompts: Sequence[str], settings: Settings | None = None, mesh: Mesh = ONE_DEVICE
 ) -> list[list[Text]]:
-    """The texts that a checkpoint writes after each prompt; see `Generator`."""
+    """Return the texts that a checkpoint generates after each prompt; see `Generator`."""
     return Generator.load(checkpoint, mesh)(prompts, settings)
 
 
 def decoding_of(run: Experiment) -> tuple[Decoding, str]:
-    """How the texts of a run's model are written where no option says it, and whose setting that is."""
+    """Return the default settings of generation for a run's model, and their origin."""
     if isinstance(run.objective, WritesTexts):
         return run.objective.decoding(), "the task"
-    # As transformers, whose models are those that bring settings along: greedily if these leave it open.
+    # As transformers, whose models are the ones with stored settings: greedy decoding if these leave it open.
     return Generation() if run.generation is None else run.generation.over(GREEDY), "the checkpoint"
 
 
 class Generator:
-    """A model that writes, with its tokenizer.
+    """A model that generates text, with its tokenizer.
 
-    settings: how it writes where a call does not say it: as its task or its checkpoint has it, greedily where both
-        leave that open.
+    settings: the settings for calls without any: those of the task or the checkpoint, greedy decoding if both leave
+        that open.
     """
 
     def __init__(
@@ -83,11 +86,11 @@ class Generator:
         run: Experiment | None = None,
         max_unknown: float = MAX_UNKNOWN,
     ) -> None:
-        """As `Writer`, and:
+        """Initialize a `Writer` with these additional arguments.
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
-        run: that trained the model: its objective says how prompts are read. None: as by a language model.
-        max_unknown: largest share of unknown tokens of a prompt.
+        run: the run that trained the model. Its objective decides how prompts are read. None: as by a language model.
+        max_unknown: maximum share of unknown tokens in a prompt.
         """
         self._tokenizer, self._config, self._run = tokenizer, config, run
         self._unknown = functools.partial(UnknownTokens, tokenizer.vocabulary, max_unknown)
@@ -100,10 +103,10 @@ class Generator:
 
     @classmethod
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
-        """The model of a run directory or checkpoint.
+        """Load the model of a run directory or checkpoint.
 
         Raises:
-            UserError: no checkpoint, or as `Writer`.
+            UserError: there is no checkpoint, or an error of `Writer`.
         """
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
@@ -113,12 +116,12 @@ class Generator:
 
     @property
     def reads_sources(self) -> bool:
-        """Whether prompts are what an encoder reads, rather than the beginning of the text."""
+        """Return true if prompts are the input of an encoder, false if they are the beginning of the text."""
         return self._writer.reads_sources
 
     @property
     def continues(self) -> bool:
-        """Whether a text goes on from its prompt, rather than being a text of its own that the prompt leads to."""
+        """Return true if a text continues its prompt, false if it is a separate text."""
         return not self.reads_sources and not self._has_task
 
     @property
@@ -126,15 +129,15 @@ class Generator:
         return self._run is not None and isinstance(self._run.objective, WritesTexts)
 
     def __call__(self, prompts: Sequence[str], settings: Settings | None = None) -> list[list[Text]]:
-        """The texts of each prompt, in the order of the prompts.
+        """Return the texts of each prompt, in the order of the prompts.
 
-        An empty prompt begins a document: the text is written after the token that stands between documents. An
-        encoder-decoder needs some text to read, and so does a model that was fine-tuned to write. The prompts of the
-        latter are laid out as the sources of its task.
+        An empty prompt begins a document: generation starts after the token that separates documents. An
+        encoder-decoder needs a text to read, and so does a model fine-tuned to generate text. For the latter, prompts
+        have the layout of its task's sources.
 
         Raises:
-            UserError: a prompt that is too long, that is empty where the tokenizer has no such token, or that has too
-                many unknown tokens.
+            UserError: a prompt is too long, is empty without a document separator in the tokenizer, or has too many
+                unknown tokens.
         """
         encoded = [self._encode(prompt) for prompt in prompts]
         written = self._writer(encoded, settings or self.settings)
@@ -144,38 +147,38 @@ class Generator:
         ]
 
     def check(self, prompts: Sequence[str], settings: Settings, places: Sequence[str] = ()) -> None:
-        """Raises UserError, as `__call__`, for the first prompt that nothing can be written after.
+        """Check all prompts. Raises UserError, as `__call__`, for the first prompt that cannot be used.
 
-        places: where each prompt stands, such as "line 3 of prompts.txt", for messages.
+        places: the position of each prompt, such as "line 3 of prompts.txt", for messages.
         """
         places = places or [""] * len(prompts)
         encoded = [self._encode(prompt, place) for prompt, place in zip(prompts, places, strict=True)]
         self._writer.check(encoded, settings, places)
 
     def unknown(self, prompts: Sequence[str]) -> UnknownTokens:
-        """The count of the unknown tokens of all prompts."""
+        """Return the count of the unknown tokens of all prompts."""
         count = self._unknown()
         for prompt in prompts:
             count.add(self._tokenizer.encode(prompt))
         return count
 
     def stream(self, prompt: str, settings: Settings, say: Callable[[str], None]) -> Text:
-        """One text, whose pieces `say` gets as soon as they are written.
+        """Generate one text and pass each piece to `say` as soon as it is generated.
 
         Raises:
-            UserError: as `__call__`; a strategy of several texts.
+            UserError: an error of `__call__`, or the strategy generates several texts.
         """
         ids, shown = self._encode(prompt), 0
         for tokens, ended in self._writer.stream(ids, settings):
             text = self._text(prompt, ids, tokens)
-            # A character may take several tokens; until the last of them a replacement stands for it.
+            # A character may take several tokens. Until the last of them, the text ends in a replacement character.
             whole = text.text if ended else text.text.rstrip("\ufffd")
             say(whole[shown:])
             shown = max(shown, len(whole))
         return text
 
     def _encode(self, prompt: str, place: str = "") -> list[int]:
-        """The tokens of a prompt; place: where it stands, for messages."""
+        """Return the tokens of a prompt. place: its position, for messages."""
         vocabulary, at = self._tokenizer.vocabulary, f" in {place}" if place else ""
         ids, unknown = self._tokenizer.encode(prompt), self._unknown()
         unknown.add(ids)
@@ -204,6 +207,6 @@ class Generator:
 
 
 def _shared(first: str, second: str) -> int:
-    """Characters that two texts begin with alike."""
+    """Return the length of the longest common prefix of two texts, in characters."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

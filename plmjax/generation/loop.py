@@ -1,8 +1,8 @@
-"""The decoding loop: one program reads the prompts, another writes tokens until every text has ended.
+"""The decoding loop: one program does the prefill, another runs decode steps until every text has ended.
 
-Shapes do not change while texts grow, and the number of tokens is data. So both are compiled once for a width of
-prompts, a capacity and a strategy. The caches are donated from call to call: a caller that shows a text while it is
-written asks for a few tokens at a time, with the same program.
+Shapes do not change while texts grow, and the number of tokens is data. So both programs are compiled once for a prompt
+width, a capacity and a strategy. The caches are donated from call to call. A caller that shows a text while it is
+generated requests a few tokens at a time from the same program.
 """
 
 import functools
@@ -23,7 +23,7 @@ from plmjax.parallel import sharding
 
 @flax.struct.dataclass
 class Progress:
-    """Texts that are being written, and the state of the decoder."""
+    """The unfinished texts and the state of the decoder."""
 
     search: Any
     state: Any
@@ -46,17 +46,17 @@ def prefill(
     lengths: Lengths,
     capacity: int,
 ) -> Progress:
-    """Reads the prompts and writes the first token.
+    """Read the prompts and generate the first token.
 
     Args:
-        decoder, strategy, constraints: what is compiled.
-        mesh: that the parameters are placed on.
-        params: of `weights.placed`.
-        prompt, prompt_mask: int32 [B W], filled up on the left.
-        source: what an encoder reads (`Decoder.prefill`), or None.
+        decoder, strategy, constraints: static arguments of the compilation.
+        mesh: the mesh that holds the parameters.
+        params: the result of `weights.placed`.
+        prompt, prompt_mask: int32 [B W], padded on the left.
+        source: the encoder's inputs (`Decoder.prefill`), or None.
         keys: random keys [B].
-        lengths: of the texts.
-        capacity: tokens of a row at most, prompt included.
+        lengths: the lengths of the texts.
+        capacity: maximum number of tokens of a row, including the prompt.
     """
 
     def run() -> Progress:
@@ -77,7 +77,7 @@ def decode(
     lengths: Lengths,
     until: jax.Array,
 ) -> tuple[Progress, jax.Array]:
-    """Writes until `until` tokens are there, an int32 scalar, or all texts have ended; and whether they have."""
+    """Run decode steps until texts have `until` tokens, an int32 scalar, or all have ended; also return if all have."""
 
     def run() -> tuple[Progress, jax.Array]:
         how, variables = (decoder, strategy, constraints), {"params": weights.together(params)}
@@ -89,7 +89,7 @@ def decode(
 
 @functools.partial(jax.jit, static_argnames="strategy")
 def found(strategy: Strategy, search: Any) -> Found:
-    """The texts of a search."""
+    """Return the texts of a search."""
     return strategy.found(search)
 
 
@@ -104,9 +104,9 @@ def written_within(
     lengths: Lengths,
     capacity: int,
 ) -> Found:
-    """The texts of prompts of one length each, int32 [B W], within a program of the caller's, such as a train step.
+    """Generate the texts of prompts of one length, int32 [B W], inside the caller's program, such as a train step.
 
-    variables: of the model. All else is as for `prefill`. No gradient passes.
+    variables: the model's variables. All other arguments are as for `prefill`. No gradient passes.
     """
     how = decoder, strategy, constraints, jax.lax.stop_gradient(variables)
     source = jax.lax.stop_gradient(source)

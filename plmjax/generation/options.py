@@ -1,7 +1,7 @@
-"""How texts are written, without JAX: the settings of a checkpoint, of a task and of `plmjax generate`.
+"""Settings of text generation, without JAX: those of a checkpoint, of a task and of `plmjax generate`.
 
-A field that is None, or an empty tuple, is left open: `Decoding.over` fills it from settings that count less. The
-command line comes before the task or the checkpoint, and that before the defaults of the program.
+A field that is None or an empty tuple is unset. `Decoding.over` fills it from settings of lower priority. The command
+line has priority over the task or the checkpoint, and these over the defaults of the program.
 """
 
 import dataclasses
@@ -12,43 +12,47 @@ from typing import Any, Literal, Self
 from plmjax.errors import UserError, quoted
 
 BEAMS = ("length_penalty", "length_normalization", "early_stopping")
-"""Options of a beam search alone."""
+"""Options that apply to beam search only."""
 DRAWN = ("temperature", "top_k", "top_p")
-"""Options of what is drawn alone."""
+"""Options that apply to sampling only."""
 GREATEST = ("max_new_tokens", "max_length")
 LEAST = ("min_new_tokens", "min_length")
 NO_TOKEN = -1
-"""In place of a token that is forced: none is."""
+"""The value that forces no token."""
 NO_WORDS = "none"
-"""In place of sequences that are banned: none is."""
+"""The value that bans no sequence."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What every text keeps to, however its tokens are chosen."""
+    """The rules for every text, for any choice of tokens."""
 
     max_new_tokens: int | None = None
-    """Tokens of a text at most, the one that ends it included, its prompt not."""
+    """Maximum number of tokens of a text, including its end token but not its prompt."""
     min_new_tokens: int | None = None
-    """Tokens before which no text ends."""
+    """Minimum number of tokens before a text may end."""
     no_repeat_ngram_size: int | None = None
-    """Write no sequence of so many tokens twice; 0 allows all."""
+    """Forbid repeated sequences of this many tokens; 0 allows all."""
     repetition_penalty: float | None = None
-    """Divide the score of every token that is in the text or its prompt already by this number, or multiply it where
-    it is negative; 1 changes nothing."""
+    """Divide the score of every token that the text or its prompt already has by this number. Negative scores are
+    multiplied. 1 changes nothing.
+    """
     bad_words_ids: tuple[str, ...] = ()
-    """Sequences of token ids that are never written, each with commas, such as 58100 12,7; none allows all."""
+    """Sequences of token ids that are never generated, each with commas, such as 58100 12,7; none allows all."""
     forced_bos_token_id: int | None = None
-    """Id of the token that every text begins with, where one token stands before it; -1 forces none."""
+    """Id of the first token of every text, if one token precedes it; -1 forces none."""
     forced_eos_token_id: int | None = None
-    """Id of the token that a text of the greatest length ends with; -1 forces none."""
+    """Id of the last token of a text of maximum length; -1 forces none."""
     renormalize_logits: bool | None = None
-    """Whether the probabilities of the tokens that may come add up to 1 again, which the score of a beam counts."""
+    """Normalize the probabilities of the allowed tokens to a sum of 1 again. The score of a beam uses these values."""
     eos_token_id: tuple[int, ...] = ()
-    """Ids of the tokens that end a text, in place of the tokenizer's own."""
+    """Ids of the tokens that end a text, instead of the tokenizer's own."""
 
     def check_rules(self, group: str = "") -> None:
-        """Raises UserError for a number out of its range. group: what stands before the names, such as "objective."."""
+        """Check the numbers.
+
+        Raises UserError for one out of its range. group: prefix of the names, such as "objective.".
+        """
         least = {"max_new_tokens": 1, "min_new_tokens": 0, "max_length": 1, "min_length": 0, "beams": 1}
         least |= {"no_repeat_ngram_size": 0, "forced_bos_token_id": NO_TOKEN, "forced_eos_token_id": NO_TOKEN}
         for name, bound in least.items():
@@ -72,10 +76,10 @@ class Rules:
                 )
 
     def bad_words(self, group: str = "") -> tuple[tuple[int, ...], ...]:
-        """The sequences of `bad_words_ids`.
+        """Return the sequences of `bad_words_ids`.
 
         Raises:
-            UserError: one is not of ids.
+            UserError: a sequence has something other than ids.
         """
         if self.bad_words_ids == (NO_WORDS,):
             return ()
@@ -93,52 +97,53 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeLengths:
-    """Lengths that count what stands before a text as well."""
+    """Lengths that include the tokens before a text."""
 
     max_length: int | None = None
-    """Tokens of a text and its prompt at most; of a text of a source, those of the decoder with its first one."""
+    """Maximum number of tokens of a text and its prompt. For a text from a source: of the decoder, with its first token."""
     min_length: int | None = None
-    """Tokens of both before which no text ends."""
+    """Minimum number of these tokens before a text may end."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding(Rules):
-    """How the tokens of a text are chosen, and what it keeps to.
+    """The settings that choose the tokens of a text, and its rules.
 
-    There is a beam search with `beams` of at least 2. Otherwise the likeliest token is taken each time if `beams` is 1
-    or the temperature 0, and a token is drawn if not.
+    With `beams` of at least 2, beam search is used. Otherwise decoding is greedy if `beams` is 1 or the temperature is
+    0, and tokens are sampled if not.
     """
 
     temperature: float | None = None
-    """Of the distribution that tokens are drawn from: 1 is the model's own; 0 takes the likeliest token each time."""
+    """Temperature of the distribution for sampling: 1 is the model's own; 0 takes the likeliest token each time."""
     top_k: int | None = None
-    """Draw from so many likeliest tokens alone; 0 draws from all."""
+    """Sample from this many likeliest tokens only; 0 samples from all."""
     top_p: float | None = None
-    """Draw from the fewest likeliest tokens that have this probability together."""
+    """Sample from the fewest likeliest tokens whose total probability reaches this number."""
     beams: int | None = None
-    """Draw nothing, but search the likeliest text with so many beams; 1 takes the likeliest token each time."""
+    """Search the likeliest text with this many beams instead of sampling; 1 takes the likeliest token each time."""
     length_penalty: float | None = None
-    """Power of the length that a beam's score is divided by: larger prefers longer texts."""
+    """Exponent of the length that divides a beam's score: a larger one prefers longer texts."""
     length_normalization: Literal["tokens", "gnmt"] | None = None
-    """That length: tokens, the number of tokens n, or gnmt, (5 + n) / 6."""
+    """The length for length_penalty: tokens, the number of tokens n, or gnmt, (5 + n) / 6."""
     early_stopping: Literal["full", "likely", "never"] | None = None
-    """When a beam search ends: as soon as it has as many texts as beams (full), when no better one is likely, or when
-    none is possible (never)."""
+    """End a beam search as soon as it has as many texts as beams (full), when no better one is likely (likely), or when
+    none is possible (never).
+    """
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn."""
+        """Return true if tokens are sampled."""
         return self.beams is None and self.temperature != 0
 
     def given(self) -> dict[str, Any]:
-        """The settings that are not left open."""
+        """Return the settings that are set."""
         values = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(Generation)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
 
     def over(self, other: "Decoding | None") -> Self:
-        """These settings, with those of `other` in place of what they leave open.
+        """Return these settings, with unset values taken from `other`.
 
-        Left out are settings of `other` that would have no effect: those of another way to choose tokens, and lengths
+        Settings of `other` that would have no effect are left out: those of another way to choose tokens, and lengths
         that are counted in another way.
         """
         mine, kept = set(self.given()), {} if other is None else other.given()
@@ -159,7 +164,10 @@ class Decoding(Rules):
         return dataclasses.replace(self, **kept)
 
     def check_effects(self, group: str = "") -> None:
-        """Raises UserError for a setting that would have no effect beside the others."""
+        """Check the combination of settings.
+
+        Raises UserError for a setting that would have no effect beside the others.
+        """
         beams = self.beams or 0
         idle = DRAWN if beams else BEAMS + (DRAWN[1:] if self.temperature == 0 else ())
         idle += BEAMS if beams == 1 else ()
@@ -171,7 +179,7 @@ class Decoding(Rules):
                 )
 
     def _chosen(self, group: str = "") -> str:
-        """Which of the ways to choose tokens, for messages."""
+        """Return the name of the way to choose tokens, for messages."""
         if self.beams is None:
             draws = f"--{group}temperature 0, which draws nothing" if self.temperature == 0 else ""
             return draws or f"no --{group}beams"
@@ -180,7 +188,10 @@ class Decoding(Rules):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation(WholeLengths, Decoding):
-    """How the texts of a checkpoint are written where no command line says it: `generation` of its experiment."""
+    """The settings of generation stored with a checkpoint: `generation` of its experiment.
+
+    They apply if the command line does not set them.
+    """
 
 
 GREEDY = Decoding(temperature=0.0)
@@ -188,17 +199,17 @@ GREEDY = Decoding(temperature=0.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(Generation):
-    """How texts are written; what is left open is as the checkpoint or its task says."""
+    """Options of text generation. An unset one has the value of the checkpoint or its task."""
 
     sequences: int = 1
-    """Texts of every prompt."""
+    """Number of texts for each prompt."""
     seed: int | None = None
-    """Of all that is drawn, 0 without it: the same seed gives the same text."""
+    """Random seed of sampling, 0 by default: the same seed gives the same text."""
     batch_size: int = 8
-    """Prompts computed at once."""
+    """Number of prompts in a batch."""
 
     def check(self) -> None:
-        """Raises UserError for an option that would have no effect beside the others."""
+        """Check the options. Raises UserError for an option that would have no effect beside the others."""
         self.check_effects()
         if self.draws:
             return
@@ -212,7 +223,7 @@ class Options(Generation):
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
-    """Settings as one line: "beams 4, length_penalty 2"."""
+    """Return settings as one line: "beams 4, length_penalty 2"."""
 
     def word(value: Any) -> str:
         if isinstance(value, tuple):
@@ -224,11 +235,11 @@ def in_words(settings: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Devices of this machine along each axis of the mesh."""
+    """Devices of this machine along each mesh axis."""
 
     data: int = 1
-    """That share the rows."""
+    """Number of devices that divide the rows."""
     fsdp: int = 1
-    """That share the rows and the parameters."""
+    """Number of devices that divide the rows and the parameters."""
     tensor: int = 1
-    """That share heads, feed-forward and vocabulary."""
+    """Number of devices that divide heads, feed-forward and vocabulary."""

@@ -1,4 +1,4 @@
-"""One token after the other: the likeliest, or one that is drawn."""
+"""Choice of one token at a time: the likeliest, or a random sample."""
 
 import dataclasses
 
@@ -14,11 +14,11 @@ from plmjax.generation.written import Written
 
 @flax.struct.dataclass
 class Texts:
-    """Texts that are written each for itself.
+    """Texts that are generated independently.
 
     written: R rows.
     keys: [R].
-    counts: int32 [R], tokens of each text.
+    counts: int32 [R], number of tokens of each text.
     stopped: bool [R].
     log_probabilities: float32 [R], of each text so far.
     """
@@ -32,15 +32,15 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The likeliest token each time."""
+    """Greedy decoding: the likeliest token each time."""
 
     @property
     def rows(self) -> int:
-        """One text a prompt: another one would be the same."""
+        """Return the number of rows of a prompt: 1, because another text would be the same."""
         return 1
 
     def init(self, written: Written, keys: jax.Array) -> Texts:
-        """Every row with a key of its own, so that no text depends on the other prompts."""
+        """Initialize every row with its own key. So no text depends on the other prompts."""
         count, rows = len(written.first), self.rows
         keys = jax.vmap(lambda key: jax.random.split(key, rows))(keys).reshape(count * rows)
         return Texts(
@@ -54,7 +54,7 @@ class Greedy:
     def advance(
         self, search: Texts, scores: jax.Array, constraints: Constraints, lengths: Lengths
     ) -> tuple[Texts, None]:
-        """Chooses; texts that have stopped get tokens that nobody reads."""
+        """Choose the next tokens. Texts that have stopped get tokens that are ignored."""
         written = search.written
         bounds = lengths.of_rows(self.rows)
         tokens = self.choose(constraints(scores, written, *bounds), search.keys, written.count).astype(jnp.int32)
@@ -68,15 +68,15 @@ class Greedy:
         ), None
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
-        """float32 [R V], keys [R], tokens chosen before -> int [R]."""
+        """Choose tokens from float32 [R V], keys [R] and the number of tokens before -> int [R]."""
         return jnp.argmax(scores, axis=-1)
 
     def over(self, search: Texts, lengths: Lengths) -> jax.Array:
-        """Whether every text has stopped, or is as long as it may be."""
+        """Return true if every text has stopped or has the maximum length."""
         return jnp.all(search.stopped | (search.written.count >= lengths.of_rows(self.rows)[1]))
 
     def found(self, search: Texts) -> Found:
-        """The texts of each prompt in the order of their keys."""
+        """Return the texts of each prompt in the order of their keys."""
 
         def by_prompt(x: jax.Array) -> jax.Array:
             return x.reshape(-1, self.rows, *x.shape[1:])
@@ -92,22 +92,22 @@ class Greedy:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Greedy):
-    """A token drawn from softmax(scores / temperature), restricted to the `top_k` best and then to the `top_p` nucleus.
+    """Sampling from softmax(scores / temperature), restricted to the `top_k` best and then to the `top_p` nucleus.
 
-    sequences: texts of each prompt.
+    sequences: number of texts for each prompt.
 
     Raises:
-        UserError: a number out of its range.
+        UserError: a number is out of its range.
     """
 
     temperature: float = 1.0
     top_k: int = 0
-    """0: all tokens."""
+    """Number of likeliest tokens to sample from; 0: all tokens."""
     top_p: float = 1.0
     sequences: int = 1
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         if not 0 < self.temperature < float("inf"):
             raise UserError(
                 f"Expected a --temperature above 0, found {self.temperature:g}; change it, or give 0 for the likeliest "
@@ -122,11 +122,11 @@ class Sampling(Greedy):
 
     @property
     def rows(self) -> int:
-        """One for each text."""
+        """Return the number of rows of a prompt: one for each text."""
         return self.sequences
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
-        """Draws with the key of the row and the place."""
+        """Sample with the key of the row and the position."""
         scores = scores / self.temperature
         scores = hottest(scores, self.top_k) if self.top_k else scores
         scores = nucleus(scores, self.top_p) if self.top_p < 1 else scores

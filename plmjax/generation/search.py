@@ -1,4 +1,4 @@
-"""What every strategy shares: how long texts get, and what is found."""
+"""The common interface of strategies: the lengths of texts, and the result of a search."""
 
 from typing import Any, Protocol, Self
 
@@ -12,10 +12,10 @@ from plmjax.generation.written import Written
 
 @flax.struct.dataclass
 class Lengths:
-    """Tokens that are written after each prompt, int32 [B]: other numbers need no other program.
+    """Number of tokens to generate after each prompt, int32 [B]. Other numbers need no other program.
 
-    min_new_tokens: before which no text stops.
-    max_new_tokens: after which every text ends, stopped or not.
+    min_new_tokens: number of tokens before which no text stops.
+    max_new_tokens: number of tokens after which every text ends, stopped or not.
     """
 
     min_new_tokens: jax.Array
@@ -23,24 +23,24 @@ class Lengths:
 
     @classmethod
     def alike(cls, prompts: int, min_new_tokens: int, max_new_tokens: int) -> Self:
-        """The same for so many prompts."""
+        """Return the same lengths for this many prompts."""
         return cls(jnp.full(prompts, min_new_tokens, jnp.int32), jnp.full(prompts, max_new_tokens, jnp.int32))
 
     def of_rows(self, times: int) -> tuple[jax.Array, jax.Array]:
-        """(min_new_tokens, max_new_tokens) of the rows of every prompt, int32 [B times]."""
+        """Return (min_new_tokens, max_new_tokens) for the rows of every prompt, int32 [B times]."""
         return jnp.repeat(self.min_new_tokens, times), jnp.repeat(self.max_new_tokens, times)
 
 
 @flax.struct.dataclass
 class Found:
-    """The n texts of each prompt, the best first where they are ranked.
+    """The n texts of each prompt. Ranked texts have the best first.
 
-    tokens: int32 [B n P], prompt and text, filled up on both sides.
-    counts: int32 [B n], tokens written, the one that stopped the text included.
-    stopped: bool [B n], whether one did.
-    log_probabilities: float32 [B n], natural logarithm of the text's probability after its prompt, of the model alone;
-        of a beam search as the constraints changed it.
-    scores: float32 [B n], what texts are ranked by.
+    tokens: int32 [B n P], prompt and text, padded on both sides.
+    counts: int32 [B n], number of generated tokens, including the stop token.
+    stopped: bool [B n], true if a stop token ended the text.
+    log_probabilities: float32 [B n], natural logarithm of the text's probability given its prompt, without the
+        constraints; for beam search with the constraints.
+    scores: float32 [B n], the ranking score of texts.
     """
 
     tokens: jax.Array
@@ -51,27 +51,28 @@ class Found:
 
 
 class Strategy(Protocol):
-    """How tokens are chosen. It is hashable: a program is compiled for it.
+    """A strategy that chooses tokens. It is hashable: a program is compiled for each strategy.
 
-    rows: rows that are written for one prompt, K.
+    rows: the number of rows for each prompt, K.
     """
 
     @property
     def rows(self) -> int: ...
 
     def init(self, written: Written, keys: jax.Array) -> Any:
-        """The search before its first token: of prompts, B rows, and a key of each, [B]; it has B K rows."""
+        """Initialize the search from prompts, B rows, and a key for each, [B]. The search has B K rows."""
 
     def advance(
         self, search: Any, scores: jax.Array, constraints: Constraints, lengths: Lengths
     ) -> tuple[Any, jax.Array | None]:
-        """One token more, float32 [B K V] its scores; and the rows that go on, int [B K], None where all do.
+        """Choose one more token from its scores, float32 [B K V].
 
-        Its field `written` has the texts with that token.
+        Return the search, whose field `written` has the texts with that token. Also return the rows that continue, int
+        [B K], or None if all continue.
         """
 
     def over(self, search: Any, lengths: Lengths) -> jax.Array:
-        """Whether no row goes on, bool scalar."""
+        """Return true if no row continues, bool scalar."""
 
     def found(self, search: Any) -> Found:
-        """The texts."""
+        """Return the texts."""

@@ -1,4 +1,4 @@
-"""Decoding options to the strategy that chooses tokens: greedy, drawn or beam search."""
+"""Conversion of decoding options to the strategy that chooses tokens: greedy, sampling or beam search."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from plmjax.generation.search import Strategy
 
 
 def strategy_of(decoding: Decoding, sequences: int = 1) -> Strategy:
-    """The strategy for these options; fields that are None take the strategy's default.
+    """Return the strategy for these options. Fields that are None have the strategy's default.
 
-    sequences: texts of every prompt, of those that draw or search.
+    sequences: number of texts for each prompt, for sampling and beam search.
 
     Raises:
-        UserError: a number out of its range.
+        UserError: a number is out of its range.
     """
 
     def given(*names: str) -> dict[str, Any]:

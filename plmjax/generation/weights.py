@@ -1,8 +1,8 @@
-"""Parameters as a loop over tokens reads them fastest: cast once, and on a CPU one array a layer.
+"""Parameters in the form that a loop over tokens reads fastest: cast once, and on a CPU with one array for each layer.
 
-Each token reads every parameter once, which is most of the time that it takes. A loop over stacked layers copies the
-layer's slice first, three times the traffic; straight code over slices of the stack makes the copies once a call.
-With an array a layer nothing is copied: the compiler drops `together`, of which only slices are used.
+Each token reads every parameter once, which is most of its time. A loop over stacked layers first copies the layer's
+slice: three times the traffic. Straight code over slices of the stack makes the copies once for each call. With one
+array for each layer nothing is copied: the compiler removes `together`, because only slices of it are used.
 """
 
 from typing import Any
@@ -26,19 +26,19 @@ class Apart:
 
 
 def placed(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
-    """Parameters on the devices of a mesh, sharded as in training.
+    """Place parameters on the devices of a mesh, sharded as in training.
 
-    Those that products are taken with have the execution's dtype, and each layer its own array where the execution's
-    loop over layers is straight code.
+    Parameters of matrix products get the execution's dtype. Each layer gets its own array if the execution's loop over
+    layers is straight code.
 
     Args:
-        params: arrays, of the host or of devices.
-        boxed: their shapes, boxed with logical axes.
+        params: arrays on the host or on devices.
+        boxed: the shapes of the parameters, boxed with logical axes.
     """
 
     def place(box: Any, array: Any) -> Any:
         axes = box.names if isinstance(box, nn.LogicallyPartitioned) else ()
-        if len([axis for axis in axes if axis != "layers"]) > 1:  # the others are added or are a norm's, in float32
+        if len([axis for axis in axes if axis != "layers"]) > 1:  # the others are added or belong to a norm, in float32
             array = array.astype(execution.dtype)
         spec = sharding.partition_spec(axes, array.shape, mesh)
         if axes[:1] == ("layers",) and execution.unroll >= len(array):
@@ -50,7 +50,7 @@ def placed(params: Any, boxed: Any, execution: Execution, mesh: Mesh) -> Any:
 
 
 def together(params: Any) -> Any:
-    """The parameters as the model has them; for a compiled program."""
+    """Return the parameters in the model's form, for use in a compiled program."""
 
     def stack(leaf: Any) -> jax.Array:
         return jnp.stack(leaf.layers) if isinstance(leaf, Apart) else leaf

@@ -1,8 +1,8 @@
-"""Tokens in, tokens out: prompts in batches of a few widths, over the devices of a mesh.
+"""Generation from token ids to token ids: batches of prompts with a few different widths, over the devices of a mesh.
 
-The prompt of a decoder is what its text goes on from; that of an encoder-decoder is its source, which the encoder
-reads. Prompts of like lengths are batched, filled up on the left, sources on the right, and every text has a random key
-of its own, so that the text of a prompt does not depend on the other prompts.
+The text of a decoder without an encoder continues its prompt. The prompt of an encoder-decoder is its source, which the
+encoder reads. Prompts of similar lengths are batched, padded on the left, sources on the right. Every text has its own
+random key. So the text of a prompt does not depend on the other prompts.
 """
 
 import dataclasses
@@ -35,20 +35,20 @@ from plmjax.vocabulary import Vocabulary
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)
 NEW_TOKENS = 64
-"""Tokens of a text at most where nothing says it."""
+"""Default maximum number of tokens of a text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(WholeLengths, Rules):
-    """How texts are written.
+    """Settings of text generation.
 
     strategy: Greedy(), Sampling(...) or BeamSearch(...).
-    seed: of everything drawn.
-    batch_size: prompts that are written after at once.
-    The fields of `Rules` and `WholeLengths`, by their names; a text without a greatest length gets `NEW_TOKENS`.
+    seed: the random seed.
+    batch_size: number of prompts in a batch.
+    The fields of `Rules` and `WholeLengths`, by their names. A text without a maximum length gets `NEW_TOKENS`.
 
     Raises:
-        UserError: a number out of its range.
+        UserError: a number is out of its range.
     """
 
     strategy: Strategy = Greedy()
@@ -56,7 +56,7 @@ class Settings(WholeLengths, Rules):
     batch_size: int = 8
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         self.check_rules()
         if self.batch_size < 1:
             raise UserError(f"Expected a --batch_size of at least 1, found {self.batch_size}; change it.")
@@ -64,13 +64,13 @@ class Settings(WholeLengths, Rules):
             raise UserError(f"Expected a --seed from 0 to {2**32 - 1}, found {self.seed}; change it.")
 
     def lengths(self, before: int) -> tuple[int, int]:
-        """(min_new_tokens, max_new_tokens) of a text that so many tokens stand before.
+        """Return (min_new_tokens, max_new_tokens) of a text that follows `before` tokens.
 
-        `min_new_tokens` and `max_new_tokens` come before `min_length` and `max_length`, as in transformers; so does a
-        text have all its tokens if they are fewer than `min_length` asks for.
+        `min_new_tokens` and `max_new_tokens` have priority over `min_length` and `max_length`, as in transformers. Also
+        as in transformers, a text gets all its tokens if they are fewer than `min_length` requires.
 
         Raises:
-            UserError: `max_length` is not above `before`, or `min_new_tokens` asks for more than there is.
+            UserError: `max_length` is not above `before`, or `min_new_tokens` is more than the maximum.
         """
         max_new, min_new = self.max_new_tokens, self.min_new_tokens
         if max_new is None:
@@ -90,10 +90,10 @@ class Settings(WholeLengths, Rules):
         return min_new, max_new
 
     def constraints(self, vocabulary: Vocabulary, size: int) -> Constraints:
-        """What the tokens of a text keep to. size: of the model's table of tokens.
+        """Return the constraints on the tokens of a text. size: vocabulary size of the model's table of tokens.
 
         Raises:
-            UserError: an id that the table does not have.
+            UserError: the table does not have an id.
         """
         end = vocabulary.document_end
         stop = self.eos_token_id or ((end,) if end >= 0 else ())
@@ -101,7 +101,7 @@ class Settings(WholeLengths, Rules):
             None if token in (None, NO_TOKEN) else token
             for token in (self.forced_bos_token_id, self.forced_eos_token_id)
         )
-        # A token that ends texts may be banned as part of a longer sequence alone, as in transformers.
+        # A token that ends texts can be banned only inside a longer sequence, as in transformers.
         words = tuple(word for word in self.bad_words() if not (len(word) == 1 and word[0] in stop))
         for token in (*stop, *itertools.chain.from_iterable(words), *(one for one in (first, last) if one is not None)):
             if token >= size:
@@ -122,10 +122,10 @@ class Settings(WholeLengths, Rules):
 
 
 def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = None, batch_size: int = 8) -> Settings:
-    """The settings of a writer that decoding options stand for.
+    """Return the settings of a writer for these decoding options.
 
     Raises:
-        UserError: a number out of its range.
+        UserError: a number is out of its range.
     """
     decoding.check_rules()
     strategy = strategy_of(decoding, sequences)
@@ -136,7 +136,7 @@ def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = No
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Tokens that were written after a prompt; the other fields as those of `Found`."""
+    """Tokens generated after a prompt. The other fields are those of `Found`."""
 
     tokens: list[int]
     stopped: bool
@@ -145,14 +145,14 @@ class Tokens:
 
 
 class _Batch(NamedTuple):
-    """Texts that are being written, and their lengths."""
+    """Unfinished texts, and their lengths."""
 
     progress: loop.Progress
     lengths: Lengths
 
 
 class Writer:
-    """A model, ready to write. Programs are compiled at the first use of a width and a strategy."""
+    """A model that is ready to generate. Programs are compiled at the first use of a width and a strategy."""
 
     def __init__(
         self,
@@ -164,19 +164,20 @@ class Writer:
         source: str | Path = "the parameters",
         reads_prefix: bool = False,
     ) -> None:
-        """Places the parameters.
+        """Place the parameters on the devices.
 
         Args:
-            config: of a model that writes text.
-            params: its parameters, those of a head beside it included.
-            vocabulary: of the tokenizer: texts end with its `document_end`.
-            execution: how the model is computed; in float32 without it.
+            config: the config of a model that generates text.
+            params: the parameters of the model, including those of an additional head.
+            vocabulary: the tokenizer's vocabulary: texts end with its `document_end`.
+            execution: settings of the computation; float32 by default.
             mesh: devices to divide the rows (data, fsdp) and the heads and the vocabulary (tensor) over; 0 takes all.
-            source: where the parameters are from, for messages.
-            reads_prefix: whether the tokens of a decoder's prompt see all of it (`ReadsPrefix`).
+            source: the origin of the parameters, for messages.
+            reads_prefix: true if the tokens of a decoder's prompt attend to all of it (`ReadsPrefix`).
 
         Raises:
-            UserError: a model that writes no text, parameters of another model, or more devices than there are.
+            UserError: the model generates no text, the parameters belong to another model, or there are too few
+                devices.
         """
         here = jax.local_devices()
         asked = math.prod((mesh.data, mesh.fsdp, mesh.tensor))
@@ -195,14 +196,14 @@ class Writer:
 
     @property
     def reads_sources(self) -> bool:
-        """Whether prompts are what an encoder reads, rather than the beginning of the text."""
+        """Return true if prompts are the input of an encoder, false if they are the beginning of the text."""
         return self._config.system.kind is Kind.ENCODER_DECODER
 
     def __call__(self, prompts: Sequence[list[int]], settings: Settings) -> list[list[Tokens]]:
-        """The texts of each prompt, in the order of the prompts.
+        """Return the texts of each prompt, in the order of the prompts.
 
         Raises:
-            UserError: a prompt that is too long, or empty.
+            UserError: a prompt is too long, or empty.
         """
         self.check(prompts, settings)
         texts: list[list[Tokens]] = [[] for _ in prompts]
@@ -214,10 +215,10 @@ class Writer:
         return texts
 
     def stream(self, prompt: list[int], settings: Settings) -> Iterator[tuple[Tokens, bool]]:
-        """One text after every token, and whether it has ended.
+        """Return one text after every token, and true if it has ended.
 
         Raises:
-            UserError: as `__call__`; a strategy of several texts.
+            UserError: an error of `__call__`, or the strategy generates several texts.
         """
         if settings.strategy.rows != 1:
             raise UserError(
@@ -236,7 +237,10 @@ class Writer:
             count += 1
 
     def check(self, prompts: Sequence[list[int]], settings: Settings, places: Sequence[str] = ()) -> None:
-        """Raises UserError for a prompt that is empty or too long; places: where each stands, for messages."""
+        """Check prompts.
+
+        Raises UserError for one that is empty or too long. places: the position of each, for messages.
+        """
         settings.constraints(self._vocabulary, self._config.vocab_size)
         for prompt, place in zip(prompts, places or [""] * len(prompts), strict=True):
             at = f" in {place}" if place else ""
@@ -262,10 +266,10 @@ class Writer:
                 )
 
     def _batches(self, prompts: Sequence[list[int]], batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """(which prompts, the width of the longest); each has as many, in the last one prompt again and again.
+        """Return batches (indices of the prompts, width of the longest). The last repeats one prompt to fill its batch.
 
-        By length, the shortest first: every other batch is full, and a width is compiled for a batch that needs it, not
-        for a prompt.
+        Prompts are sorted by length, the shortest first. All other batches are full. A width is compiled for a batch
+        that needs it, not for each prompt.
         """
         count = -(-min(batch_size, len(prompts)) // self._shards) * self._shards
         order = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
@@ -274,7 +278,7 @@ class Writer:
             yield chosen + chosen[-1:] * (count - len(chosen)), padded_width(len(prompts[chosen[-1]]), self.longest)
 
     def _prefill(self, prompts: Sequence[list[int]], chosen: list[int], width: int, settings: Settings) -> _Batch:
-        """Reads the chosen prompts."""
+        """Read the chosen prompts."""
         tokens = np.full((len(chosen), width), max(self._vocabulary.pad, 0), np.int32)
         mask, source = np.zeros_like(tokens), None
         for place, number in enumerate(chosen):
@@ -296,24 +300,27 @@ class Writer:
         return _Batch(progress, lengths)
 
     def _before(self, width: int) -> int:
-        """Places of a row before what is written, for prompts of this width."""
+        """Return the number of positions of a row before the generated tokens, for prompts of this width."""
         return 1 if self.reads_sources else width
 
     def _decode(self, batch: _Batch, settings: Settings, until: int | None = None) -> tuple[_Batch, bool]:
-        """Writes until there are so many tokens, without a number until the end; and whether every text has ended."""
+        """Run decode steps until texts have `until` tokens, or to the end if it is None. Also return if all have ended."""
         count = jnp.max(batch.lengths.max_new_tokens) if until is None else jnp.asarray(until, jnp.int32)
         compiled = self._compiled(settings)
         progress, ended = loop.decode(*compiled, self._params, batch.progress, batch.lengths, count)
         return _Batch(progress, batch.lengths), bool(ended)
 
     def _compiled(self, settings: Settings) -> tuple[Any, ...]:
-        """What the programs are compiled for."""
+        """Return the static arguments of the compilation."""
         constraints = settings.constraints(self._vocabulary, self._config.vocab_size)
         return self._decoder, settings.strategy, constraints, self._mesh
 
 
 def _texts(found: Found, place: int, before: int) -> list[Tokens]:
-    """What was found for the prompt at a place of its batch, behind so many places of its rows."""
+    """Return the texts found for one prompt.
+
+    place: its index in the batch. before: positions of its rows before the text.
+    """
     return [
         Tokens(
             tokens=found.tokens[place, number, before : before + count].tolist(),

@@ -1,4 +1,4 @@
-"""The texts that a loop is writing: rows of tokens, whose capacity does not change."""
+"""Rows of tokens with constant capacity, which hold the texts of a decoding loop."""
 
 from typing import Self
 
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 @flax.struct.dataclass
 class Written:
-    """Prompts and what has been written after them; all rows are written at the same place.
+    """Prompts and the generated tokens after them. All rows are written at the same position.
 
-    text: int32 [R P], filled up before each prompt and after the end.
-    first: int32 [R], where each prompt begins.
-    end: int32 scalar, the places filled so far.
-    count: int32 scalar, tokens written after the prompts.
+    text: int32 [R P], padded before each prompt and after the end.
+    first: int32 [R], the first position of each prompt.
+    end: int32 scalar, the number of positions filled so far.
+    count: int32 scalar, the number of tokens generated after the prompts.
     """
 
     text: jax.Array
@@ -24,7 +24,7 @@ class Written:
 
     @classmethod
     def after(cls, prompt: jax.Array, prompt_mask: jax.Array, capacity: int) -> Self:
-        """Nothing written yet: int [B W] twice -> rows of `capacity` places."""
+        """Return rows of `capacity` positions with prompts, int [B W] twice, and no generated tokens."""
         width = prompt.shape[1]
         return cls(
             text=jnp.pad(prompt.astype(jnp.int32), ((0, 0), (0, capacity - width))),
@@ -34,15 +34,15 @@ class Written:
         )
 
     def rows(self, indices: jax.Array) -> Self:
-        """Other rows, int [R']."""
+        """Return the rows `indices`, int [R']."""
         return self.replace(text=self.text[indices], first=self.first[indices])
 
     def with_tokens(self, tokens: jax.Array) -> Self:
-        """With one more token a row, int32 [R]."""
+        """Return the rows with one more token each, int32 [R]."""
         text = jax.lax.dynamic_update_slice_in_dim(self.text, tokens[:, None], self.end, axis=1)
         return self.replace(text=text, end=self.end + 1, count=self.count + 1)
 
     @property
     def last(self) -> jax.Array:
-        """int32 [R], the last token of each row."""
+        """Return int32 [R], the last token of each row."""
         return jax.lax.dynamic_slice_in_dim(self.text, self.end - 1, 1, axis=1)[:, 0]
