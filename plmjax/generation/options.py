@@ -100,7 +100,7 @@ class WholeLengths:
     """Lengths that include the tokens before a text."""
 
     max_length: int | None = None
-    """Maximum number of tokens of a text and its prompt. For a text from a source: of the decoder, with its first token."""
+    """Maximum number of tokens of a text and its prompt; for a text from a source, of all decoder tokens."""
     min_length: int | None = None
     """Minimum number of these tokens before a text may end."""
 

@@ -304,7 +304,7 @@ class Writer:
         return 1 if self.reads_sources else width
 
     def _decode(self, batch: _Batch, settings: Settings, until: int | None = None) -> tuple[_Batch, bool]:
-        """Run decode steps until texts have `until` tokens, or to the end if it is None. Also return if all have ended."""
+        """Run decode steps until texts have `until` tokens, or to the end without it. Also return if all have ended."""
         count = jnp.max(batch.lengths.max_new_tokens) if until is None else jnp.asarray(until, jnp.int32)
         compiled = self._compiled(settings)
         progress, ended = loop.decode(*compiled, self._params, batch.progress, batch.lengths, count)

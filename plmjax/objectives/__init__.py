@@ -1,1 +1,1 @@
-"""Pretraining tasks: how a batch is corrupted and what the loss is, one file per task."""
+"""Pretraining objectives: the corruption of a batch and the loss, one file for each objective."""

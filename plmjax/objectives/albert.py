@@ -1,13 +1,13 @@
-"""ALBERT's pretraining task: runs of words are hidden, and sentence order prediction is added.
+"""ALBERT's pretraining objective: prediction of hidden runs of words, plus sentence order prediction.
 
 Runs of n words are hidden together, p(n) = 1/n / (1/1 + ... + 1/N) for n up to N = 3 (ALBERT section 4.1;
-google-research/albert create_pretraining_data.py): words are visited in random order, and each begins a run whose
-length is drawn, shortened to what is left of the sequence's budget, and passed over where it meets a run taken before.
-A run may reach across [SEP], as it does there.
+google-research/albert create_pretraining_data.py). Words are visited in random order. Each begins a run of a random
+length, which is shortened to the rest of the sequence's budget. A run that meets an earlier run is skipped. A run may
+reach across [SEP], as in the released code.
 
 Deviation: a continuation that follows [CLS] or [SEP] begins a word, as in `masked_language_model`.
-Deviation: SentencePiece's pieces without a meta-space continue a word, punctuation marks excepted; in the released code
-those with digits or letters beyond a to z begin one as well.
+Deviation: SentencePiece's pieces without a meta-space continue a word, except punctuation marks. In the released code
+pieces with digits or letters beyond a to z begin a word as well.
 """
 
 import dataclasses
@@ -30,26 +30,26 @@ class AlbertPretraining(MaskedTokensAndPairs):
     """mean nats of the hidden tokens + mean nats of the sentences' order (google-research/albert run_pretraining.py).
 
     Raises:
-        UserError: runs of no word.
+        UserError: the maximum length of a run is less than one word.
     """
 
     pairs: ClassVar[PairLabels] = SENTENCE_ORDER
 
     max_predictions: int = 20
-    """Most predictions in a sequence; 0 is what `rate` makes of the longest one."""
+    """Maximum number of predictions in a sequence; 0 derives it from `rate` and the longest sequence."""
     whole_word: bool = True
     """Hide runs of whole words instead of runs of single tokens."""
     ngram: int = 3
-    """Most words in a run, N."""
+    """Maximum number of words in a run, N."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         super().__post_init__()
         if self.ngram < 1:
             raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")
 
     def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-        """bool [T]: which tokens of a row are to be predicted."""
+        """Return bool [T]: the tokens of a row to predict."""
         visit, run, size = jax.random.split(key, 3)
         length = len(ids)
         eligible = eligible_tokens(ids, segments, vocabulary)
@@ -71,14 +71,15 @@ def draw_runs(
     budget: jax.Array,
     longest: int,
 ) -> jax.Array:
-    """Visits the words of a row by `order`, lowest first, and takes of each the run that fits.
+    """Visit the words of a row by `order`, lowest first, and take the run of each word if it fits.
 
-    All [T]; a word is known by its first token. order: int, no two equal. runs: int, words to take from here, at most
-    `longest`. words: int, the number of a token's word along the row, 0 for tokens never chosen. starts: bool, first
-    tokens. segments: int, which sequence a token is of. budget: int, predictions of a token's sequence.
+    All arrays are [T]; the first token of a word represents the word. order: int, no two equal. runs: int, number of
+    words to take from here, at most `longest`. words: int, the number of a token's word along the row, 0 for tokens
+    that are never chosen. starts: bool, first tokens. segments: int, the sequence of a token. budget: int, number of
+    predictions of a token's sequence.
 
-    Rounds decide about many words at once: all of a sequence up to the first whose run is shortened by what the round
-    itself takes before it. Only the last few words of a budget take a round each.
+    A round decides about many words at once: all words of a sequence up to the first whose run is shortened by runs
+    that the round itself takes before it. Only the last few words of a budget take a round each.
 
     Returns:
         bool [T], the tokens taken.
@@ -87,20 +88,20 @@ def draw_runs(
     chex.assert_equal_shape([order, runs, words, starts, segments, budget])
     length = len(order)
     longest = min(longest, length)
-    sizes = jnp.zeros(length + 1, jnp.int32).at[words].add(1)[1:]  # [W], W = T: tokens of word 1, 2, ...
+    sizes = jnp.zeros(length + 1, jnp.int32).at[words].add(1)[1:]  # [W], W = T: number of tokens of word 1, 2, ...
     number = jnp.where(starts, words, length + 1)
     fields = (number, order, runs, segments, budget, starts)
     _, order, runs, segments, budget, exists = jax.lax.sort(fields, num_keys=1)  # [W], from here on
     segments = jnp.where(exists, segments, -1)
     together = jnp.stack([exists & (_ahead(segments, d, -1) == segments) for d in range(longest)])  # [n W]
     ahead = jnp.stack([_ahead(sizes, d, 0) for d in range(longest)])
-    sizes = jnp.cumsum(together * ahead, axis=0)  # [n W]: tokens of n words from each on
+    sizes = jnp.cumsum(together * ahead, axis=0)  # [n W]: number of tokens of n words from each word on
     counts = jnp.arange(1, longest + 1)[:, None]
     visited = jax.lax.sort((segments, order, jnp.arange(length)), num_keys=2)[2]  # the words, sequence by sequence
     visit = jnp.argsort(visited)
 
     def sums(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Over the words visited before in a sequence and the word itself; over the sequence."""
+        """Return two sums: over a word and the words of its sequence visited before; over the whole sequence."""
         upto, total = sums_in_groups(values[visited], segments[visited])
         return upto[visit], total[visit]
 
@@ -125,11 +126,12 @@ def draw_runs(
 
 
 def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reached: jax.Array) -> jax.Array:
-    """bool [W]: the candidates taken when they are visited by `order`, each whose run meets no run taken before.
+    """Return bool [W]: the candidates taken in a visit by `order`. The run of each meets no run taken before.
 
-    A candidate is decided as soon as no earlier one that its run meets is undecided.
+    A candidate is decided as soon as no undecided earlier candidate meets its run.
 
-    taken: bool [W], words in runs taken already. reached: bool [n W], whether a run holds the n-th word from its first.
+    taken: bool [W], words in runs taken already. reached: bool [n W], true if a run includes the n-th word from its
+        first.
     """
     longest, last = len(reached), jnp.iinfo(order.dtype).max
 
@@ -148,15 +150,15 @@ def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reac
 
 
 def _covered(chosen: jax.Array, reached: jax.Array) -> jax.Array:
-    """bool [W]: the words that the runs of the chosen words hold."""
+    """Return bool [W]: the words in the runs of the chosen words."""
     return jnp.any(jnp.stack([_behind(chosen & reached[d], d, False) for d in range(len(reached))]), axis=0)
 
 
 def _ahead(values: jax.Array, distance: int, fill: int) -> jax.Array:
-    """[W]: for each word, the value so many words after it."""
+    """Return [W]: for each word, the value `distance` words after it."""
     return jnp.concatenate([values[distance:], jnp.full(distance, fill, values.dtype)])
 
 
 def _behind(values: jax.Array, distance: int, fill: int) -> jax.Array:
-    """[W]: for each word, the value so many words before it."""
+    """Return [W]: for each word, the value `distance` words before it."""
     return jnp.concatenate([jnp.full(distance, fill, values.dtype), values[: len(values) - distance]])

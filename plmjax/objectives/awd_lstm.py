@@ -1,21 +1,22 @@
-"""AWD-LSTM's training: the next token, with activation regularization and windows of varying length (Merity et al.,
-ICLR 2018, arXiv 1708.02182, sections 4.1 and 4.6; salesforce/awd-lstm-lm main.py).
+"""AWD-LSTM's training objective: the next token, with activation regularization and windows of varying length.
+
+Merity et al. (ICLR 2018, arXiv 1708.02182), sections 4.1 and 4.6; salesforce/awd-lstm-lm main.py.
 
     loss = mean of nats + 2 mean of y^2 + mean of (h_t - h_{t-1})^2
 
-y is the output of the last layer after its dropout, h the same before it. The states go from window to window; the
-gradient does not.
+y is the output of the last layer after its dropout, h the same output before dropout. The states are carried from
+window to window, but no gradient passes between windows.
 
-Of rows such as `Windows` gives, every step reads a window whose length is drawn; the next begins where it ended.
-The released code multiplies the learning rate of a step by length / 70, so that a token counts the same in a short
-window as in a long one; here the sums of a window are divided by the tokens of a mean one, to the same end.
+Rows are such as `Windows` gives. Every step reads a window of random length; the next one begins at its end. The
+released code multiplies the learning rate of a step by length / 70. So a token has the same weight in a short window as
+in a long one. Here the sums of a window are divided by the number of tokens of a mean window, with the same effect.
 
-Deviation: that scales the gradient before it is clipped, and not the update after it.
-Deviation: a length is the mean plus the difference of two draws, where this window ends and where the one before did;
-its standard deviation is the paper's 5, cut where the rows' overlap ends. The one window in twenty that the paper draws
-around half the length is left out.
-Deviation: a penalty is divided by the tokens that it is taken over in the mean window; in the released code by those of
-this one. The last two have no effect on windows of one length.
+Deviation: this scales the gradient before it is clipped, and not the update after it.
+Deviation: a length is the mean plus the difference of two draws, one for the end of this window and one for the end of
+the previous window. Its standard deviation is the paper's 5, cut where the rows' overlap ends. The paper draws one
+window in twenty around half the length; this is left out.
+Deviation: a penalty is divided by the number of its tokens in the mean window; in the released code by that of this
+window. The last two deviations have no effect on windows of one length.
 """
 
 import dataclasses
@@ -34,53 +35,56 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, 
 from plmjax.vocabulary import Vocabulary
 
 Carry = dict[str, Any]
-"""states: of every layer. begin: int32 [B], the first token of the next row that has not been read yet."""
+"""states: the states of every layer. begin: int32 [B], the first unread token of the next row."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmPretraining(ScoresNextToken, Objective):
-    """Mean nats of each token given all before it in its document, and two penalties on the last layer's output.
+    """Mean nats of each token given all tokens before it in its document, and two penalties on the last layer's output.
 
     Rows are such as `Windows` gives, or `Streams`, where every window is a row.
     """
 
     activation_penalty: float = 2.0
-    """Factor of the mean square of the dropped output (AR, alpha)."""
+    """Factor of the mean square of the output after dropout (AR, alpha)."""
     slowness_penalty: float = 1.0
-    """Factor of the mean squared difference of outputs that follow each other (TAR, beta)."""
+    """Factor of the mean squared difference of consecutive outputs (TAR, beta)."""
     length_deviation: float = 5.0
-    """Standard deviation of the length of a window, in tokens."""
+    """Standard deviation of the window length, in tokens."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         ranges = dict.fromkeys(("activation_penalty", "slowness_penalty", "length_deviation"), FROM_0)
         check_ranges("objective", self, **ranges)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens, those among them that are read, and where a document begins."""
+        """Return the token ids, a mask of the tokens to read, and the first positions of documents."""
         given = {"starts": batch["starts"]} if "starts" in batch else {}
         read = batch["read"] if "read" in batch else batch["segment_ids"] > 0
         return {"input_ids": batch["input_ids"], "attention_mask": read, **given}
 
     def carry_inputs(self, carry: Carry) -> dict[str, Any]:
-        """The states before the row."""
+        """Return the states before the row."""
         return {"states": carry["states"]}
 
     def initial_carry(self, config: AwdLstmConfig, batch_size: int, sequence_length: int) -> Carry:
-        """Zero states, and rows that begin at their first token."""
+        """Return zero states, and rows that begin at their first token."""
         boxed = (lambda x: nn.LogicallyPartitioned(x, ("batch", "embed"))), config.zero_states(batch_size)
         begin = nn.LogicallyPartitioned(jnp.zeros(batch_size, jnp.int32), ("batch",))
         return {"states": jax.tree.map(*boxed), "begin": begin}
 
     def parameter_groups(self, config: AwdLstmConfig) -> tuple[ParameterGroup, ...]:
-        """The layers alone: the table of words scores the next token too, and learns at the head's rate as in fastai
-        (text/models/awdlstm.py, `awd_lstm_lm_split`)."""
+        """Return the layers only.
+
+        The token embedding table also scores the next token. So it has the head's learning rate, as in fastai
+        (text/models/awdlstm.py, `awd_lstm_lm_split`).
+        """
         return config.parameter_groups[1:]
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Adds where documents begin, and where the window of a training step ends, the same in all rows.
+        """Add the first positions of documents, and the end of the window of a training step, the same in all rows.
 
-        A document begins with the end token before it, which asks for its first token.
+        A document begins with the end token before it, which predicts its first token.
         """
         batch = batch | {"starts": batch["input_ids"] == vocabulary.document_end}
         if "overlap" in batch:
@@ -90,7 +94,7 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return batch
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens that the batch asks for, which are those of a mean window, and pairs of them that are neighbours."""
+        """Return the number of target tokens, those of a mean window, and of pairs of adjacent target tokens."""
         asked = batch["next_weights"]
         tokens, pairs = jnp.sum(asked), jnp.sum(asked[:, 1:] * asked[:, :-1])
         return {
@@ -100,11 +104,11 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         }
 
     def coefficients(self) -> dict[str, float]:
-        """The two penalties' factors."""
+        """Return the two penalties' factors."""
         return {"activation": self.activation_penalty, "slowness": self.slowness_penalty}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats and squares of the tokens that are read and asked for, and the states after them."""
+        """Return nats and squares of the target tokens in the window, and the states after them."""
         read, weights, begin = _window(batch, given.carry["begin"], training)
         outputs = apply(self, module, given, batch | {"read": read}, key, training=training)
         nats, likeliest = outputs.scores.weighted_cross_entropy(batch["next_ids"], weights)
@@ -123,23 +127,23 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """As `ScoresNextToken`."""
+        """Score the next tokens as `ScoresNextToken` does."""
         return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The token after each."""
+        """Return the token after each position."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The layers', with a prediction at every position."""
+        """Return the FLOPs of the layers, with a prediction at every position."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, length)
 
 
 def _window(batch: Batch, begin: jax.Array, training: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Which tokens are read, bool [B T], and their weights; int32 [B], where the next row's unread tokens begin.
+    """Return the tokens to read, bool [B T], their weights, and the first unread token of the next row, int32 [B].
 
-    Rows that are no windows may repeat tokens too: they are read in the first row of a stream alone.
+    Rows that are not windows may repeat tokens too: these are read in the first row of a stream only.
     """
     real, asked = batch["segment_ids"] > 0, batch["next_weights"]
     if training and "overlap" in batch:

@@ -1,4 +1,4 @@
-"""BERT's pretraining task: the masked language model and next sentence prediction, added."""
+"""BERT's pretraining objective: the sum of the masked language model and next sentence prediction."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,16 +1,16 @@
-"""The bidirectional language model: every word given those before it, and given those after it.
+"""The bidirectional language model: every word is predicted from the words before it, and from the words after it.
 
-ELMo's task (Peters et al., NAACL 2018, arXiv 1802.05365, section 3.1; allenai/bilm-tf bilm/training.py):
+This is ELMo's objective (Peters et al., NAACL 2018, arXiv 1802.05365, section 3.1; allenai/bilm-tf bilm/training.py):
 
     loss = mean over both directions and all words of -log softmax(score)[word]
 
-In training the softmax is over the word and over words that are drawn (plmjax/objectives/sampled_softmax.py), the same
-for a whole batch, others in each direction; in evaluation it is over the vocabulary. States go from batch to batch, and
-are zero where a document begins.
+In training the softmax is over the word and sampled words (plmjax/objectives/sampled_softmax.py). The samples are the
+same for a whole batch, and differ between the directions. In evaluation the softmax is over the vocabulary. States are
+carried from batch to batch, and are zero where a document begins.
 
-Deviation: the released code carries its states over all sentences, whatever document they are of.
-Deviation: a word that the tokenizer lacks is read in training as its unknown token is spelled; there it has its own
-spelling, as it has here afterwards.
+Deviation: the released code carries its states over all sentences, across documents.
+Deviation: training reads a word outside the vocabulary as the spelling of the unknown token. In the released code it
+has its own spelling, as it has here after training.
 """
 
 import dataclasses
@@ -30,27 +30,27 @@ from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, Loss
 from plmjax.vocabulary import Vocabulary
 
 PREFIXES = {"forward": "", "backward": "backward_"}
-"""Direction -> what the names of its fields begin with in the rows of `TwoWayStreams`."""
+"""Direction -> prefix of its field names in the rows of `TwoWayStreams`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BidirectionalLanguageModel(ReadsDirections, Objective):
-    """Mean nats of a word in both directions, of rows of `TwoWayStreams`."""
+    """Mean nats of a word in both directions, for rows of `TwoWayStreams`."""
 
     directions: ClassVar[tuple[str, ...]] = tuple(PREFIXES)
 
     negatives: int = 8192
-    """Words that are drawn for the softmax in training; 0 takes all of the vocabulary."""
+    """Number of words to sample for the softmax in training; 0 takes the whole vocabulary."""
 
     def __post_init__(self) -> None:
-        """Checks the number."""
+        """Check the number."""
         check_ranges("objective", self, negatives=FROM_0)
 
     def constants(self, config: ElmoConfig, sources: ConstantSources) -> Any:
-        """spelling: the characters of every token, int32 [V C].
+        """Return the constants. spelling: the characters of every token, int32 [V C].
 
         Raises:
-            UserError: more draws than there are words, or words that are not in the order of their frequency.
+            UserError: there are more samples than words, or words are not in the order of their frequency.
         """
         if self.negatives >= config.vocab_size:
             raise UserError(
@@ -68,7 +68,7 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return {"spelling": nn.LogicallyPartitioned(table, (None, None))}
 
     def initial_carry(self, config: ElmoConfig, batch_size: int, sequence_length: int) -> Any:
-        """Zero states of all layers in both directions."""
+        """Return zero states of all layers in both directions."""
 
         def named(state: jax.Array) -> Any:
             return nn.LogicallyPartitioned(state, ("batch", None))
@@ -76,17 +76,20 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return jax.tree.map(named, config.zero_states(batch_size))
 
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
-        """The states before the rows."""
+        """Return the states before the rows."""
         return {"states": carry}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Adds the characters, int32 [B T C], of both directions, and for every row the one key of all draws."""
+        """Add the characters, int32 [B T C], of both directions, and a key for every row.
+
+        One key serves all samples.
+        """
         table, data = constants["spelling"], jax.random.key_data(key)
         spellings = {f"{prefix}characters": table[batch[f"{prefix}input_ids"]] for prefix in PREFIXES.values()}
         return batch | spellings | {"draws": jnp.broadcast_to(data, (len(batch["input_ids"]), *data.shape))}
 
     def model_inputs(self, batch: Batch) -> dict[str, Any]:
-        """Characters, where documents begin, and what is no padding, of each direction."""
+        """Return characters, first positions of documents, and the padding mask, for each direction."""
         return {
             "characters": {way: batch[f"{prefix}characters"] for way, prefix in PREFIXES.items()},
             "starts": {way: batch[f"{prefix}document_starts"] for way, prefix in PREFIXES.items()},
@@ -94,11 +97,11 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of predictions, of both directions."""
+        """Return the number of predictions in both directions."""
         return {"language_model": jnp.maximum(jnp.sum(self.targets(batch)[1]), 1e-9)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats of the words, of each direction apart too; in evaluation also how many of them are the likeliest."""
+        """Return the nats of the words, in total and for each direction. Evaluation also counts correct predictions."""
         found = apply(self, module, given, batch, key, training=training)
         loss, metrics = jnp.zeros(()), {}
         for number, (way, prefix) in enumerate(PREFIXES.items()):
@@ -116,13 +119,13 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         return LossSums({"language_model": loss}, metrics, found.states)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The word after each in both directions."""
+        """Return the word after each position in both directions."""
         fields = [(batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]) for prefix in PREFIXES.values()]
         ids, weights = (jnp.concatenate(both, axis=1) for both in zip(*fields, strict=True))
         return ids, weights
 
     def train_flops(self, config: ElmoConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The model's, whose predictions score the words that are drawn and the word itself."""
+        """Return the model's FLOPs. Its predictions score the sampled words and the word itself."""
         rows, length = batch["input_ids"].shape
         words = self.negatives + 1 if self.negatives else config.vocab_size
         return config.train_flops(rows, length, length * words / config.vocab_size)

@@ -1,4 +1,4 @@
-"""Capabilities of some objectives: each is a class beside `Objective` that those inherit from which have it.
+"""Capabilities of some objectives. Each is a class beside `Objective`; objectives with the capability inherit from it.
 
 if isinstance(objective, WritesTexts):
     decoding = objective.decoding()
@@ -15,79 +15,82 @@ from plmjax.objectives.objective import Batch, LossInputs, Objective
 
 
 class ReadsRows(abc.ABC):
-    """Its loss reads few rows of large tables. The step looks these up before, and may update them alone."""
+    """An objective whose loss reads few rows of large tables.
+
+    The step looks these up first, and may update only them.
+    """
 
     @abc.abstractmethod
     def rows(self, batch: Batch) -> dict[str, jax.Array]:
-        """Path of a table -> ids, int [B ...], of all rows of it that the loss of a corrupted batch reads.
+        """Return path of a table -> ids, int [B ...], of all its rows that the loss of a corrupted batch reads.
 
-        Each table is one `Embedding`'s, which is called once, with these ids. The step looks the rows up, and updates
-        them alone where the optimizer can; tables that are not named may be read whole.
+        Each table belongs to one `Embedding`, which is called once, with these ids. The step looks the rows up, and
+        updates only them if the optimizer can. Other tables may be read as a whole.
         """
 
 
 def rows_of(objective: Objective, batch: Batch) -> dict[str, jax.Array]:
-    """`ReadsRows.rows`; no tables of an objective that reads them whole."""
+    """Return `ReadsRows.rows`; no tables for an objective that reads them as a whole."""
     return objective.rows(batch) if isinstance(objective, ReadsRows) else {}
 
 
 class LanguageModel(abc.ABC):
-    """Its module gives each token a probability from those before it."""
+    """An objective whose module gives each token a probability from the tokens before it."""
 
     @abc.abstractmethod
     def language_model_task(self) -> "ScoresNextToken":
-        """The objective of the next token for the same module, of rows such as `Blocks` gives."""
+        """Return the next-token objective for the same module, for rows such as `Blocks` gives."""
 
 
 class ScoresNextToken(LanguageModel):
-    """It is itself the objective of the next token."""
+    """An objective that is itself the next-token objective."""
 
     def language_model_task(self) -> "ScoresNextToken":
-        """This objective."""
+        """Return this objective."""
         return self
 
     @abc.abstractmethod
     def score(
         self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Nats of `next_ids`, each given the tokens before it, float32 [B T]; and whether none is likelier, bool [B T].
+        """Return nats of `next_ids` given the tokens before, float32 [B T], and bool [B T], true if none is likelier.
 
         batch: corrupted.
         """
 
 
 class ReadsPrefix:
-    """The first tokens of a row see each other.
+    """An objective whose first tokens of a row see each other.
 
-    A decoder that such an objective trains takes `prefix_lengths`, and reads the whole prompt of a text as its prefix.
+    A decoder trained with this objective takes `prefix_lengths`, and reads the whole prompt of a text as its prefix.
     """
 
     prefix: ClassVar[str]
-    """The tokens of a row that are its prefix, in words."""
+    """Description of the tokens that form a row's prefix."""
 
 
 def prefix_of(objective: Objective) -> str:
-    """`ReadsPrefix.prefix`; empty for an objective whose rows have none."""
+    """Return `ReadsPrefix.prefix`; empty for an objective whose rows have no prefix."""
     return objective.prefix if isinstance(objective, ReadsPrefix) else ""
 
 
 class ReadsDirections:
-    """It is a language model for each of several directions of a text."""
+    """An objective with a language model for each of several directions of a text."""
 
     directions: ClassVar[tuple[str, ...]]
-    """Their names, each with a metric NAME_nats."""
+    """The names of the directions. Each has a metric NAME_nats."""
 
 
 class WritesTexts(abc.ABC):
-    """Its model learns to write a text given another."""
+    """An objective whose model learns to generate a text given another text."""
 
     @abc.abstractmethod
     def decoding(self) -> Any:
-        """The settings with which texts are written, a plmjax.generation.options.Decoding."""
+        """Return the settings of text generation, a plmjax.generation.options.Decoding."""
 
     @abc.abstractmethod
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: Any, data: Any) -> list[list[int]]:
-        """The tokens that the model is given of each text to write after.
+        """Return the prompt's token ids for each text.
 
-        tokenizer: a plmjax.data.tokenizers.Tokenizer. model, data: of the experiment.
+        tokenizer: a plmjax.data.tokenizers.Tokenizer. model, data: fields of the experiment.
         """

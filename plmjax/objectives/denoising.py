@@ -1,19 +1,20 @@
-"""BART's pretraining task: write a text that noise has spoilt (Lewis et al. 2020, arXiv 1910.13461).
+"""BART's pretraining objective: restore a text that noise has corrupted (Lewis et al. 2020, arXiv 1910.13461).
 
-The encoder reads the spoilt text, the decoder is asked for the whole clean one, after </s>. Noise is made inside the
-jitted step, in the order of fairseq 0.12.2's data/denoising_dataset.py: sentences change places; words are hidden, one
+The encoder reads the corrupted text. The decoder predicts the whole clean text, after </s>. Noise is made inside the
+jitted step, in the order of fairseq 0.12.2's data/denoising_dataset.py: sentences are permuted; words are hidden, one
 by one or in spans; tokens are inserted; the text is rotated.
 
-Of the words of a row ceil(mask words) are hidden. With "span" they are hidden in spans whose lengths are drawn from a
-Poisson distribution until they cover this number; the last is shortened. A span of no word inserts a token at a random
-place instead. A hidden token or span becomes the mask token or, with `random_share`, a random one; of n inserted tokens
-ceil(random_share n) are random, so that a single one always is.
+In a row, ceil(mask words) words are hidden. With "span" they are hidden in spans whose lengths are drawn from a Poisson
+distribution until they cover this number; the last is shortened. A span of length 0 inserts a token at a random
+position instead. A hidden token or span becomes the mask token or, with `random_share`, a random one. Among n inserted
+tokens ceil(random_share n) are random, so a single one is always random.
 
-Deviation: lengths are drawn with a mean of 3.5, as by the released command; the paper says 3.
-Deviation: special tokens inside a row, which stand between documents here, are never hidden; spans end before them, and
-what follows them begins a word. The released rows hold one document.
-Deviation: as many tokens are inserted as there are spans of no word, but for those that the row has no room for, which
-only happens to rows of a few words. The released code computes the number by a division, whose rounding may add one.
+Deviation: lengths are drawn with a mean of 3.5, as in the released command; the paper says 3.
+Deviation: special tokens inside a row separate documents here. They are never hidden; spans end before them, and a
+word begins after them. The released rows hold one document.
+Deviation: the number of inserted tokens is the number of spans of length 0, except for those beyond the row's capacity,
+which only happens to rows of a few words. The released code computes the number by a division, whose rounding may add
+one.
 """
 
 import dataclasses
@@ -37,13 +38,13 @@ REPLACEMENTS = ("one", "each", "none")
 
 @dataclasses.dataclass(frozen=True)
 class Denoising(TextToText):
-    """Mean nats of the tokens of a text given the text with noise, of rows such as `FullSentences` gives.
+    """Mean nats of the tokens of a text given the text with noise, for rows such as `FullSentences` gives.
 
-    The released recipe hides spans and moves all sentences. Token masking is `unit="token"`, token deletion with
-    `replacement="none"` besides.
+    The released recipe hides spans and permutes all sentences. Token masking is `unit="token"`; token deletion has
+    `replacement="none"` in addition.
 
     Raises:
-        UserError: an unknown unit or replacement, or shares that make no sense.
+        UserError: an unknown unit or replacement, or shares out of their range.
     """
 
     start: ClassVar[str] = "sep"
@@ -52,22 +53,22 @@ class Denoising(TextToText):
     mask: float = 0.3
     """Share of the words, or of the tokens, to hide."""
     unit: str = "span"
-    """What is hidden: single tokens, single words, or spans of words."""
+    """Unit to hide: single tokens, single words, or spans of words."""
     replacement: str = "one"
-    """What stands for a hidden word or span: one mask token, one for each of its tokens, or none."""
+    """Replacement of a hidden word or span: one mask token, one for each of its tokens, or none."""
     mean_length: float = 3.5
     """Mean of the Poisson distribution of the lengths of spans, in words."""
     random_share: float = 0.1
-    """Share of the masks that are random tokens instead: any but <s>."""
+    """Share of the masks that are replaced by random tokens: any token except <s>."""
     permute: float = 1.0
-    """Share of the sentences that change places."""
+    """Share of the sentences to permute."""
     insert: float = 0.0
-    """Tokens to insert, as a share of those that are left."""
+    """Number of tokens to insert, as a share of the remaining tokens."""
     rotate: float = 0.0
-    """Probability that the text of a row begins anywhere inside it and goes round."""
+    """Probability that the text of a row is rotated to begin at a random position inside it."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         super().__post_init__()
         for name, value, known in (("unit", self.unit, UNITS), ("replacement", self.replacement, REPLACEMENTS)):
             if value not in known:
@@ -81,11 +82,17 @@ class Denoising(TextToText):
             )
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """The row itself is the target; noise makes it shorter, unless tokens are inserted."""
+        """Return the lengths of source and target.
+
+        The row is the target; noise makes it shorter, unless tokens are inserted.
+        """
         return tokens + self._inserted(tokens), tokens
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """As every text-to-text task's; a mask token, and what this noise must know of words and sentences."""
+        """Check rows as every text-to-text objective.
+
+        The tokenizer must also have a mask token, and mark the words and sentences that this noise needs.
+        """
         super().check(tokens, vocabulary)
         if min(vocabulary.mask, vocabulary.cls) < 0:
             raise UserError(
@@ -105,7 +112,7 @@ class Denoising(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """The row with noise, and the row."""
+        """Return the row with noise, and the row."""
         permuting, masking, inserting, rotating = jax.random.split(key, 4)
         spoilt, left = self._permuted(permuting, ids, length, vocabulary), length
         if self.mask:
@@ -133,19 +140,19 @@ class Denoising(TextToText):
     def _masked(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[jax.Array, jax.Array]:
-        """The row with words hidden, and its length."""
+        """Return the row with words hidden, and its length."""
         of_lengths, of_words, of_kinds, of_tokens, of_inserted = jax.random.split(key, 5)
         tokens = len(ids)
         segments = (jnp.arange(tokens) < length).astype(jnp.int32)
         inside = eligible_tokens(ids, segments, vocabulary)
         starts = inside if self.unit == "token" else word_starts(ids, segments, inside, vocabulary)
         words = jnp.sum(starts)
-        # In float32, as released.
+        # In float32, as in the released code.
         budgets = np.ceil(np.arange(tokens + 1, dtype=np.float32) * np.float32(self.mask)).astype(np.int32)
         budget, inserted = jnp.array(budgets)[words], 0
         if self.unit == "span":
             shares = jnp.array(np.log(noise.poisson_shares(self.mean_length)), jnp.float32)
-            # Their mean sum is above twice the budget, and they fall short of it less than once in 1e10 rows.
+            # The mean of their sum is above twice the budget. It is less than the budget in fewer than 1 of 1e10 rows.
             draws = math.ceil((2 * int(budgets[-1]) + 64) / self.mean_length)
             lengths = jax.random.categorical(of_lengths, shares, shape=(draws,))
             lengths, inserted = noise.within_budget(lengths, budget)
@@ -164,7 +171,7 @@ class Denoising(TextToText):
     def _with_noise(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, count: jax.Array, room: int, vocabulary: Vocabulary
     ) -> tuple[jax.Array, jax.Array]:
-        """The row with so many masks and random tokens inserted, int [room], and its length."""
+        """Return the row with `count` masks and random tokens inserted, int [room], and its length."""
         of_places, of_tokens = jax.random.split(key)
         random = jnp.array([math.ceil(self.random_share * number) for number in range(room + 1)])[count]
         tokens = self._random(of_tokens, room, vocabulary)

@@ -2,25 +2,26 @@
 
     loss = generator_weight x mean nats of the hidden tokens + discriminator_weight x mean nats of every token's label
 
-Tokens are hidden, the generator predicts them, a token is drawn from each prediction, and the discriminator says of
-every token whether it was drawn; a drawn token that equals the original counts as an original. No gradient flows
-through the drawing.
+Tokens are hidden, the generator predicts them, and a token is sampled from each prediction. The discriminator decides
+for every token if it was sampled. A sampled token that equals the original counts as an original. No gradient passes
+through the sampling.
 
-Rows are corrupted inside the jitted step: `corrupt` hides tokens, `sums` draws what replaces them, from noise whose key
-comes with the row, so that it is the same on every mesh and in every microbatch. Added to a batch, for P places a row:
+Rows are corrupted inside the jitted step: `corrupt` hides tokens, `sums` samples their replacements. The key of the
+noise comes with the row. So the noise is the same on every mesh and in every microbatch. Fields added to a batch, for P
+positions a row:
 
-    masked_positions   int32 [B P]     where, drawn with replacement; 0 for a place that is not used
-    masked_ids         int32 [B P]     what stood there
-    masked_weights     float32 [B P]   1 for a prediction, 0 for a place that is not used
+    masked_positions   int32 [B P]     positions, drawn with replacement; 0 for an unused entry
+    masked_ids         int32 [B P]     the original tokens there
+    masked_weights     float32 [B P]   1 for a prediction, 0 for an unused entry
     original_ids       int32 [B T]     the tokens before any was hidden
-    sampling_keys      uint32 [B 2]    of the noise that the drawing adds to the logits
+    sampling_keys      uint32 [B 2]    keys of the noise that sampling adds to the logits
 
 A position that was drawn several times counts as often in the generator's loss. As in the released code
-(pretrain/pretrain_helpers.py), the discriminator is then shown the mean of the ids drawn for it, rounded down: some
-other token, unless they are equal.
+(pretrain/pretrain_helpers.py), the discriminator then sees the mean of its sampled ids, rounded down. This is some
+other token, unless the ids are equal.
 
 Deviation: a sequence without a token that may be hidden has no prediction; the released code divides 0 by 0.
-Deviation: rows of fewer than 7 tokens have room for one prediction; the released code leaves them none.
+Deviation: rows of fewer than 7 tokens have capacity for one prediction; the released code leaves them none.
 """
 
 import dataclasses
@@ -40,23 +41,23 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class ElectraPretraining(Objective):
-    """Trains a generator, and the discriminator of what it generates, in one step.
+    """Training of a generator, and of the discriminator on the generator's samples, in one step.
 
     Raises:
-        UserError: shares or weights that make no sense.
+        UserError: shares or weights out of their range.
     """
 
     rate: float = 0.15
-    """Share of a sequence's tokens, special ones included, to predict; 0.25 for the published Large."""
+    """Share of a sequence's tokens to predict, including special tokens; 0.25 for the published Large."""
     mask_share: float = 0.85
-    """Share of the predictions whose token the generator is shown [MASK] for; of the others it sees the token."""
+    """Share of the predictions whose token is replaced by [MASK]; the generator sees the token of the others."""
     generator_weight: float = 1.0
     """Factor of the masked language model's loss."""
     discriminator_weight: float = 50.0
     """Factor of the loss of replaced token detection."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         if not (0 < self.rate < 1 and 0 <= self.mask_share <= 1):
             raise UserError(
                 f"Expected --objective.rate between 0 and 1 and --objective.mask_share from 0 to 1, found {self.rate} "
@@ -69,17 +70,17 @@ class ElectraPretraining(Objective):
             )
 
     def _most(self, length: int) -> int:
-        """Most predictions of a sequence in rows of this length."""
+        """Return the maximum number of predictions of a sequence in rows of this length."""
         return max(1, int((self.rate + 0.005) * length))
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """P of a batch: the most that a sequence has, or where several are packed room for all of theirs."""
+        """Return P of a batch: the maximum of a sequence, or the capacity for all sequences if several are packed."""
         length = batch["input_ids"].shape[1]
         sequences = _sequences(batch)
         return self._most(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Hides tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
+        """Hide tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
 
         Raises:
             UserError: the tokenizer has no [MASK].
@@ -98,7 +99,8 @@ class ElectraPretraining(Objective):
             counts = jnp.round(jnp.sum(within, axis=1).astype(jnp.float32) * self.rate).astype(jnp.int32)
             counts = jnp.clip(counts, 1, self._most(length)) * (candidates > 0)
 
-            # The places of a row are its first sequence's, then its second's, ...; so are its candidates in order.
+            # The entries of a row are those of its first sequence, then of its second, and so on. Its candidates have
+            # the same order.
             ends, place = jnp.cumsum(counts), jnp.arange(places)
             used = place < ends[-1]
             owner = jnp.minimum(jnp.sum(place[:, None] >= ends, axis=1), sequences - 1)
@@ -119,21 +121,21 @@ class ElectraPretraining(Objective):
         return batch | hidden | {"original_ids": batch["input_ids"]}
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Token inputs that the batch has, and the positions to predict."""
+        """Return the batch's token inputs, and the positions to predict."""
         names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
         return {name: batch[name] for name in names if name in batch}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Predictions, and tokens that are no padding; the released code adds 1e-6 to both."""
+        """Return the number of predictions, and of tokens other than padding. The released code adds 1e-6 to both."""
         tokens = jnp.sum(batch["segment_ids"] > 0).astype(jnp.float32)
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-6, "rtd": tokens + 1e-6}
 
     def coefficients(self) -> dict[str, float]:
-        """The two factors of the loss."""
+        """Return the two factors of the loss."""
         return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """The generator's part; then, of what it generated, the discriminator's."""
+        """Return the generator's loss, then the discriminator's loss on the generator's samples."""
         first, second = jax.random.split(key)
         logits = apply(self, module, given, batch, first, training=training, method="generate").logits
         generated = MaskedLanguageModel.masked_sums(logits, batch)
@@ -144,11 +146,14 @@ class ElectraPretraining(Objective):
         return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The tokens that the generator is asked for."""
+        """Return the tokens that the generator must predict."""
         return batch["masked_ids"], batch["masked_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The generator's with P predictions a row, the discriminator's, and 6 (D^2 + D) a token for its head."""
+        """Return the FLOPs of the generator with P predictions a row and the discriminator.
+
+        The discriminator's head has 6 (D^2 + D) a token.
+        """
         rows, length = batch["input_ids"].shape
         generator = config.train_flops(rows, length, self.predictions(batch))
         head = config.width**2 + config.width
@@ -156,7 +161,7 @@ class ElectraPretraining(Objective):
 
 
 def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
-    """The original tokens with ones drawn from softmax(logits [B P V]) at the masked positions, int32 [B T]."""
+    """Replace the masked positions of the original tokens by samples of softmax(logits [B P V]). Return int32 [B T]."""
     chex.assert_shape(logits, (*batch["masked_positions"].shape, None))
     shape, length = logits.shape[1:], batch["original_ids"].shape[1]
 
@@ -173,7 +178,7 @@ def replaced(batch: Batch, logits: jax.Array) -> jax.Array:
 
 
 def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums:
-    """Nats and hits of the labels `fake` bool [B T]: float32 scores [B T] -> sums under the term "rtd"."""
+    """Return nats and hits of the labels `fake` bool [B T], from float32 scores [B T], as sums under the term "rtd"."""
     chex.assert_equal_shape([scores, fake, batch["segment_ids"]])
     real = batch["segment_ids"] > 0
 
@@ -194,5 +199,5 @@ def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums
 
 
 def _sequences(batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-    """K: the most sequences that a row of the batch packs."""
+    """Return K: the maximum number of sequences in a row of the batch."""
     return batch["cls_positions"].shape[1] if "cls_positions" in batch else 1

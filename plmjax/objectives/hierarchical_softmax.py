@@ -1,14 +1,14 @@
 """Hierarchical softmax (Morin and Bengio, AISTATS 2005; Mikolov et al., NeurIPS 2013, section 2.1; word2vec.c).
 
-The words are the leaves of Huffman's tree of their counts. A word's probability is that of the turns on its path, and
-rows of the output table are the tree's inner nodes:
+The words are the leaves of the Huffman tree of their counts. A word's probability is the product of the probabilities
+of the turns on its path. The rows of the output table are the tree's inner nodes:
 
     loss = sum over the nodes n of the path of s of  -log sigmoid(+-score(h, n)),  + for the code 0, - for 1
 
-Which words predict, and how a batch of predictions is one step, is in plmjax/objectives/word_prediction.py. The loss is
-a probability's: "nats a target", beside the unigram entropy.
+plmjax/objectives/word_prediction.py describes the predicting words, and how a batch of predictions is one step. The
+loss comes from a probability: "nats a target", comparable with the unigram entropy.
 
-Deviation: word2vec.c passes over nodes with scores beyond +-6 and reads the sigmoids of the others from a table.
+Deviation: word2vec.c skips nodes with scores beyond +-6 and reads the sigmoids of the others from a table.
 """
 
 import dataclasses
@@ -27,21 +27,21 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalSoftmax(WordPrediction):
-    """Mean nats of a predicted word, of rows of consecutive words such as `Blocks` gives."""
+    """Mean nats of a predicted word, for rows of consecutive words such as `Blocks` gives."""
 
     longest_path: int = 40
-    """Inner nodes on the path to a word, at most; a batch's time and memory grow with it."""
+    """Maximum number of inner nodes on the path to a word; a batch's time and memory grow with it."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("objective", self, longest_path=FROM_1)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
-        """Tables of the V words.
+        """Return tables of the V words.
 
-        kept: float32 [V], the chance that a word is not left out. paths: int32 [V L], the inner nodes from the root.
-        turns: int8 [V L], 1 for the code 0, -1 for 1, 0 behind the end of a path.
+        kept: float32 [V], the probability that a word is kept. paths: int32 [V L], the inner nodes from the root.
+        turns: int8 [V L], 1 for the code 0, -1 for 1, 0 after the end of a path.
 
         Raises:
             UserError: no word of the text is frequent enough, or the tree is too deep.
@@ -65,9 +65,9 @@ class HierarchicalSoftmax(WordPrediction):
         }
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Adds what is predicted, its path, and by how much the gradients of rows are multiplied.
+        """Add the targets, their paths, and the factors of the rows' gradients.
 
-        input_ids and pairs as of `windows`; paths int32 [B N S L] and turns float32 [B N S L]; input_factors [B N S],
+        input_ids and pairs as from `windows`; paths int32 [B N S L] and turns float32 [B N S L]; input_factors [B N S],
         output_factors [B N S L].
         """
         batch = self.windows(batch, key, vocabulary, constants)
@@ -84,15 +84,15 @@ class HierarchicalSoftmax(WordPrediction):
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The words, as inputs; the nodes on their paths, as outputs."""
+        """Return the words as inputs and the nodes on their paths as outputs."""
         return {"input_ids": batch["input_ids"], "output_ids": batch["paths"]}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of predictions."""
+        """Return the number of predictions."""
         return {"hierarchical_softmax": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats of the predicted words."""
+        """Return the nats of the predicted words."""
         inputs, nodes = apply(self, module, given, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])
@@ -103,20 +103,22 @@ class HierarchicalSoftmax(WordPrediction):
         return LossSums({"hierarchical_softmax": total(predictions, nats)}, {})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Of every prediction and a path of the logarithm of the vocabulary."""
+        """Return the FLOPs of all predictions, each with a path as long as the logarithm of the vocabulary size."""
         scores = self.predictions_of_a_word() * np.log2(config.vocab_size)
         return 6.0 * batch["input_ids"].size * scores * config.vector_size
 
 
 def huffman_paths(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The path of every word in Huffman's tree: int32 [V L], the inner nodes from the root, and int8 [V L], the turns.
+    """Return the path of every word in the Huffman tree.
 
-    counts: float64 [V], each above 0. The V - 1 inner nodes are numbered as they are made, the root last. L is the
-    longest path; behind the end of a path nodes and turns are 0. A turn is 1 for the code 0, which of the two smallest
-    trees the smaller one gets, and -1 for the code 1.
+    The path is the inner nodes from the root, int32 [V L], and the turns, int8 [V L].
 
-    All trees that weigh no more than the two smallest together are joined at once: whatever is made of them weighs as
-    much or more, so that they are joined in this order one by one too.
+    counts: float64 [V], each above 0. The V - 1 inner nodes are numbered in the order of their creation, the root last.
+    L is the longest path; after the end of a path nodes and turns are 0. When the two smallest trees are joined, the
+    smaller one gets the code 0 and the turn 1, the other one the code 1 and the turn -1.
+
+    All trees that weigh no more than the two smallest together are joined at once. Every new tree weighs as much or
+    more, so joining them one by one gives the same order.
     """
     size = len(counts)
     order = np.argsort(counts, kind="stable")
@@ -132,7 +134,7 @@ def huffman_paths(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made += len(new)
 
     root, lengths = made - 1, np.zeros(size, np.int64)
-    above = np.arange(size)  # the node above each word that is so many turns away
+    above = np.arange(size)  # the node above each word after each number of turns
     while (below := above != root).any():
         lengths[below] += 1
         above = np.where(below, parents[above], root)

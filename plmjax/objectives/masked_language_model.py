@@ -1,10 +1,10 @@
 """The masked language model (BERT section 3.1, google-research/bert create_pretraining_data.py): restore hidden tokens.
 
-Rows are corrupted inside the jitted step. Adds to a batch, for P predicted positions a row:
+Rows are corrupted inside the jitted step. Fields added to a batch, for P predicted positions a row:
 
-    masked_positions   int32 [B P]     where, in ascending order; 0 where a row has fewer
-    masked_ids         int32 [B P]     what stood there
-    masked_weights     float32 [B P]   1 for a prediction, 0 for filling
+    masked_positions   int32 [B P]     positions in ascending order; 0 if a row has fewer
+    masked_ids         int32 [B P]     the original tokens there
+    masked_weights     float32 [B P]   1 for a prediction, 0 for padding
 
 Deviation: with `whole_word`, a continuation that follows [CLS] or [SEP] begins a word; the released code appends it to
 the word before, across the separator.
@@ -31,10 +31,10 @@ MASKING = ("dynamic", "static")
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Objective):
-    """Hides tokens and asks an encoder, whose module takes `masked_positions`, for them.
+    """Prediction of hidden tokens by an encoder whose module takes `masked_positions`.
 
     Raises:
-        UserError: an unknown kind of masking, or shares that make no sense.
+        UserError: an unknown kind of masking, or shares out of their range.
     """
 
     rate: float = 0.15
@@ -44,16 +44,16 @@ class MaskedLanguageModel(Objective):
     random_share: float = 0.1
     """Share of the predicted tokens that are replaced by a token drawn from the whole vocabulary."""
     max_predictions: int = 0
-    """Most predictions in a sequence; 0 is what `rate` makes of the longest one."""
+    """Maximum number of predictions in a sequence; 0 derives it from `rate` and the longest sequence."""
     whole_word: bool = False
     """Choose whole words instead of single tokens."""
     masking: str = "dynamic"
-    """dynamic draws anew at every step; static gives a row of the epoch the same mask whenever it comes."""
+    """dynamic draws new masks at every step; static gives a row the same mask in every epoch."""
     static_seed: int = 0
-    """Where static masks are drawn from."""
+    """Random seed of static masks."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         if self.masking not in MASKING:
             raise UserError(
                 f"Expected a known --objective.masking, found {quoted(self.masking)}; {nearest(self.masking, MASKING)}"
@@ -67,23 +67,23 @@ class MaskedLanguageModel(Objective):
             )
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The encoder with its masked language model's head."""
+        """Return the encoder with the head of its masked language model."""
         return config.module(Purpose.MASKED_TOKENS, execution)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """P of a batch: room for every prediction of a full row, one more a sequence where several are packed."""
+        """Return P of a batch: the capacity for predictions of a full row, plus one a sequence if several are packed."""
         sequences = batch["cls_positions"].shape[1] if "cls_positions" in batch else 1
         room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
         return min(room, sequences * self.max_predictions) if self.max_predictions else room
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Chooses positions and replaces their tokens.
+        """Choose positions and replace their tokens.
 
         In a sequence of n tokens exactly min(max_predictions, max(1, round(rate n))) are chosen, uniformly and without
-        replacement (fewer where there are not so many, or no whole word fits any more).
+        replacement. Fewer are chosen if the sequence has fewer, or if no further whole word fits.
 
         Raises:
-            UserError: the tokenizer has no [MASK], or does not say what continues a word.
+            UserError: the tokenizer has no [MASK], or does not know the continuations of words.
         """
         if vocabulary.mask < 0:
             raise UserError("Expected a tokenizer with a mask token, found none; train or take a wordpiece tokenizer.")
@@ -118,7 +118,7 @@ class MaskedLanguageModel(Objective):
         return batch | jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
 
     def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-        """bool [T]: which tokens of a row are to be predicted."""
+        """Return bool [T]: the tokens of a row to predict."""
         eligible = eligible_tokens(ids, segments, vocabulary)
         budget = self._budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
@@ -133,12 +133,12 @@ class MaskedLanguageModel(Objective):
         return eligible & jnp.zeros(len(ids) + 1, bool).at[words].max(taken)[words]
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
-        """int [T]: predictions of each token's sequence by its number of tokens, which Python rounds as released."""
+        """Return int [T]: number of predictions of each token's sequence. Python rounds it, as in the released code."""
         counts = [max(1, round(self.rate * n)) for n in range(len(lengths) + 1)]
         return jnp.array(counts, jnp.int32)[lengths]
 
     def _replace(self, key: jax.Array, ids: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-        """What the encoder is shown in place of the chosen tokens [P]."""
+        """Return the tokens [P] that the encoder sees in place of the chosen ones."""
         kind, token = jax.random.split(key)
         kind = jax.random.uniform(kind, ids.shape)
         token = self._random_tokens(token, ids.shape, vocabulary)
@@ -146,45 +146,45 @@ class MaskedLanguageModel(Objective):
         return jnp.where(kind < self.mask_share, vocabulary.mask, other)
 
     def _random_tokens(self, key: jax.Array, shape: tuple[int, ...], vocabulary: Vocabulary) -> jax.Array:
-        """What stands in place of a token that is replaced by another: any token, special ones included."""
+        """Return random replacements of tokens: any token, including special ones."""
         return jax.random.randint(key, shape, 0, vocabulary.size, jnp.int32)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Token inputs that the batch has, and the positions to predict."""
+        """Return the batch's token inputs, and the positions to predict."""
         names = ("input_ids", "segment_ids", "positions", "token_type_ids", "masked_positions")
         return {name: batch[name] for name in names if name in batch}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of predictions; the released code adds 1e-5."""
+        """Return the number of predictions. The released code adds 1e-5."""
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-5}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats of the hidden tokens, and how many of them are the likeliest."""
+        """Return the nats of the hidden tokens, and the number of correct predictions."""
         return self.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
 
     @staticmethod
     def masked_sums(logits: jax.Array, batch: Batch) -> LossSums:
-        """The masked language model's part: logits [B P V]."""
+        """Return the masked language model's sums from logits [B P V]."""
         ids, weights = batch["masked_ids"], batch["masked_weights"]
         chex.assert_equal_shape([ids, weights])
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         count = jnp.sum(weights)
-        # The target is the likeliest token iff its logit is the largest, which the loss has computed already.
+        # The prediction is correct iff the target's logit is the largest. The loss has computed this maximum already.
         chosen = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
         hits = jnp.sum(weights * (chosen >= jnp.max(logits, axis=-1)))
         return LossSums({"mlm": loss}, {"mlm_loss": (loss, count), "mlm_accuracy": (hits, count)})
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The hidden tokens."""
+        """Return the hidden tokens."""
         return batch["masked_ids"], batch["masked_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The encoder's, with P predictions a row."""
+        """Return the encoder's FLOPs, with P predictions a row."""
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
 
 
 def check_rows(batch: Batch) -> None:
-    """Checks that a clean batch has tokens and segments, integers [B T], and the numbers of its rows [B]."""
+    """Check that a clean batch has tokens and segments, integers [B T], and row numbers [B]."""
     rows = batch["input_ids"], batch["segment_ids"]
     chex.assert_rank(rows, 2)
     chex.assert_equal_shape(rows)
@@ -193,11 +193,11 @@ def check_rows(batch: Batch) -> None:
 
 
 def eligible_tokens(ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-    """bool [T]: the tokens of a row that may be chosen."""
+    """Return bool [T]: the tokens of a row that may be chosen."""
     return (segments > 0) & ~jnp.isin(ids, jnp.array(vocabulary.special, jnp.int32))
 
 
 def word_starts(ids: jax.Array, segments: jax.Array, eligible: jax.Array, vocabulary: Vocabulary) -> jax.Array:
-    """bool [T]: the first tokens of the words of a row."""
+    """Return bool [T]: the first tokens of the words of a row."""
     before = jnp.concatenate([jnp.zeros(1, bool), eligible[:-1] & (segments[1:] == segments[:-1])])
     return eligible & ~(jnp.asarray(vocabulary.continuation)[ids] & before)

@@ -1,14 +1,15 @@
 """Negative sampling (Mikolov et al., NeurIPS 2013, arXiv 1310.4546, section 2.2; tmikolov/word2vec word2vec.c).
 
-A word s is predicted, and words n are not that are drawn by the text's counts to the power of 3/4:
+The model predicts a word s against negative words n. These are drawn by the text's counts to the power of 3/4:
 
     loss = -log sigmoid(score(h, s)) - sum over k draws of log sigmoid(-score(h, n))
 
-Which words predict, and how a batch of predictions is one step, is in plmjax/objectives/word_prediction.py. The
-predictions of a stretch of words share `shared` draws, each of which counts `negatives` / `shared` times: the expected
-loss is that of draws of one's own, and the scores are products of matrices.
+plmjax/objectives/word_prediction.py describes the predicting words, and how a batch of predictions is one step. The
+predictions of a stretch of words share `shared` draws, each with the weight `negatives` / `shared`. The expected loss
+is the same as with separate draws, and the scores are products of matrices.
 
-Deviation: a draw that repeats within the negatives of one prediction sees in word2vec.c the row that it has changed.
+Deviation: a repeated draw among the negatives of one prediction reads the same row; in word2vec.c the row that the
+earlier draw has changed.
 Deviation: word2vec.c takes sigmoids beyond +-6 for 0 or 1 and reads the others from a table.
 """
 
@@ -30,27 +31,27 @@ DRAWS = np.iinfo(np.uint32).max
 
 @dataclasses.dataclass(frozen=True)
 class NegativeSampling(WordPrediction):
-    """Mean nats of a prediction and its negatives, of rows of consecutive words such as `Blocks` gives."""
+    """Mean nats of a prediction and its negatives, for rows of consecutive words such as `Blocks` gives."""
 
     perplexity: ClassVar[bool] = False  # each decision is between two classes
 
     negatives: int = 5
-    """Words that are drawn for each prediction."""
+    """Number of words to draw for each prediction."""
     shared: int = 16
-    """Draws that the predictions of a stretch of 16 words share (a longer one where --objective.window is larger)."""
+    """Number of draws that the predictions of a stretch of 16 words share (longer if --objective.window is larger)."""
     power: float = 0.75
-    """Of the counts, for the draws."""
+    """Exponent of the counts, for the draws."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("objective", self, negatives=FROM_1, shared=FROM_1, power=FROM_0)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
-        """Tables of the V words.
+        """Return tables of the V words.
 
-        kept: float32, the chance that a word is not left out. noise: uint32, the cumulative shares of the draws.
-        unigram_scores: float32, the score of each word that loses least if its neighbours are not known.
+        kept: float32, the probability that a word is kept. noise: uint32, the cumulative shares of the draws.
+        unigram_scores: float32, the score of each word with the lowest loss if its neighbours are not known.
 
         Raises:
             UserError: no word of the text is frequent enough.
@@ -65,10 +66,10 @@ class NegativeSampling(WordPrediction):
         return {name: nn.LogicallyPartitioned(table, (None,)) for name, table in tables.items()}
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Adds what is predicted, what is drawn beside it, and by how much the gradients of rows are multiplied.
+        """Add the targets, the drawn words, and the factors of the rows' gradients.
 
-        input_ids and pairs as of `windows`; noise_ids int32 [B N K]; noise_weights float32 [B N H K], how often each
-        draw counts; input_factors [B N S], output_factors [B N S+K].
+        input_ids and pairs as from `windows`; noise_ids int32 [B N K]; noise_weights float32 [B N H K], the weight of
+        each draw; input_factors [B N S], output_factors [B N S+K].
         """
         windows, draws = jax.random.split(key)
         batch = self.windows(batch, windows, vocabulary, constants)
@@ -77,7 +78,7 @@ class NegativeSampling(WordPrediction):
         drawn = jnp.searchsorted(constants["noise"], bits, side="right").astype(jnp.int32)
         noise_ids = jnp.minimum(drawn, len(constants["noise"]) - 1)
         predictions = self.architecture.predictions(pairs)
-        # A draw of the word itself is passed over (word2vec.c).
+        # A draw of the word itself is skipped (word2vec.c).
         differs = (ids[..., None] != noise_ids[:, :, None, :]).astype(jnp.float32)
         noise_weights = self.architecture.contrasts(predictions, differs) * (self.negatives / self.shared)
 
@@ -93,18 +94,18 @@ class NegativeSampling(WordPrediction):
         }
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The words, as inputs; they and the draws, as outputs."""
+        """Return the words as inputs, and the words with the draws as outputs."""
         return {
             "input_ids": batch["input_ids"],
             "output_ids": jnp.concatenate([batch["input_ids"], batch["noise_ids"]], axis=2),
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of predictions."""
+        """Return the number of predictions."""
         return {"negative_sampling": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats of the predictions and their negatives; in evaluation also those from the counts of words alone."""
+        """Return nats of the predictions and their negatives; in evaluation also those from word counts only."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
         inputs, outputs = apply(self, module, given, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
@@ -122,6 +123,6 @@ class NegativeSampling(WordPrediction):
         return LossSums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Of every prediction and its negatives."""
+        """Return the FLOPs of all predictions and their negatives."""
         scores = self.predictions_of_a_word() * (1 + self.negatives)
         return 6.0 * batch["input_ids"].size * scores * config.vector_size

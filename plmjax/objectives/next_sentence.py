@@ -1,4 +1,4 @@
-"""Next sentence prediction (BERT section 3.1): does the second text follow the first, or come from elsewhere?
+"""Next sentence prediction (BERT section 3.1): does the second text follow the first, or is it from elsewhere?
 
 Labels come with the batch (`plmjax.data.layouts.SentencePairs`): 0 follows, 1 is from another document.
 """

@@ -1,4 +1,4 @@
-"""The causal language model: each token given those before it."""
+"""The causal language model: each token is predicted from the tokens before it."""
 
 import dataclasses
 from typing import Any
@@ -13,21 +13,21 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, 
 
 @dataclasses.dataclass(frozen=True)
 class NextToken(ScoresNextToken, Objective):
-    """Mean nats of the token after each, of rows such as `Blocks` gives.
+    """Mean nats of the token after each, for rows such as `Blocks` gives.
 
     The module returns `scores` (`plmjax.contracts.scores.TokenScores`); it may be any decoder.
     """
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens, with their places in the packed sequences of a row."""
+        """Return the token ids and their positions in the packed sequences of a row."""
         return {name: batch[name] for name in ("input_ids", "positions", "segment_ids")}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of predictions; at least a small number, for rows that ask for nothing."""
+        """Return the number of predictions; at least a small number, for rows without targets."""
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Nats of the next tokens, and how many of them are the likeliest."""
+        """Return the nats of the next tokens, and the number of correct predictions."""
         ids, weights = self.targets(batch)
         scores = apply(self, module, given, batch, key, training=training).scores
         loss, likeliest = scores.weighted_cross_entropy(ids, weights)
@@ -39,14 +39,14 @@ class NextToken(ScoresNextToken, Objective):
     def score(
         self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """As `ScoresNextToken`."""
+        """Score the next tokens as `ScoresNextToken` does."""
         return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The token after each."""
+        """Return the token after each position."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The decoder's, with a prediction at every position."""
+        """Return the decoder's FLOPs, with a prediction at every position."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, length)

@@ -1,7 +1,7 @@
-"""BART's noise (Lewis et al. 2020, section 2.2; fairseq 0.12.2, data/denoising_dataset.py): five ways to spoil a row.
+"""BART's noise (Lewis et al. 2020, section 2.2; fairseq 0.12.2, data/denoising_dataset.py): five ways to corrupt a row.
 
-A row is [N]: <s>, a text, </s>, padding; `length` counts its tokens, both ends included. Sequences inside it may be
-apart by further </s>. Every function is given its random numbers, so the same ones always spoil a row alike.
+A row is [N]: <s>, a text, </s>, padding; `length` counts its tokens, including both ends. Further </s> may separate
+sequences inside it. Every function takes its random numbers, so the same numbers always corrupt a row in the same way.
 """
 
 import math
@@ -15,9 +15,9 @@ from plmjax.objectives.choosing import visited
 
 
 def poisson_shares(mean: float) -> np.ndarray:
-    """float64 [K]: the shares of span lengths 0, 1, ..., K - 1; as released, up to the first share below 1e-7.
+    """Return float64 [K]: the shares of span lengths 0, 1, ..., K - 1; as released, up to the first share below 1e-7.
 
-    mean: above 0 and up to 16, for which the share of length 0 is above that.
+    mean: above 0 and up to 16. For such a mean, the share of length 0 is above 1e-7.
     """
     shares = []
     while not shares or shares[-1] >= 1e-7:
@@ -29,7 +29,7 @@ def poisson_shares(mean: float) -> np.ndarray:
 
 
 def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
-    """bool [N]: the last tokens of sentences, from bool [N], the full stops.
+    """Return bool [N]: the last tokens of sentences, from bool [N], the full stops.
 
     A sentence ends with the first of several stops in a row, and the text ends with a sentence.
     """
@@ -39,18 +39,21 @@ def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def sentence_order(choice: jax.Array, order: jax.Array, sentences: jax.Array, moved: jax.Array) -> jax.Array:
-    """int32 [N]: which sentence comes first, second, ...; `moved` of so many sentences change places at random.
+    """Return int32 [N]: the index of the first, second, ... sentence; `moved` of `sentences` are permuted at random.
 
     choice, order: [N], random numbers of which no two are equal. sentences, moved: int scalars.
     """
     place = jnp.arange(len(choice))
-    chosen = visited(choice, place < sentences)  # the first `moved` of them
+    chosen = visited(choice, place < sentences)  # the first `moved` sentences
     among = visited(order, place < moved)
     return place.at[chosen].set(chosen[among])
 
 
 def rearranged(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
-    """The row with its sentences in another order; what belongs to none stays. ends bool [N], order int [N]."""
+    """Return the row with its sentences in another order.
+
+    Tokens outside sentences stay. ends bool [N], order int [N].
+    """
     chex.assert_equal_shape([ids, ends, order])
     place = jnp.arange(len(ids))
     sentence = jnp.cumsum(ends) - ends
@@ -65,9 +68,9 @@ def rearranged(ids: jax.Array, ends: jax.Array, order: jax.Array) -> jax.Array:
 
 
 def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Span lengths, int [K], that add up to the budget: (all but the empty ones in order, then 0; the empty ones).
+    """Return (span lengths that add up to the budget, empty spans left out, then 0; the number of empty spans).
 
-    Spans are taken until they cover the budget, and the last is shortened.
+    Spans, int [K], are taken until they cover the budget, and the last is shortened.
     """
     before = jnp.cumsum(lengths) - lengths
     taken = before < budget
@@ -78,10 +81,12 @@ def within_budget(lengths: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax
 
 
 def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gives spans to words at random: for each word its span's length, 0 for none, and its number; int [N] both.
+    """Assign spans to words at random.
+
+    Return for each word its span's length, 0 for none, and the span's number; int [N] both.
 
     order: [N], random numbers of which no two are equal. words: int scalar, the number of words. lengths: int [K], as
-    `within_budget` gives them, not more above 0 than there are words.
+    from `within_budget`, with at most as many above 0 as there are words.
     """
     place = jnp.arange(len(order))
     chosen = visited(order, place < words)[: len(lengths)]
@@ -91,13 +96,13 @@ def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tu
 
 
 def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What spans of whole words cover, where they may overlap but never leave a sequence.
+    """Return the tokens in spans of whole words. Spans may overlap but never leave a sequence.
 
     starts: bool [N], the first tokens of words. inside: bool [N], the tokens that may be covered; others end a
-    sequence. spans: int [N], words of the span that begins with each word.
+    sequence. spans: int [N], number of words of the span that begins with each word.
 
     Returns:
-        bool [N], tokens that begin a span and are in no span from before; bool [N], all others that a span covers;
+        bool [N], tokens that begin a span outside any earlier span; bool [N], all other tokens in spans;
         int [N], the word whose span covers a token, the first of several.
     """
     words = jnp.arange(len(starts))
@@ -115,10 +120,10 @@ def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax
 def hidden(
     ids: jax.Array, length: jax.Array, begun: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
 ) -> tuple[jax.Array, jax.Array]:
-    """The row with its spans hidden, and its length.
+    """Return the row with its spans hidden, and its length.
 
-    begun, rest: as `covered` gives them. masks: int [N], what may stand in place of each token. replacement: "one" for
-    a mask where a span begins, "each" for one in place of every token, "none".
+    begun, rest: as from `covered`. masks: int [N], possible replacement of each token. replacement: "one" for a mask
+    where a span begins, "each" for a mask in place of every token, "none".
     """
     masked = {"one": begun, "each": begun | rest, "none": jnp.zeros_like(begun)}[replacement]
     return without(jnp.where(masked, masks, ids), length, (begun | rest) & ~masked)
@@ -128,7 +133,7 @@ def hidden(
 
 
 def without(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The row without some of its tokens, bool [N], and its length; behind it are zeros."""
+    """Return the row without the tokens `left_out`, bool [N], and its length; zeros follow it."""
     kept = ~left_out & (jnp.arange(len(ids)) < length)
     places = jnp.where(kept, jnp.cumsum(kept) - 1, len(ids))
     return jnp.zeros_like(ids).at[places].set(ids, mode="drop"), jnp.sum(kept)
@@ -137,10 +142,10 @@ def without(ids: jax.Array, length: jax.Array, left_out: jax.Array) -> tuple[jax
 def with_inserted(
     ids: jax.Array, length: jax.Array, draws: jax.Array, count: jax.Array, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The row [R] with `count` further tokens at random places between its ends, and its length.
+    """Return the row [R] with `count` further tokens at random positions between its ends, and its length.
 
-    ids: int [N]. draws: [R], random numbers of which no two are equal, R >= length + count. noise: int [R], what is
-    inserted: the first token where the lowest draw is, and so on.
+    ids: int [N]. draws: [R], random numbers of which no two are equal, R >= length + count. noise: int [R], tokens to
+    insert: the first at the lowest draw, and so on.
     """
     place = jnp.arange(len(draws))
     places = visited(draws, (place > 0) & (place < length + count - 1))
@@ -151,7 +156,7 @@ def with_inserted(
 
 
 def rotated(ids: jax.Array, length: jax.Array, offset: jax.Array) -> jax.Array:
-    """The row whose text begins with what stood at `offset`, an int scalar from 1 to length - 1, and goes round."""
+    """Return the row rotated: its text begins with the token at `offset`, an int scalar from 1 to length - 1."""
     place = jnp.arange(len(ids))
     text = jnp.maximum(length - 2, 1)
     source = 1 + (place - 1 + offset - 1) % text

@@ -1,12 +1,12 @@
-"""The prefix language model: each token of the rest of a text given a prefix that is read from both sides.
+"""The prefix language model: each remaining token of a text is predicted, given a prefix with bidirectional attention.
 
 Raffel et al. (JMLR 2020, arXiv 1910.10683), sections 3.2.1 and 3.3.1: a text is cut in two at a point drawn uniformly
 (`random_prefix_noise_mask` of google-research/text-to-text-transfer-transformer). Tokens of the prefix see all of the
-prefix, those of the rest what comes before them, and the rest alone is asked for.
+prefix. Tokens of the rest see the tokens before them, and only the rest is predicted.
 
-A row is corrupted inside the jitted step. Adds to a batch:
+A row is corrupted inside the jitted step. Field added to a batch:
 
-    prefix_lengths     int32 [B]       tokens of the prefix, at least one
+    prefix_lengths     int32 [B]       number of tokens of the prefix, at least one
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class PrefixLanguageModel(ReadsPrefix, NextToken):
-    """Mean nats of the tokens after a row's prefix, of rows of one sequence such as `Blocks` gives.
+    """Mean nats of the tokens after a row's prefix, for rows of one sequence such as `Blocks` gives.
 
     The module takes `prefix_lengths` and returns `scores`; it may be any decoder.
     """
@@ -31,9 +31,9 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
     prefix: ClassVar[str] = "drawn for each row, from 1 token to all of them"
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Draws the cuts. A text of n tokens and the one after them has a prefix of 1 to n tokens, all alike likely.
+        """Draw the cuts. A text of n tokens and the next one has a prefix of 1 to n tokens, with equal probability.
 
-        What stands in the prefix is not asked for: its tokens see each other. The last of them tells the first token of
+        Tokens inside the prefix are not predicted: they see each other. The last of them predicts the first token of
         the rest.
         """
         ids = batch["input_ids"]
@@ -43,25 +43,25 @@ class PrefixLanguageModel(ReadsPrefix, NextToken):
         return batch | {"prefix_lengths": prefix, "next_weights": batch["next_weights"] * rest}
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens, with their places, and how many of a row are its prefix."""
+        """Return the token ids, their positions, and the prefix length of each row."""
         return super().model_inputs(batch) | {"prefix_lengths": batch["prefix_lengths"]}
 
     def language_model_task(self) -> "NextTokenAfterPrefix":
-        """The next token after a prefix: all of a row that stands before the first token asked for."""
+        """Return the next-token objective after a prefix: all tokens of a row before its first target."""
         return NextTokenAfterPrefix()
 
 
 @dataclasses.dataclass(frozen=True)
 class NextTokenAfterPrefix(ReadsPrefix, NextToken):
-    """Mean nats of the tokens that a row asks for, given its prefix: the tokens before the first of them.
+    """Mean nats of a row's target tokens, given its prefix: the tokens before the first target.
 
-    The first token of a row is of its prefix in any case, as in training. The module is the prefix language model's.
+    The first token of a row always belongs to its prefix, as in training. The module is the prefix language model's.
     """
 
     prefix: ClassVar[str] = "the tokens of a row before the first one asked for, at least 1"
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens, with their places, and how many of a row are its prefix."""
-        # Place i asks for token i + 1, so that i + 1 tokens stand before it; a row that asks for nothing has 1.
+        """Return the token ids, their positions, and the prefix length of each row."""
+        # Position i predicts token i + 1, so i + 1 tokens precede the target. A row without targets has 1.
         before = jnp.argmax(batch["next_weights"] > 0, axis=1) + 1
         return super().model_inputs(batch) | {"prefix_lengths": before.astype(jnp.int32)}

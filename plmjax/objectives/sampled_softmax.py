@@ -1,11 +1,12 @@
-"""The softmax over a few tokens that are drawn, in place of all (Jean et al., ACL 2015, arXiv 1412.2007).
+"""The softmax over a few sampled tokens instead of all (Jean et al., ACL 2015, arXiv 1412.2007).
 
-The softmax is over a token and S that are drawn. The score of a token k is lowered by how likely it is drawn:
+The softmax is over a token and S samples. The score of a token k is lowered by its expected number of samples:
 
     score'(k) = score(k) - log(expected number of times that k is drawn)
 
-so that the softmax over the target and the draws has nearly the gradient of the softmax over all tokens. The draws are
-log-uniform, p(k) = log((k + 2) / (k + 1)) / log(V + 1): near to the frequencies of tokens that are numbered by them.
+So the softmax over the target and the samples has nearly the gradient of the softmax over all tokens. The samples are
+log-uniform, p(k) = log((k + 2) / (k + 1)) / log(V + 1). This is close to the token frequencies if ids are numbered from
+frequent to rare.
 """
 
 from collections.abc import Sequence
@@ -22,10 +23,10 @@ from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 @flax.struct.dataclass
 class Draws:
-    """Different tokens, drawn log-uniformly.
+    """Different tokens, sampled log-uniformly.
 
     ids: int32 [S].
-    tries: float32 scalar, about how many draws with repetition would have brought S different tokens.
+    tries: float32 scalar, the approximate number of draws with repetition that give S different tokens.
     vocabulary: V.
     """
 
@@ -34,20 +35,21 @@ class Draws:
     vocabulary: int = flax.struct.field(pytree_node=False)
 
     def log_expected(self, ids: jax.Array) -> jax.Array:
-        """The logarithm of how often each of these tokens is among the draws, float32, shaped as int `ids`."""
+        """Return the logarithm of each token's expected number of samples, float32, in the shape of int `ids`."""
         return jnp.log(-jnp.expm1(-self.tries * log_uniform(ids, self.vocabulary)))
 
 
 def log_uniform(ids: jax.Array, vocabulary: int) -> jax.Array:
-    """p(k) of int ids, float32 of the same shape; the sum over 0..vocabulary-1 is 1."""
+    """Return p(k) of int ids, float32 of the same shape; the sum over 0..vocabulary-1 is 1."""
     return jnp.log1p(1 / (ids.astype(jnp.float32) + 1)) / jnp.log1p(jnp.float32(vocabulary))
 
 
 def draw(key: jax.Array, vocabulary: int, count: int) -> Draws:
-    """`count` different tokens of `vocabulary`: count is below it.
+    """Sample `count` different tokens of `vocabulary`. count must be less than vocabulary.
 
-    Every token has a clock that rings after an exponential time of rate p(k); the first to ring are drawn. This is the
-    order in which draws with repetition bring new tokens, and the time at which the last one rings counts the draws.
+    Every token gets an exponentially distributed time with rate p(k); the tokens with the smallest times are sampled.
+    Draws with repetition give new tokens in the same order, and the largest of these times estimates the number of
+    draws.
 
     Deviation: TensorFlow's log_uniform_candidate_sampler draws until it has S different tokens, and counts its draws
     exactly.
@@ -58,12 +60,12 @@ def draw(key: jax.Array, vocabulary: int, count: int) -> Draws:
 
 
 def check_order(counts: np.ndarray, special: Sequence[int]) -> None:
-    """Raises UserError where tokens are not numbered from the frequent to the rare: rare ones would be drawn most.
+    """Check that tokens are numbered from frequent to rare; otherwise rare ones would be sampled most.
 
-    The order need not be exact, as that of another text is not: the first tenth of the tokens must have half of the
-    occurrences that the most frequent tenth has.
+    The order may be approximate, as from another text: the first tenth of the tokens must have at least half of the
+    occurrences that the most frequent tenth has. Raises UserError otherwise.
 
-    counts: int [V], occurrences in the training text. special: ids that stand in no order.
+    counts: int [V], occurrences in the training text. special: ids without an order.
     """
     words = np.delete(counts, list(special))
     tenth = -(-len(words) // 10)
@@ -78,27 +80,28 @@ def check_order(counts: np.ndarray, special: Sequence[int]) -> None:
 
 @flax.struct.dataclass
 class SampledScores(TokenScores):
-    """Scores whose cross-entropy is taken over the target and the draws. The logits stay those of the vocabulary.
+    """Scores whose cross-entropy is over the target and the samples. The logits remain those of the vocabulary.
 
-    scores: of the whole vocabulary.
-    draws: of the same vocabulary.
+    scores: the scores of the whole vocabulary.
+    draws: samples of the same vocabulary.
     """
 
     scores: VocabularyScores
     draws: Draws
 
     def logits(self) -> jax.Array:
-        """As `scores`."""
+        """Return the logits of `scores`."""
         return self.scores.logits()
 
     def last_logits(self) -> jax.Array:
-        """As `scores`."""
+        """Return the last logits of `scores`."""
         return self.scores.last_logits()
 
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """int [B T] -> nats of the targets among the draws and themselves, float32 [B T]; if no draw scores higher.
+        """Return nats of targets, int [B T], in the softmax over target and samples, float32 [B T].
 
-        A draw that is the target itself does not count (remove_accidental_hits of tf.nn.sampled_softmax_loss).
+        Also return true if no sample scores higher.
+        A sample that equals the target does not count (remove_accidental_hits of tf.nn.sampled_softmax_loss).
         """
         of_target = self.scores.target_logits(targets) - self.draws.log_expected(targets)
         of_draws = self.scores.token_logits(self.draws.ids) - self.draws.log_expected(self.draws.ids)

@@ -1,7 +1,7 @@
-"""Sentence order prediction (ALBERT section 3.1): do two neighbouring texts stand in their order, or swapped?
+"""Sentence order prediction (ALBERT section 3.1): are two adjacent texts in their order, or swapped?
 
-Both are of one topic, so that the topic alone, which gives a text from elsewhere away, tells nothing. Labels come with
-the batch (`plmjax.data.layouts.SentenceOrder`): 0 in order, 1 swapped.
+Both texts have the same topic. So the topic, which reveals a text from elsewhere, does not help. Labels come with the
+batch (`plmjax.data.layouts.SentenceOrder`): 0 in order, 1 swapped.
 """
 
 from plmjax.objectives.sentence_pairs import PairLabels

@@ -1,4 +1,4 @@
-"""The masked language model and a label for every pair of sentences: what BERT's and ALBERT's tasks share."""
+"""The masked language model and a label for every pair of sentences, for BERT's and ALBERT's objectives."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -18,10 +18,10 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cros
 
 @dataclasses.dataclass(frozen=True)
 class PairLabels:
-    """A question about a pair that is answered by 0 or 1.
+    """A binary classification of a pair, with labels 0 and 1.
 
-    term: name in the loss and the metrics. field: labels are in the batch under FIELD_labels, int32 [B K], and counted
-    by FIELD_weights, float32 [B K]. logits: the encoder's output [B K 2].
+    term: name in the loss and the metrics. field: the batch has labels in FIELD_labels, int32 [B K], and their weights
+    in FIELD_weights, float32 [B K]. logits: the encoder's output [B K 2].
     """
 
     term: str
@@ -29,11 +29,11 @@ class PairLabels:
     logits: str
 
     def weight(self, batch: Batch) -> jax.Array:
-        """Number of sequences in a batch, float32; never 0, so that a batch of filling loses nothing."""
+        """Return the number of sequences in a batch, float32; never 0, so that a batch of padding has no loss."""
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
     def sums(self, outputs: BertOutput, batch: Batch) -> LossSums:
-        """Nats and hits of the labels; UserError where the model has no head for them."""
+        """Return nats and hits of the labels. Raises UserError if the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)
         if logits is None:
@@ -50,24 +50,24 @@ class PairLabels:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedTokensAndPairs(MaskedLanguageModel):
-    """mean nats of the hidden tokens + mean nats of the labels of `pairs`, which a subclass names."""
+    """mean nats of the hidden tokens + mean nats of the labels of `pairs`, which a subclass defines."""
 
     pairs: ClassVar[PairLabels]
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The encoder with both heads."""
+        """Return the encoder with both heads."""
         return config.module(Purpose.PRETRAINING, execution)
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As the masked language model, and where the packed sequences begin."""
+        """Return the inputs of the masked language model, and the first positions of the packed sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Predictions and sequences."""
+        """Return the number of predictions and of sequences."""
         return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """Both parts of one forward pass."""
+        """Return both losses from one forward pass."""
         outputs = apply(self, module, given, batch, key, training=training)
         tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
         return LossSums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

@@ -1,13 +1,13 @@
-"""Sequence to sequence: each token of a target given a source and the target before it.
+"""Sequence to sequence: each target token is predicted from a source and the target tokens before it.
 
-Label smoothing (Vaswani et al. 2017, arXiv 1706.03762, section 5.4) asks for 1 - e of the probability at the target and
-e / (V - 1) at every other token, as tensor2tensor's `smoothing_cross_entropy` and fairseq 0.12.2's
+Label smoothing (Vaswani et al. 2017, arXiv 1706.03762, section 5.4) sets the target probability to 1 - e at the target
+and e / (V - 1) at every other token, as tensor2tensor's `smoothing_cross_entropy` and fairseq 0.12.2's
 criterions/label_smoothed_cross_entropy.py do.
 
-Deviation: the source that the paper cites (Szegedy et al. 2016, section 7) spreads e over all V tokens, the target
-included. That is the released formula with e (V - 1) / V in place of e.
+Deviation: the paper's source for this (Szegedy et al. 2016, section 7) spreads e over all V tokens, including the
+target. That is the released formula with e (V - 1) / V in place of e.
 
-The z-loss, z log(Z)^2 with Z the sum of the exponentials of a position's scores, keeps log(Z) near 0
+The z-loss is z log(Z)^2, with Z the sum of the exponentials of a position's scores. It keeps log(Z) near 0
 (`softmax_cross_entropy_with_logits` of mesh_tensorflow 0.1.21; T5 trains with z = 1e-4).
 """
 
@@ -26,22 +26,22 @@ INPUTS = ("input_ids", "segment_ids", "positions")
 
 @dataclasses.dataclass(frozen=True)
 class SequenceToSequence(Objective):
-    """Mean nats of each target token given the source and the target before it, of rows such as `PairedStreams` gives.
+    """Mean nats of each target token given the source and the target tokens before it.
 
-    The module is an encoder-decoder that returns `scores`. Smoothing and z-loss are of the training loss alone, beside
-    which the metric `nats` is reported without them; so is the loss of held-out text.
+    Rows are such as `PairedStreams` gives. The module is an encoder-decoder that returns `scores`. Smoothing and z-loss
+    apply to the training loss only. The metric `nats` and the loss of held-out text are without them.
 
     Raises:
-        UserError: a share of the probability that is none, or a negative z-loss.
+        UserError: label smoothing is not a share of the probability, or the z-loss is negative.
     """
 
     label_smoothing: float = 0.0
-    """Share of the probability that is asked for at the tokens that are not the target."""
+    """Share of the probability for the tokens other than the target."""
     z_loss: float = 0.0
     """Factor of the square of each position's log(Z)."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
                 f"Expected --objective.label_smoothing of at least 0 and below 1, found {self.label_smoothing}; "
@@ -51,15 +51,18 @@ class SequenceToSequence(Objective):
             raise UserError(f"Expected --objective.z_loss of 0 or more, found {self.z_loss}; change it.")
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """The tokens of both sides, with their places in the packed pairs of a row."""
+        """Return the token ids of both sides, with their positions in the packed pairs of a row."""
         return {name: batch[name] for name in (*INPUTS, *(f"decoder_{name}" for name in INPUTS))}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of targets; at least a small number, for rows that ask for nothing."""
+        """Return the number of targets; at least a small number, for rows without targets."""
         return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """The loss of the targets, and how many of them are the likeliest; their nats, where the loss is another."""
+        """Return the loss of the targets and the number of correct predictions.
+
+        Add the targets' nats if the loss is another.
+        """
         ids, weights = batch["next_ids"], batch["next_weights"]
         scores = apply(self, module, given, batch, key, training=training).scores
         smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
@@ -71,14 +74,14 @@ class SequenceToSequence(Objective):
         return LossSums({"target": loss} | self.reported(batch, nats), metrics)
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
-        """Terms of `weights` besides the trained one, from the plain nats of the targets, [B T]."""
+        """Return further terms of `weights` besides the trained one, from the plain nats of the targets, [B T]."""
         return {}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The target token after each decoder input."""
+        """Return the target token after each decoder input."""
         return batch["next_ids"], batch["next_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Those of both sides, with a prediction at every position of the decoder."""
+        """Return the FLOPs of both sides, with a prediction at every position of the decoder."""
         rows, length = batch["input_ids"].shape
         return config.train_flops(rows, length, batch["decoder_input_ids"].shape[1])

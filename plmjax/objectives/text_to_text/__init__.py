@@ -1,1 +1,4 @@
-"""Text-to-text pretraining (Raffel et al. 2020): a source and a target made of one text, one file for each way."""
+"""Text-to-text pretraining (Raffel et al. 2020): source and target come from one text.
+
+Each objective has its own file.
+"""

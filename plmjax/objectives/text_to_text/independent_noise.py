@@ -1,12 +1,12 @@
-"""Tokens chosen independently of each other: simpler tasks that T5's paper compares (Raffel et al. 2020, 3.3.1-3.3.3).
+"""Independent choice of tokens: simpler objectives that T5's paper compares (Raffel et al. 2020, 3.3.1-3.3.3).
 
 Each token of a text is chosen with the probability `rate` (`iid_noise_mask` of google-research/
-text-to-text-transfer-transformer, t5/data/preprocessors.py). What becomes of the chosen tokens is named as the released
-configurations in t5/models/gin/objectives are.
+text-to-text-transfer-transformer, t5/data/preprocessors.py). The treatments of the chosen tokens have the names of the
+released configurations in t5/models/gin/objectives.
 
 The number of chosen tokens is random. A row of N tokens becomes a source and a target of at most N + 1 tokens, and both
-have room for so many. The released code trims targets to what 99.9 % of them need; here nothing is lost, and padding
-takes time.
+have this capacity. The released code cuts targets to a length that 99.9 % of them need. Here nothing is lost, but
+padding takes time.
 """
 
 import dataclasses
@@ -23,23 +23,26 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class IndependentNoise(TextToText):
-    """Base of these tasks: which tokens are chosen.
+    """Base class of these objectives: the choice of tokens.
 
     Raises:
-        UserError: a rate that makes no sense.
+        UserError: a rate out of its range.
     """
 
     rate: float = 0.15
     """Probability that a token is chosen."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise UserError(f"Expected --objective.rate between 0 and 1, found {self.rate}; change it.")
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """A token of the text gives each side at most one; the end token follows."""
+        """Return the lengths of source and target.
+
+        A token of the text adds at most one token to each; the end token follows.
+        """
         return tokens + 1, tokens + 1
 
     def _chosen(self, key: jax.Array, ids: jax.Array) -> jax.Array:
@@ -48,7 +51,7 @@ class IndependentNoise(TextToText):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedText(IndependentNoise):
-    """The whole text, given it with each chosen token replaced by the first sentinel or by a random token.
+    """Prediction of the whole text from a corrupted one: a chosen token becomes the first sentinel or a random token.
 
     With a random share of 0.1 this is the paper's "BERT-style" task (iid_15_r10s90_f), with 0 its "MASS-style"
     (iid_15_m_f). Random tokens may be any but the first three ids, as released. No side has padding.
@@ -58,20 +61,20 @@ class MaskedText(IndependentNoise):
     """Share of the chosen tokens that are replaced by a random token."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         super().__post_init__()
         if not 0 <= self.random_share <= 1:
             raise UserError(f"Expected --objective.random_share from 0 to 1, found {self.random_share}; change it.")
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """As every text-to-text task's, and that there is a sentinel."""
+        """Check rows as every text-to-text objective, and that there is a sentinel."""
         super().check(tokens, vocabulary)
         check_sentinels(1, vocabulary)
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """The corrupted text and the text."""
+        """Return the corrupted text and the text."""
         choice, kind, token = jax.random.split(key, 3)
         random = jax.random.randint(token, ids.shape, 3, vocabulary.size, ids.dtype)
         changed = jnp.where(jax.random.uniform(kind, ids.shape) < self.random_share, random, vocabulary.sentinels[0])
@@ -81,18 +84,19 @@ class MaskedText(IndependentNoise):
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedSpans(IndependentNoise):
-    """The runs of chosen tokens after sentinels, given the text with the same sentinels in their place (iid_15_u_u).
+    """Prediction of the runs of chosen tokens, given the text with sentinels in their place (iid_15_u_u).
 
-    The padding of long rows is rate^2 of the sources and (1 - rate)^2 of the targets on average: 2 % and 72 % at a rate
-    of 0.15.
+    The target has the same sentinels before the runs. The padding of long rows is rate^2 of the sources and
+    (1 - rate)^2 of the targets on average: 2 % and 72 % at a rate of 0.15.
     """
 
     gaps: ClassVar[str] = SENTINELS
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """As every text-to-text task's, and that there are sentinels for as many spans as are to be expected.
+        """Check rows as every text-to-text objective, and that there are sentinels for the expected number of spans.
 
-        A text may have more; then the ids below the last sentinel serve as further ones, as in the released code.
+        A text may have more spans; then the ids below the last sentinel serve as further sentinels, as in the released
+        code.
         """
         super().check(tokens, vocabulary)
         check_sentinels(round(self.rate * (1 - self.rate) * tokens) + 1, vocabulary)
@@ -100,14 +104,14 @@ class ReplacedSpans(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """The other tokens and the chosen ones, each with sentinels between."""
+        """Return the other tokens and the chosen ones, each with sentinels between."""
         chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
         return spans_replaced(ids, chosen, real, vocabulary), spans_replaced(ids, ~chosen, real, vocabulary)
 
 
 @dataclasses.dataclass(frozen=True)
 class DroppedTokens(IndependentNoise):
-    """The chosen tokens, given the others; nothing marks where they stood (iid_15_d_d).
+    """Prediction of the chosen tokens, given the others without marks at the gaps (iid_15_d_d).
 
     The padding of long rows is `rate` of the sources and 1 - rate of the targets on average.
     """
@@ -115,6 +119,6 @@ class DroppedTokens(IndependentNoise):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """The other tokens and the chosen ones."""
+        """Return the other tokens and the chosen ones."""
         chosen, real = self._chosen(key, ids), jnp.arange(len(ids)) < length
         return ended(ids, real & ~chosen, vocabulary), ended(ids, real & chosen, vocabulary)

@@ -1,9 +1,10 @@
-"""The prefix language model of an encoder-decoder: the rest of a text given its beginning (Raffel et al. 2020, 3.3.1).
+"""The prefix language model of an encoder-decoder: predict the rest of a text, given its beginning.
 
-A text of n tokens is cut at a point drawn uniformly from 1 to n - 1 (`random_prefix_noise_mask` of
-google-research/text-to-text-transfer-transformer). The encoder reads what is before it, the decoder is asked for what
-is behind it. A cut text would be half padding. So a row holds two texts, cut at c and at n - c, whose beginnings and
-whose rests fill a row each, as segments of their own (`pack_prefix_lm_encoder_decoder` there).
+Raffel et al. 2020, 3.3.1. A text of n tokens is cut at a point drawn uniformly from 1 to n - 1
+(`random_prefix_noise_mask` of google-research/text-to-text-transfer-transformer). The encoder reads the part before
+the cut, the decoder predicts the part after it. A cut text would be half padding. So a row holds two texts, cut at c
+and at n - c. Their beginnings fill one row and their rests another, as separate segments
+(`pack_prefix_lm_encoder_decoder` there).
 """
 
 import dataclasses
@@ -27,11 +28,11 @@ class TextToTextPrefixLanguageModel(TextToText):
     perplexity: ClassVar[bool] = True
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """As many tokens of text as one half, and two end tokens."""
+        """Return the lengths of source and target: the tokens of one half, and two end tokens."""
         return tokens // 2 + 2, tokens // 2 + 2
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """As every text-to-text task's, and that both halves can be cut."""
+        """Check rows as every text-to-text objective, and that both halves can be cut."""
         super().check(tokens, vocabulary)
         if tokens < 4 or tokens % 2:
             raise UserError(
@@ -42,7 +43,7 @@ class TextToTextPrefixLanguageModel(TextToText):
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Both beginnings, and both rests. A half that is not full keeps at least one token for its rest."""
+        """Return both beginnings, and both rests. The rest of an incomplete half has at least one token."""
         half = len(ids) // 2
         cut = jax.random.randint(key, (), 1, half)
         place, second = jnp.arange(len(ids)) % half, jnp.arange(len(ids)) // half
@@ -52,7 +53,7 @@ class TextToTextPrefixLanguageModel(TextToText):
         segments = jnp.where(real, second + 1, 0)
 
         def side(kept: jax.Array) -> Stream:
-            """The kept tokens of each half, and after each half that there is an end token."""
+            """Return the kept tokens of each half, and an end token after each half that exists."""
             end = jnp.full((2, 1), vocabulary.document_end, ids.dtype)
             ends = jnp.where(tokens > 0, jnp.array([1, 2]), 0)[:, None]
             halves = jnp.concatenate([ids.reshape(2, half), end], axis=1)

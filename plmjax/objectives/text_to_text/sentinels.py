@@ -1,4 +1,4 @@
-"""Spans of a text that are replaced by sentinels, counted down from the first: the form of T5's sources and targets."""
+"""Replacement of text spans by sentinels, counted down from the first: the form of T5's sources and targets."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:
-    """Raises UserError for a tokenizer with fewer sentinels than a text has spans to hide."""
+    """Check that the tokenizer has a sentinel for each of `spans` spans. Raises UserError otherwise."""
     if len(vocabulary.sentinels) < spans:
         raise UserError(
             f"Expected a tokenizer with at least {spans} sentinels for rows of this length, found "
@@ -18,10 +18,10 @@ def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:
 
 
 def spans_replaced(ids: jax.Array, hidden: jax.Array, real: jax.Array, vocabulary: Vocabulary) -> Stream:
-    """Each span of hidden tokens becomes one sentinel, another for every span; the end token follows.
+    """Replace each span of hidden tokens by a different sentinel and append the end token.
 
-    ids int [N]; hidden and real bool [N]. As `noise_span_to_unique_sentinel`: where a text has more spans than there
-    are sentinels, the ids below the last of them serve as further ones.
+    ids int [N]; hidden and real bool [N]. As in `noise_span_to_unique_sentinel`: if a text has more spans than there
+    are sentinels, the ids below the last sentinel serve as further ones.
     """
     hidden = hidden & real
     begins = hidden & ~jnp.concatenate([jnp.zeros(1, bool), hidden[:-1]])

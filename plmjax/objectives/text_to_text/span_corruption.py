@@ -1,18 +1,18 @@
-"""T5's pretraining task: spans of the text are hidden, and the decoder writes them (Raffel et al. 2020, section 3.3.4).
+"""T5's pretraining objective: predict hidden spans of a text (Raffel et al. 2020, section 3.3.4).
 
-A text of n tokens has round(rate n) hidden tokens in round(hidden / mean length) spans. Visible and hidden spans take
-turns, beginning with a visible one; both kinds are cut in pieces uniformly among all ways to do so. The source has a
-sentinel in place of every hidden span, the target one in place of every visible span:
+A text of n tokens has round(rate n) hidden tokens in round(hidden / mean length) spans. Visible and hidden spans
+alternate, beginning with a visible one. The division of both kinds into spans is uniform over all possible divisions.
+The source has a sentinel in place of every hidden span, the target one in place of every visible span:
 
     source  Thank you <0> me to your party <1> week </s>
     target  <0> for inviting <1> last </s>
 
 (`span_corruption`, `random_spans_noise_mask` of google-research/text-to-text-transfer-transformer,
 t5/data/preprocessors.py.) The numbers of tokens and spans follow from n, so rows without padding become sources and
-targets without padding. `row_length` says how long rows must be: 568 tokens for sources of 512 and targets of 114.
+targets without padding. `row_length` gives the length of such rows: 568 tokens for sources of 512 and targets of 114.
 
-Counts are rounded in float32, half to even, as the released mask does; the released helper that computes the length of
-a row does the same in float64, and differs by one token for some lengths.
+Counts are rounded in float32, half to even, as in the released mask. The released helper for the length of a row rounds
+in float64, and differs by one token for some lengths.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class SpanCorruption(TextToText):
     """Mean nats of the hidden spans and their sentinels, given the rest of the text.
 
     Raises:
-        UserError: a rate or a mean length that makes no sense.
+        UserError: a rate or a mean length out of its range.
     """
 
     gaps: ClassVar[str] = SENTINELS
@@ -47,7 +47,7 @@ class SpanCorruption(TextToText):
     """Mean number of tokens of a hidden span."""
 
     def __post_init__(self) -> None:
-        """Checks the settings."""
+        """Check the settings."""
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise UserError(f"Expected --objective.rate between 0 and 1, found {self.rate}; change it.")
@@ -55,7 +55,10 @@ class SpanCorruption(TextToText):
             raise UserError(f"Expected --objective.mean_length of at least 1, found {self.mean_length}; change it.")
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Hidden tokens and spans of a text of so many tokens; one of fewer than 2 is treated as one of 2."""
+        """Return the number of hidden tokens and of spans in a text of `tokens` tokens.
+
+        Fewer than 2 tokens count as 2.
+        """
         length = max(tokens, 2)
         hidden = int(np.round(np.float32(length) * np.float32(self.rate)))
         hidden = min(max(hidden, 1), length - 1)
@@ -63,15 +66,15 @@ class SpanCorruption(TextToText):
         return hidden, min(max(spans, 1), length - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Exactly those of a full row."""
+        """Return the exact lengths of source and target for a full row."""
         hidden, spans = self.counts(tokens)
         return max(tokens, 2) - hidden + spans + 1, hidden + spans + 1
 
     def row_length(self, longest: int) -> int:
-        """Tokens of the longest row whose source and target have at most `longest` each.
+        """Return the maximum length of a row whose source and target have at most `longest` tokens each.
 
         Raises:
-            UserError: no row is as short as that.
+            UserError: no row is so short.
         """
         if max(self.lengths(2)) > longest:
             raise UserError(f"Expected a source of at least {max(self.lengths(2))} tokens, found {longest}; raise it.")
@@ -81,14 +84,14 @@ class SpanCorruption(TextToText):
         return tokens
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """As every text-to-text task's, and that there are sentinels for all spans."""
+        """Check rows as every text-to-text objective, and that there are sentinels for all spans."""
         super().check(tokens, vocabulary)
         check_sentinels(self.counts(tokens)[1], vocabulary)
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """The visible spans with sentinels between, and the hidden ones."""
+        """Return the visible spans with sentinels between, and the hidden ones."""
         of_hidden, of_visible = jax.random.split(key)
         tables = jnp.array([self.counts(tokens) for tokens in range(len(ids) + 1)], jnp.int32)
         hidden, spans = tables[length, 0], tables[length, 1]
@@ -100,19 +103,19 @@ class SpanCorruption(TextToText):
 
 
 def composition(key: jax.Array, items: jax.Array, parts: jax.Array, room: int, most: int) -> jax.Array:
-    """Cuts a number of items in parts of at least one, all ways alike likely: int32 [most], 0 behind the last part.
+    """Divide items into parts of at least one, uniformly over all divisions: int32 [most], 0 after the last part.
 
     items, parts: int scalars, 1 <= parts <= items <= room, parts <= most.
     """
     place = jnp.arange(room)
-    gaps = (place > 0) & (place < items)  # before which an item may begin a part
+    gaps = (place > 0) & (place < items)  # true where an item may begin a part
     chosen = visited(strict_draws(key, room), gaps)
     cuts = jnp.zeros(room, bool).at[chosen].set(place < parts - 1)
     return jnp.zeros(most, jnp.int32).at[jnp.cumsum(cuts)].add(place < items)
 
 
 def alternating(visible: jax.Array, hidden: jax.Array, length: int) -> jax.Array:
-    """bool [length]: which tokens are hidden, from the lengths, int [S], of the visible and of the hidden spans."""
+    """Return bool [length]: the hidden tokens, from the lengths, int [S], of the visible and of the hidden spans."""
     chex.assert_equal_shape([visible, hidden])
     starts = jnp.cumsum(jnp.stack([visible, hidden], axis=1).ravel())
     changes = jnp.zeros(length, jnp.int32).at[starts].add(1, mode="drop")

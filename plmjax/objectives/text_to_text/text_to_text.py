@@ -1,9 +1,9 @@
-"""What the tasks share that make a source and a target of one row of text, inside the jitted step.
+"""The base of objectives that make a source and a target from one row of text, inside the jitted step.
 
-A row of consecutive tokens, such as `Blocks` gives, is turned into two streams: what the encoder reads and what the
-decoder is asked for. Their lengths follow from the length of the row, so every shape is known beforehand. Where a
-stream's length is random, its rows are padded to the longest possible one. Replaces the fields of a row by those of
-`PairedStreams`, and adds to a batch:
+A row of consecutive tokens, such as `Blocks` gives, becomes two streams: the encoder's input and the decoder's targets.
+Their lengths follow from the length of the row, so every shape is known beforehand. If a stream's length is random, its
+rows are padded to the maximum length. The fields of a row are replaced by those of `PairedStreams`, and one is added to
+a batch:
 
     text_weights    float32 [B T]   1 for targets that are tokens of the text: no sentinels, no special tokens
 """
@@ -22,14 +22,14 @@ from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.vocabulary import Vocabulary
 
 MASK, SENTINELS = "mask", "sentinels"
-"""What may stand for a hidden span: the mask token, or one sentinel after the other."""
+"""Replacements of a hidden span: the mask token, or a different sentinel for each span."""
 
 
 @flax.struct.dataclass
 class Stream:
-    """One side of a row, with places that are left out.
+    """One side of a row, with some positions left out.
 
-    ids: int [K]. segments: int [K], ascending from 1; 0 for places that are left out.
+    ids: int [K]. segments: int [K], ascending from 1; 0 for positions that are left out.
     """
 
     ids: jax.Array
@@ -38,35 +38,39 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class TextToText(SequenceToSequence):
-    """Base of these tasks: a subclass says what a row of text becomes, and how long that is.
+    """Base class of these objectives. A subclass defines the source and the target of a row, and their lengths.
 
-    `loss` of held-out text is the mean nats of the tokens of the text, which is what the unigram entropy is taken over;
+    `loss` of held-out text is the mean nats of the tokens of the text; the unigram entropy is over the same tokens.
     `target_loss` is the mean over all targets, which is trained.
     """
 
-    perplexity: ClassVar[bool] = False  # most of them restore a damaged text
+    perplexity: ClassVar[bool] = False  # most of these objectives restore a corrupted text
     start: ClassVar[str] = "pad"
-    """The role of the token that the decoder is given first."""
+    """The role of the decoder's first input token."""
     gaps: ClassVar[str] = ""
-    """What stands for a hidden span in the source: `MASK`, where the decoder writes the whole text, or `SENTINELS`,
-    where it writes the spans; empty for tasks that hide no spans."""
+    """The replacement of a hidden span in the source: `MASK` if the decoder predicts the whole text, `SENTINELS` if it
+    predicts the spans; empty for objectives that hide no spans.
+    """
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """The most tokens of the source and of the target that a row of up to so many tokens may become."""
+        """Return the maximum length of the source and of the target for a row of up to `tokens` tokens."""
         raise NotImplementedError(f"{type(self).__name__} must say how long its streams are.")
 
     def longest(self, tokens: int) -> int:
-        """Those of the longer side."""
+        """Return the length of the longer side."""
         return max(self.lengths(tokens))
 
     def streams(
         self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary
     ) -> tuple[Stream, Stream]:
-        """Source and target, end tokens included, of a row of tokens, int [N], of which the first `length` are real."""
+        """Return source and target, including end tokens, of a row of tokens, int [N].
+
+        The first `length` tokens are real.
+        """
         raise NotImplementedError(f"{type(self).__name__} must say what a row becomes.")
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
-        """Raises UserError for rows, or a tokenizer, that this task has no use for."""
+        """Check rows and tokenizer. Raises UserError if this objective cannot use them."""
         if vocabulary.document_end < 0 or vocabulary.id_of(self.start) < 0:
             raise UserError(
                 f"Expected a tokenizer with an end token and a {self.start} token for {type(self).__name__}, found one "
@@ -74,7 +78,7 @@ class TextToText(SequenceToSequence):
             )
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Makes both sides of every row, each with a key of its own.
+        """Make both sides of every row, each with its own key.
 
         Raises:
             UserError: as `check`.
@@ -88,7 +92,7 @@ class TextToText(SequenceToSequence):
 
         def make(key: jax.Array, ids: jax.Array, length: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
             streams = self.streams(key, ids, length, vocabulary)
-            # A row that only fills a batch has no end tokens either.
+            # A padding row has no end tokens either.
             streams = (Stream(one.ids, jnp.where(length > 0, one.segments, 0)) for one in streams)
             return [laid_out(one, room) for one, room in zip(streams, rooms, strict=True)]
 
@@ -112,29 +116,32 @@ class TextToText(SequenceToSequence):
         }
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Number of tokens of the text that are asked for, and of all targets."""
+        """Return the number of target tokens of the text, and of all targets."""
         return {"text": jnp.maximum(jnp.sum(batch["text_weights"]), 1e-9)} | super().weights(batch)
 
     def coefficients(self) -> dict[str, float]:
-        """The tokens of the text are counted for reports; their loss is a part of that of all targets."""
+        """Return the factors of the terms.
+
+        The text's tokens have the factor 0. They are counted for reports; their loss is a part of that of all targets.
+        """
         return {"text": 0.0, "target": 1.0}
 
     def reported(self, batch: Batch, nats: jax.Array) -> dict[str, jax.Array]:
-        """The plain nats of the tokens of the text."""
+        """Return the plain nats of the tokens of the text."""
         return {"text": jnp.sum(batch["text_weights"] * nats)}
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The tokens of the text that are asked for."""
+        """Return the target tokens of the text."""
         return batch["next_ids"], batch["text_weights"]
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Those of both streams at their longest."""
+        """Return the FLOPs of both streams at their maximum length."""
         rows, tokens = batch["input_ids"].shape
         return config.train_flops(rows, *self.lengths(tokens))
 
 
 def laid_out(stream: Stream, room: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Ids, segments and positions, int [room], of a stream without the places that are left out; all 0 behind it."""
+    """Return ids, segments and positions, int [room], of a stream without the positions left out; zeros follow."""
     kept = stream.segments > 0
     places = jnp.where(kept, jnp.cumsum(kept) - 1, room)
     ids, segments = (
@@ -146,6 +153,6 @@ def laid_out(stream: Stream, room: int) -> tuple[jax.Array, jax.Array, jax.Array
 
 
 def ended(ids: jax.Array, kept: jax.Array, vocabulary: Vocabulary) -> Stream:
-    """The kept ones of some ids, int [K] and bool [K], and the end token: a stream of one segment."""
+    """Return a stream of one segment: the kept ids, from int [K] and bool [K], and the end token."""
     end = jnp.full(1, vocabulary.document_end, ids.dtype)
     return Stream(jnp.concatenate([ids, end]), jnp.concatenate([kept, jnp.ones(1, bool)]).astype(jnp.int32))
