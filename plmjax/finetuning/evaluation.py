@@ -19,13 +19,15 @@ from plmjax.training.evaluation import Totals, batches, joint_loss
 from plmjax.training.program import Program
 
 _NOTHING = -1
-"""Stands after the end of a text in the tokens that hosts exchange."""
+"""Value after the end of a text in the tokens that hosts exchange."""
 _NO_WEIGHT = 1e-3
-"""No less than the weight of a term of which a file has nothing: every batch has a little (`TaskObjective.weights`)."""
+"""Lower bound for the weight of a term that does not occur in a file: every batch has a little weight
+(`TaskObjective.weights`).
+"""
 
 
 def check_whole_file(batches: int) -> None:
-    """Raises UserError where an evaluation is to take so many batches only; 0 takes all of them."""
+    """Raise UserError if an evaluation is limited to this number of batches; 0 takes all batches."""
     if batches:
         raise UserError(
             f"Expected --training.evaluation_batches 0, found {batches}; leave it out, since a task's metrics are of "
@@ -36,15 +38,15 @@ def check_whole_file(batches: int) -> None:
 class Forward:
     """One pass of a model over the validation file of a source.
 
-    run: whose objective says what is computed. tokenizer: a plmjax.data.tokenizers.Tokenizer, for an objective whose
-    predictions are text.
+    run: the experiment, whose objective defines the computation. tokenizer: a plmjax.data.tokenizers.Tokenizer, for an
+    objective whose predictions are text.
     """
 
     def __init__(self, run: Experiment, tokenizer: Any) -> None:
         self._run, self._objective, self._tokenizer = run, run.objective, tokenizer
 
     def __call__(self, program: Program, given: LossInputs, source: TaskSource) -> tuple[dict[str, float], Outputs]:
-        """(mean losses by name, what predictions are made from of every sequence in order)."""
+        """Return (mean losses by name, inputs of the predictions of every sequence in order)."""
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         totals, losses = Totals(), losses_of(self._objective, program)
@@ -55,13 +57,13 @@ class Forward:
         if self._objective.generates:
             outputs = self._written(given.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
-        means.setdefault("loss", next(iter(means.values()), 0.0))  # of several tasks the first that the file is of
+        means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
         return means, outputs
 
     def _sort(
         self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, starts: np.ndarray, offsets: np.ndarray
     ) -> None:
-        """Puts a batch's outputs to the sequences that they belong to."""
+        """Store a batch's outputs under the sequences to which they belong."""
         most, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
         examples, starts = examples.reshape(-1, most), starts.reshape(-1, most)
         collected = collected.astype(np.float32).reshape(len(examples), -1, *numbers)
@@ -72,7 +74,7 @@ class Forward:
             outputs[sequence] = mine
 
     def _written(self, params: Any, encoded: Encoded) -> list[str]:
-        """The text that the model writes after the prompt of every sequence; of several hosts each writes a share."""
+        """Generate the text after the prompt of every sequence. With several hosts each generates a share."""
         run, vocabulary = self._run, self._tokenizer.vocabulary
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
         execution = programs.execution(run, jax.default_backend())
@@ -92,7 +94,7 @@ class Forward:
 class TaskEvaluation:
     """The evaluation of a run on a task (`plmjax.training.loop.Evaluation`): one pass over its validation file.
 
-    predictions: name of a file -> its contents, of the last evaluation.
+    predictions: name of a file -> its contents, from the last evaluation.
     """
 
     def __init__(self, run: Experiment, examples: Examples, source: TaskSource, tokenizer: Any) -> None:
@@ -101,17 +103,17 @@ class TaskEvaluation:
         self.predictions: dict[str, str] = {}
 
     def signatures(self) -> dict[str, str]:
-        """The definitions of metrics that others compute differently, as "eval/NAME_signature"."""
+        """Return the definitions of metrics that others compute differently, as "eval/NAME_signature"."""
         return {f"eval/{name}": signature for name, signature in self._objective.signatures(self._task).items()}
 
     def names(self, program: Program) -> list[str]:
-        """The metrics of an evaluation."""
+        """Return the names of the metrics of an evaluation."""
         losses = losses_of(self._objective, program)
         joint = ["joint_loss"] if len(losses) > 1 else []
         return list(dict.fromkeys([*losses, *joint, *self._objective.reported(self._task)]))
 
     def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
-        """The metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
+        """Return the metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
         check_whole_file(limit)
         means, outputs = self._forward(program, given, self._source)
         encoded = self._source.validation_rows.encoded
@@ -122,6 +124,6 @@ class TaskEvaluation:
 
 
 def losses_of(objective: TaskObjective, program: Program) -> list[str]:
-    """Names of the losses among the sums of an evaluation: "loss", and of several terms each as TERM_loss."""
+    """Return the names of the losses of an evaluation: "loss", and each of several terms as TERM_loss."""
     terms = jax.eval_shape(objective.weights, program.evaluation_batch)
     return ["loss", *(f"{term}_loss" for term in terms if len(terms) > 1)]

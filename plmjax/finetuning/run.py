@@ -1,6 +1,6 @@
 """Fine-tuning: a pretrained encoder with a new head, trained on a task by the same loop as pretraining.
 
-The result is a run directory like any other, with the predictions for the validation file and their metrics.
+The result is an ordinary run directory, with the predictions for the validation file and their metrics.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from plmjax.training.optimizers.schedules import WarmedUp
 log = logging.getLogger(__name__)
 
 OF_TOKENIZERS = {"--input": "--data.train", "--vocab_size": "--tokenizer.vocab_size"}
-"""Options of plmjax tokenizer train -> their names here."""
+"""Options of plmjax tokenizer train -> their names in this command."""
 ENCODER = "encoder"
 """Name of the encoder of any system in --optimizer.frozen."""
 
@@ -42,8 +42,11 @@ ENCODER = "encoder"
 class _Prepared:
     """A run on a task, ready to train.
 
-    run: with the labels of its train file and the steps that follow from it. origin: with rows for the special tokens
-        that the tokenizer was given. unknown: tokens of the validation file that the tokenizer does not know.
+    run: the experiment, with the labels of its train file and the numbers of steps that follow from it. origin: with
+    rows
+        for the special tokens that were added to the tokenizer. unknown: tokens of the validation file that the
+        tokenizer
+        does not know.
     """
 
     run: Experiment
@@ -58,16 +61,18 @@ class _Prepared:
 def finetune(
     run: Experiment, checkpoint: str | Path, workdir: str | Path, like: str | Path | None = None
 ) -> dict[str, float]:
-    """Fine-tunes a checkpoint on the task `run.data`, or resumes the run of WORKDIR.
+    """Fine-tune a checkpoint on the task `run.data`, or resume the run of WORKDIR.
 
     checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
-        which draws every parameter from the seed; or a file of word vectors, with which the table of the experiment's
-        own model begins.
-    like: with "random", a checkpoint whose model config and tokenizer are taken; without it the experiment's own are.
+    which
+        initializes every parameter from the seed; or a file of word vectors, with which the embedding table of the
+        experiment's own model is initialized.
+    like: with "random", a checkpoint whose model config and tokenizer are taken; without it, the experiment's own are
+    taken.
 
     Returns:
-        the evaluation of the checkpoint that WORKDIR stands for, the last one or the best: "eval/loss", the task's
-        metrics, "eval/f1", ..., and "eval/unknown_tokens", which WORKDIR/evaluation.json keeps beside the predictions.
+        the evaluation of the checkpoint that represents WORKDIR, the last one or the best: "eval/loss", the task's
+        metrics, "eval/f1", ..., and "eval/unknown_tokens". WORKDIR/evaluation.json holds it beside the predictions.
 
     Raises:
         UserError: the experiment, the checkpoint or a file of the task is wrong.
@@ -91,7 +96,7 @@ def finetune(
 
 
 def with_model(run: Experiment, origin: Origin) -> Experiment:
-    """The experiment with the origin's model, the dropout that it asks for, and the origin's settings of generation.
+    """Return the experiment with the origin's model, its own dropout and the origin's settings of generation.
 
     Raises:
         UserError: neither has a model, or their models differ.
@@ -105,12 +110,12 @@ def with_model(run: Experiment, origin: Origin) -> Experiment:
             f"import."
         )
     dropout, objective = run.finetuning.dropout, run.objective.starting_from(run.generation)
-    model = run.model if dropout is None else run.model.with_dropout(dropout)  # which names and checks the rates
+    model = run.model if dropout is None else run.model.with_dropout(dropout)  # This names and checks the rates.
     return dataclasses.replace(run, model=model, objective=objective)
 
 
 def prepare(run: Experiment, origin: Origin, workdir: Path) -> _Prepared:
-    """Reads the files of the task and turns them into batches; settles the length of the run.
+    """Read the files of the task, build its rows, and determine the length of the run.
 
     Raises:
         UserError: a file or the tokenizer is wrong.
@@ -132,16 +137,16 @@ def prepare(run: Experiment, origin: Origin, workdir: Path) -> _Prepared:
 
 
 def task_source(run: Experiment, train: Examples, validation: Examples, tokenizer: Any) -> TaskSource:
-    """The examples of the task as rows: the groups to train on, those to evaluate on, and unlabelled ones."""
+    """Return the examples of the task as rows: the groups to train on, the validation rows, and unlabelled rows."""
     groups = [rows(run, group, tokenizer, run.data.mixing(group)) for group in run.data.task_groups(train)]
     unlabelled, evaluated = _unlabelled_rows(run, tokenizer), rows(run, validation, tokenizer)
     return TaskSource(groups, evaluated, tokenizer.vocabulary, run.training.seed, unlabelled)
 
 
 def record(ready: _Prepared, origin: Origin, workdir: Path) -> None:
-    """Writes the experiment, its origin and the tokenizer to WORKDIR, or compares them with those that are there.
+    """Write the experiment, its origin and the tokenizer to WORKDIR, or compare them with the files there.
 
-    origin: as --from has it, without rows for further tokens.
+    origin: the origin that --from names, without rows for further tokens.
 
     Raises:
         UserError: the run in WORKDIR is another one.
@@ -156,9 +161,9 @@ def record(ready: _Prepared, origin: Origin, workdir: Path) -> None:
 
 
 def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: Path) -> dict[str, float]:
-    """The metrics of the checkpoint that WORKDIR stands for, the last one or the best."""
+    """Return the metrics of the checkpoint that represents WORKDIR, the last one or the best."""
     preferred = checkpoints.find(workdir)
-    # The loop has evaluated the last step, unless an earlier command had done it already.
+    # The loop has evaluated the last step, unless an earlier command had done so already.
     if int(preferred.name) == int(result.state.step) and evaluation.predictions:
         return result.metrics
     given = checkpoints.load_given(preferred, result.program.state)
@@ -166,14 +171,14 @@ def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: 
 
 
 def _warn_of_shared_files(task: Task) -> None:
-    """Warns of files that are both trained on and evaluated on."""
+    """Warn of files that are used for both training and evaluation."""
     if hosts.is_primary():
         for file in task.trained_and_evaluated():
             log.warning("The metrics will be of examples that are trained on: %s is --data.validation too.", file)
 
 
 def _unknown_tokens(source: TaskSource, tokenizer: Any, path: str) -> UnknownTokens:
-    """The unknown tokens of the validation file `path`, with a warning where they are many."""
+    """Return the unknown tokens of the validation file `path`, and warn if they are many."""
     unknown = UnknownTokens(tokenizer.vocabulary)
     source.validation_rows.encoded.count(unknown)
     if unknown.share > MAX_UNKNOWN and hosts.is_primary():
@@ -182,17 +187,17 @@ def _unknown_tokens(source: TaskSource, tokenizer: Any, path: str) -> UnknownTok
 
 
 def in_head(parameter: str) -> bool:
-    """Whether a parameter belongs to the task's own head, which every fine-tuning initializes."""
+    """Return whether a parameter belongs to the task's own head, which every fine-tuning initializes."""
     return parameter.split("/")[0] in TASK_PARTS
 
 
 def rows(run: Experiment, examples: Examples, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
-    """Examples, packed into rows as the run asks; mixing: how epochs of training draw from them."""
+    """Pack examples into rows as the run defines. mixing: sampling of the examples in the epochs of training."""
     return _packed(run, run.objective.encode(examples, tokenizer, run.model, run.data), tokenizer, mixing)
 
 
 def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
-    """The rows of the examples that a task has without labels."""
+    """Return the rows of a task's unlabelled examples."""
     examples = run.data.unlabelled_examples()
     if examples is None:
         return None
@@ -205,7 +210,7 @@ def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | 
 
 
 def check_settings(run: Experiment) -> None:
-    """Raises UserError where data, objective and length of an experiment are not those of a fine-tuning."""
+    """Raise UserError if data, objective and length of an experiment are not those of a fine-tuning."""
     task, objective = run.data, run.objective
     if not isinstance(task, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
@@ -234,7 +239,7 @@ def check_settings(run: Experiment) -> None:
 
 
 def check_model(run: Experiment) -> None:
-    """Raises UserError where the model cannot be trained on the task."""
+    """Raise UserError if the model cannot be trained on the task."""
     run.model.system.require(run.objective.purpose)
     programs.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
@@ -242,7 +247,7 @@ def check_model(run: Experiment) -> None:
 
 
 def _check_frozen_table(run: Experiment, origin: Origin) -> None:
-    """Raises UserError where token embeddings are frozen as they were drawn, below layers that are trained."""
+    """Raise UserError if randomly initialized token embeddings are frozen below layers that are trained."""
     if origin.recorded is not None:
         return
     table, encoder = run.model.system.token_table, run.model.system.name
@@ -255,7 +260,7 @@ def _check_frozen_table(run: Experiment, origin: Origin) -> None:
 
 
 def check_length(run: Experiment) -> None:
-    """Raises UserError where a length is given twice, in epochs and in steps, or not at all."""
+    """Raise UserError if a length is given twice, in epochs and in steps, or not at all."""
     finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
     if bool(finetuning.epochs > 0) == bool(training.steps > 0):
         raise UserError(
@@ -285,7 +290,7 @@ def check_length(run: Experiment) -> None:
 
 
 def _tokenizer(run: Experiment, origin: Origin, workdir: Path, train: Examples) -> Any:
-    """The checkpoint's tokenizer; without one the experiment's, the run's own, or one trained on the train file."""
+    """Return the checkpoint's tokenizer, else the experiment's, the run's own, or one trained on the train file."""
     from plmjax.data import tokenizers
 
     if (tokenizer := origin.tokenizer(run)) is not None:
@@ -295,7 +300,7 @@ def _tokenizer(run: Experiment, origin: Origin, workdir: Path, train: Examples) 
     if storage.finished_steps(workdir / "checkpoints"):
         return tokenizers.load(workdir / "tokenizer")
     settings, texts = run.tokenizer, run.data.texts(train)
-    # The run saves it when everything else has been checked.
+    # The run saves it after all other checks.
     with tempfile.TemporaryDirectory() as folder, options_named(OF_TOKENIZERS):
         return tokenizers.train(settings.kind, settings.vocab_size, texts, folder, lowercase=settings.lowercase)
 
@@ -307,10 +312,10 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:
-    """The experiment with the steps, the warm-up, the evaluations and the unfreezing that follow from epochs of so many
-    rows.
+    """Return the experiment with the step numbers that follow from epochs of this number of rows.
 
-    "encoder" in `optimizer.frozen` becomes the encoder's own name.
+    These are the numbers of steps, of the warm-up, of the evaluations and of the unfreezing. "encoder" in
+    `optimizer.frozen` becomes the encoder's own name.
     """
     finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
     epoch = rows / training.batch_size

@@ -1,4 +1,4 @@
-"""Several runs of one task that differ in their seed alone, with the mean and deviation of their metrics."""
+"""Several runs of one task that differ only in their seed, with the mean and deviation of their metrics."""
 
 import dataclasses
 import statistics
@@ -20,12 +20,12 @@ Results = dict[int, dict[str, float]]
 def finetune_seeds(
     run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int], like: Path | None = None
 ) -> Results:
-    """Fine-tunes once per seed, in WORKDIR/seed_N; writes WORKDIR/seeds.json with every result, mean and deviation.
+    """Fine-tune once per seed, in WORKDIR/seed_N; write WORKDIR/seeds.json with every result, mean and deviation.
 
-    The seed determines the head's first values, the order of the examples and dropout. A stopped run can be resumed.
+    The seed determines the head's initial values, the order of the examples and dropout. A stopped run can be resumed.
 
     Raises:
-        UserError: a seed is given twice, or what `finetune` refuses.
+        UserError: a seed is given twice, or `finetune` raises it.
     """
     if len(set(seeds)) < len(seeds):
         raise UserError(f"Expected --seeds that differ, found {' '.join(map(str, seeds))}; leave one out.")
@@ -45,13 +45,13 @@ def finetune_seeds(
 
 
 def summary(results: Mapping[int, Mapping[str, float]], metric: str) -> tuple[float, float]:
-    """Mean and sample standard deviation of a metric over the seeds; the deviation of one seed is 0."""
+    """Return mean and sample standard deviation of a metric over the seeds; the deviation of one seed is 0."""
     values = [metrics[metric] for metrics in results.values()]
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def table(results: Results) -> str:
-    """A line a metric: its value for every seed, then mean and deviation."""
+    """Return one line per metric: its value for every seed, then mean and deviation."""
     names = list(next(iter(results.values())))
     width = max(map(len, names))
     lines = [f"{'metric':<{width}}" + "".join(f"  seed {seed:<6}" for seed in results) + "  mean ± deviation"]

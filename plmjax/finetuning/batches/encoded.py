@@ -1,4 +1,4 @@
-"""The sequences of a file as arrays of token ids, which batches are cut from."""
+"""The sequences of a file as arrays of token ids, from which batches are built."""
 
 import dataclasses
 import itertools
@@ -12,15 +12,21 @@ from plmjax.data.unknown_tokens import UnknownTokens
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """The sequences of tokens of a file, one after the other, with their labels.
+    """The token sequences of a file, one after the other, with their labels.
 
-    tokens, token_types: int32 [N]; types are None where the template has none. offsets: int64 [S + 1], where each
-    sequence begins. summaries: int32 [S], the place within a sequence that stands for it.
-    sequence_fields: field of a batch -> [S ...], numbers of a sequence. token_fields: field -> [N ...], of each token.
-    decoder: what the decoder of an encoder-decoder is given, one sequence for each of these; None: there is none. In a
-        batch its tokens, their segments and positions have `decoder_` before their names, its token fields have not.
-    choices: how many neighbouring sequences are one example, the choices of a question or both orders of a pair;
-        batches are [R choices T] where there are several.
+    tokens, token_types: int32 [N]; token_types is None where the template has no types. offsets: int64 [S + 1], the
+    first
+    token of each sequence. summaries: int32 [S], the position within a sequence whose hidden state represents it.
+    sequence_fields: field of a batch -> [S ...], the values of each sequence. token_fields: field -> [N ...], the
+    values
+        of each token.
+    decoder: the input of the decoder of an encoder-decoder, one sequence for each of these, or None without a decoder.
+    In
+        a batch, the names of its tokens, segments and positions start with `decoder_`; the names of its token fields do
+        not.
+    choices: number of neighbouring sequences that form one example, such as the choices of a question or both orders of
+    a
+        pair. Batches are [R choices T] if it is above 1.
     """
 
     tokens: np.ndarray
@@ -33,23 +39,23 @@ class Encoded:
     choices: int = 1
 
     def __len__(self) -> int:
-        """Sequences."""
+        """Return the number of sequences."""
         return len(self.offsets) - 1
 
     def prompts(self) -> list[list[int]]:
-        """The tokens of each sequence up to its summary, that one included: what a text is written after."""
+        """Return the tokens of each sequence up to and including its summary: the prompt of a generated text."""
         begins = self.offsets[:-1]
         ends = begins + self.summaries + 1
         return [self.tokens[begin:end].tolist() for begin, end in zip(begins, ends, strict=True)]
 
     def count(self, unknown: UnknownTokens) -> None:
-        """Counts the tokens, those of the decoder included."""
+        """Count the tokens, including those of the decoder."""
         unknown.add(self.tokens)
         if self.decoder is not None:
             self.decoder.count(unknown)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Every array that its batches are made from."""
+        """Iterate over all arrays from which its batches are built."""
         yield self.tokens
         yield from () if self.token_types is None else (self.token_types,)
         yield from (self.offsets, *self.sequence_fields.values(), *self.token_fields.values())
@@ -57,7 +63,7 @@ class Encoded:
 
 
 def row_arrays(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
-    """tokens, token_types, offsets and summaries of an `Encoded` with these rows."""
+    """Return tokens, token_types, offsets and summaries of an `Encoded` with these rows."""
     lengths = [len(row.tokens) for row in rows]
 
     def one_array(numbers: Iterable[list[int]]) -> np.ndarray:
@@ -73,7 +79,7 @@ def row_arrays(rows: Sequence[TokenRow]) -> dict[str, np.ndarray]:
 
 
 def concatenated(parts: Sequence[Encoded]) -> Encoded:
-    """The sequences of several files with the same fields, one after the other."""
+    """Concatenate the sequences of several files with the same fields."""
     ends = np.cumsum([part.offsets[-1] for part in parts])
     offsets = [part.offsets[1:] + end - part.offsets[-1] for part, end in zip(parts, ends, strict=True)]
     return dataclasses.replace(

@@ -1,8 +1,8 @@
-"""Drawing the group of examples that a batch is made of.
+"""Sampling of the group of examples for each batch.
 
-Each batch draws its group by itself, in proportion to the root of the group's size, as cross-view training draws a task
-(Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py): small tasks come more often than their
-share of the examples.
+Each batch samples its group independently, with a probability proportional to the root of the group's size, as
+cross-view training samples a task (Clark et al. 2018; tensorflow/models research/cvt_text training/trainer.py). Small
+tasks are sampled more often than their share of the examples.
 """
 
 import numpy as np
@@ -11,15 +11,15 @@ from plmjax.data import order
 from plmjax.finetuning.batches import mixing
 
 TEMPERATURE = 2.0
-"""T of the rates of groups, which are in proportion to the roots of their sizes."""
+"""T of the rates of groups. The rates are proportional to the roots of the sizes."""
 _BLOCK = 4096
-"""Batches that are drawn together."""
+"""Number of batches that are sampled together."""
 
 
 class GroupSampler:
-    """The group of every batch, a function of its number and the key alone.
+    """The group of every batch, a function of its number and the key only.
 
-    sizes: examples of every group. key: `plmjax.data.order`'s.
+    sizes: number of examples of every group. key: a key of `plmjax.data.order`.
     """
 
     def __init__(self, sizes: tuple[int, ...], key: np.ndarray) -> None:
@@ -29,7 +29,7 @@ class GroupSampler:
         self._before = [np.zeros(self._groups, np.int64)]
 
     def __call__(self, number: int) -> tuple[int, int]:
-        """(the group of a batch, how many batches before it are of the same group)."""
+        """Return (group of a batch, number of earlier batches of the same group)."""
         block, within = divmod(number, _BLOCK)
         while len(self._blocks) <= block:
             numbers = len(self._blocks) * _BLOCK + np.arange(_BLOCK)

@@ -1,8 +1,8 @@
 """The examples of a task as batches of packed rows for the training loop.
 
-Short examples share a row, and each attends only to itself: there is little padding, and all batches have one shape.
-Every epoch packs the examples in another random order. All epochs have the same number of rows, so that the position of
-a step in its epoch is found by division.
+Short examples share a row, and each example attends only to itself. So there is little padding, and all batches have
+one shape. Every epoch packs the examples in another random order. All epochs have the same number of rows, so the
+position of a step in its epoch is found by division.
 """
 
 import functools
@@ -25,10 +25,11 @@ Batch = dict[str, np.ndarray]
 
 
 class ExampleRows:
-    """The examples of one file, several to a row of `length` tokens and, where a decoder has rows of its own, of
-    `decoder_length` tokens beside it.
+    """The examples of one file, packed into rows of `length` tokens.
 
-    mixing: how an epoch draws from the examples; None takes each once.
+    Where a decoder has rows of its own, these have `decoder_length` tokens.
+
+    mixing: sampling of the examples of an epoch; with None an epoch has every example once.
     """
 
     def __init__(
@@ -42,34 +43,36 @@ class ExampleRows:
     ) -> None:
         self.encoded = encoded
         self._length, self._most, self._pad, self._decoder_length = length, most, pad, decoder_length
-        # Sequences that are choices of one example stand side by side: the longest of them counts.
+        # The choices of one example are stored side by side, so the longest of them counts.
         self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
         if encoded.decoder is not None:
-            # Both sides must fit: what counts is the larger share of its row, rounded up to whole tokens.
+            # Both sides must fit: the larger share of its row counts, rounded up to whole tokens.
             share = -(-_lengths(encoded.decoder) * length // decoder_length)
             self._example_lengths = np.maximum(self._example_lengths, share)
         self.in_order = packing.packed(self._example_lengths, length, most)
         self._mixing = mixing
         self.per_epoch = len(self.in_order)
-        if mixing is not None:  # epochs differ in their lengths: a draw that depends on no seed tells
+        if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
             drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
             self.per_epoch = len(packing.packed(drawn, length, most))
 
     def __len__(self) -> int:
-        """Rows that hold every example once."""
+        """Return the number of rows that hold every example once."""
         return len(self.in_order)
 
     @property
     def examples(self) -> int:
-        """Examples of the file."""
+        """Return the number of examples of the file."""
         return len(self._example_lengths)
 
     def shuffled(self, epoch: int, key: np.ndarray) -> np.ndarray:
-        """The rows of an epoch, [per_epoch most]: its examples shuffled, then packed, then the rows shuffled.
+        """Return the rows of an epoch, [per_epoch most].
 
-        If its draws fill more rows than `per_epoch`, the last are left out; if fewer, the first come twice.
+        The examples are shuffled, then packed, then the rows are shuffled. If the samples of an epoch fill more rows
+        than
+        `per_epoch`, the last rows are left out; if they fill fewer, the first rows occur twice.
 
-        key: of the orders of all epochs.
+        key: key of the orders of all epochs.
         """
         examples = np.arange(self.examples) if self._mixing is None else self._mixing.drawn(epoch, key)
         key = order.fold(key, epoch)
@@ -80,7 +83,7 @@ class ExampleRows:
         return np.resize(table, (self.per_epoch, self._most))
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Field -> shape and dtype of a batch of so many rows."""
+        """Return a dict from field to shape and dtype of a batch of this number of rows."""
         empty = self.batch(np.full((1, self._most), -1), np.array([-1]))
         return {
             name: jax.ShapeDtypeStruct((rows, *array.shape[1:]), jnp.dtype(array.dtype))
@@ -88,7 +91,7 @@ class ExampleRows:
         }
 
     def batch(self, table: np.ndarray, row_ids: np.ndarray) -> Batch:
-        """The rows of `table` [R most] as arrays."""
+        """Return the rows of `table` [R most] as arrays."""
         encoded, choices = self.encoded, self.encoded.choices
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
         sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
@@ -109,7 +112,7 @@ class ExampleRows:
         return fields | {"row_ids": row_ids.astype(np.int32)}
 
     def _of_tokens(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
-        """(where each of `sequences` [B K] begins in its row, [B K]; the fields of the tokens, [B length])."""
+        """Return (start of each of `sequences` [B K] in its row, [B K]; token fields, [B length])."""
         lengths = np.where(sequences >= 0, _lengths(encoded)[sequences], 0)
         begins, segment_ids, positions = packing.place(lengths, length)
         row, slot = np.nonzero(lengths)
@@ -128,16 +131,17 @@ class ExampleRows:
 
 
 def _lengths(encoded: Encoded) -> np.ndarray:
-    """Tokens of every sequence."""
+    """Return the number of tokens of every sequence."""
     return np.diff(encoded.offsets)
 
 
 class TaskSource:
-    """The examples of a task as the training loop reads them (`plmjax.training.feed.BatchSource`).
+    """Reads the examples of a task for the training loop (`plmjax.training.feed.BatchSource`).
 
-    Training goes through epochs of the train rows, each in another order that follows from the seed. Of several groups
-    of them every step takes one (plmjax/finetuning/batches/group_sampler.py), and each goes through epochs of its own.
-    With unlabelled rows, every second step takes these.
+    Training runs through epochs of the train rows, each in another order that follows from the seed. With several
+    groups,
+    every step takes one group (plmjax/finetuning/batches/group_sampler.py), and each group has epochs of its own. With
+    unlabelled rows, every second step takes unlabelled rows.
     """
 
     unigram_counts = None
@@ -167,15 +171,15 @@ class TaskSource:
 
     @property
     def per_epoch(self) -> int:
-        """Rows of the steps in which the train examples come once."""
+        """Return the number of rows of the steps that read the train examples once."""
         return (1 + (self._unlabelled is not None)) * sum(rows.per_epoch for rows in self._train)
 
     def batch(self, phase: Any) -> dict[str, jax.ShapeDtypeStruct]:
-        """Field -> shape and dtype of the phase's global batch."""
+        """Return a dict from field to shape and dtype of the phase's global batch."""
         return self.validation_rows.shapes(phase.batch_size)
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Iterator[Batch]:
-        """The batches start, start + 1, ... of the phase, or of each just the rows `places`."""
+        """Return the phase's batches start, start + 1, ..., or only the rows `places` of each."""
         places = np.arange(phase.batch_size) if places is None else places
         for step in itertools.count(phase.first_step + start):
             group, number = self._group(step)
@@ -185,14 +189,17 @@ class TaskSource:
             yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
 
     def _group(self, step: int) -> tuple[int, int]:
-        """(number of the group that a step takes, number of the earlier steps that took it)."""
+        """Return (number of the group that a step takes, number of earlier steps that took this group)."""
         if self._unlabelled is None:
             return self._labelled_group(step)
         number, second = divmod(step, 2)
         return (len(self._train), number) if second else self._labelled_group(number)
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Iterator[Batch]:
-        """The validation file's batches in order, or of each just the rows `places`; the last is filled up."""
+        """Return the batches of the validation file in order, or only the rows `places` of each.
+
+        The last batch is filled up.
+        """
         places = np.arange(phase.batch_size) if places is None else places
         table = self.validation_rows.in_order
         empty = np.full((1, table.shape[1]), -1)

@@ -1,24 +1,26 @@
-"""Cross-view training: tasks that one encoder learns at once, with sentences of their own and sentences without labels
-(Clark et al., EMNLP 2018, arXiv 1809.08370, sections 2 and 3; tensorflow/models research/cvt_text).
+"""Cross-view training: one encoder learns several tasks together, from labelled and unlabelled sentences.
 
-Steps take a batch with labels and one without in turn. That with labels is of one task, drawn in proportion to the root
-of the task's number of sentences; its primary module learns the labels:
+Clark et al., EMNLP 2018, arXiv 1809.08370, sections 2 and 3; tensorflow/models research/cvt_text. Every task has
+labelled sentences of its own.
+
+Steps alternate between a labelled and an unlabelled batch. A labelled batch belongs to one task, which is sampled in
+proportion to the root of the task's number of sentences. The task's primary module learns the labels:
 
     L = - sum over classes of q log p,   q the right class, smoothed in tagging
 
-On that without, every task's auxiliary modules v learn what its primary module says:
+On an unlabelled batch, every task's auxiliary modules v learn the predictions of its primary module:
 
     L = - sum over tasks, over v and over classes of p log p_v
 
-p is computed without dropout and is a constant there. In translation it is a text (cross_view_translation.py).
+p is computed without dropout and is a constant there. In translation it is a text (translation.py).
 
 Fields of a batch, besides those of plmjax/finetuning/tasks/task.py: TASK/labels, TASK/label_weights and so on, the
-fields of each task's own objective (tagging.py, parsing.py, cross_view_translation.py); and `view_weights` float32 [R
-T], 1 at the words of sentences without labels. The weights of one task, or these, are above 0 in a batch, and no
-others.
+fields of each task's own objective (tagging.py, parsing.py, translation.py); and `view_weights` float32 [R T], 1 at the
+words of unlabelled sentences. In a batch, either the weights of one task or the view weights are above 0; all others
+are 0.
 
-Deviation: what the modules `future` and `past` lose in a batch is divided by all of its words; in the released code by
-those that have a word before or after them in their row.
+Deviation: the loss of the modules `future` and `past` in a batch is divided by all of its words; in the released code
+by the words that have a word before or after them in their row.
 """
 
 import dataclasses
@@ -60,62 +62,64 @@ NONE = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOnWords(NamedTask):
-    """Base of the kinds of tasks."""
+    """Base class of the kinds of tasks."""
 
     kind: ClassVar[type[FileTask]]
-    """The task by itself."""
+    """The class of the task as a single task."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingTask(TagColumns, TaskOnWords):
-    """A label of every word."""
+    """A task with a label for every word."""
 
     kind: ClassVar[type[FileTask]] = Tagging
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParsingTask(TreeColumns, TaskOnWords):
-    """The head of every word and their relation."""
+    """A task with the head of every word and their relation."""
 
     kind: ClassVar[type[FileTask]] = Parsing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationTask(PairColumns, TaskOnWords):
-    """Sentences and their translations, such as train.en and train.de."""
+    """A task with sentences and their translations, such as train.en and train.de."""
 
     kind: ClassVar[type[FileTask]] = TextPairs
 
 
 @dataclasses.dataclass(frozen=True)
 class TasksWithText(JointTask):
-    """Tasks on words, and a file of sentences without labels that are trained on in turn with them."""
+    """Tasks on words, and a file of unlabelled sentences. Training alternates between them."""
 
     tasks: tuple[TaskOnWords, ...] = ()
-    """The tasks, each with a name of its own."""
+    """The tasks, each with a different name."""
     target_length: int = 0
-    """Words in a row of targets, the marks at their ends included; 0 where no task is a translation."""
+    """Number of words in a row of targets, including the marks at their ends; 0 where no task is a translation."""
     unlabelled: str = ""
-    """File of further sentences: the lines of a .txt file, with words separated by white space, or one such as those
-    of the first task, whose labels are not read. They are held in memory. `none` trains on sentences with labels
-    alone."""
+    """File of unlabelled sentences, which are held in memory; `none` trains on labelled sentences only.
+
+    The sentences are the lines of a .txt file, with words separated by white space, or a file in the format of the first
+    task, whose labels are not read.
+    """
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("data", self, target_length=FROM_0)
         super().__post_init__()
 
     def single_task(self, task: TaskOnWords) -> FileTask:
-        """One of the tasks as a task of its own."""
+        """Return one of the tasks as a single task."""
         return task.kind(**options_of(task, self, task.kind))
 
     def task_groups(self, train: JointExamples) -> list[JointExamples]:
-        """Every task's sentences: a batch is of one task."""
+        """Return the sentences of each task: a batch belongs to one task."""
         pairs = zip(train.tasks, train.parts, strict=True)
         return [joined_examples(part.path, [part], (task,)) for task, part in pairs]
 
     def unlabelled_examples(self) -> JointExamples | None:
-        """The sentences of the file `unlabelled`, as sentences of the first task."""
+        """Return the sentences of the file `unlabelled`, as sentences of the first task."""
         if self.unlabelled == NONE:
             return None
         if not self.unlabelled:
@@ -132,7 +136,10 @@ class TasksWithText(JointTask):
 
 @dataclasses.dataclass(frozen=True)
 class CrossViewLearning(TaskObjective):
-    """Nats of the labels, and of what the primary modules say of sentences without labels to all others."""
+    """Nats of the labels, and nats of all auxiliary modules on unlabelled sentences.
+
+    The targets of an auxiliary module are the predictions of its primary module.
+    """
 
     task_class: ClassVar[type[Task]] = TasksWithText
     per_token: ClassVar[bool] = True
@@ -141,14 +148,14 @@ class CrossViewLearning(TaskObjective):
     tasks: tuple[CrossViewTask, ...] = ()
     """The objective of the modules of each of the data's tasks."""
     label_smoothing: float = 0.1
-    """Share of the probability that goes to all labels of a tagging task alike, in training."""
+    """Fraction of the probability that is spread evenly over all labels of a tagging task, in training."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("objective", self, label_smoothing=SHARE)
 
     def fit_labels(self, train: JointExamples) -> Self:
-        """The objective with the labels of the train files."""
+        """Return the objective with the labels of the train files."""
         own = {task.name: task for task in self.tasks}
         learned = []
         for task, part in zip(train.tasks, train.parts, strict=True):
@@ -162,19 +169,19 @@ class CrossViewLearning(TaskObjective):
         return dataclasses.replace(self, tasks=tuple(learned))
 
     def reported(self, task: TasksWithText) -> tuple[str, ...]:
-        """TASK/METRIC, and mean."""
+        """Return TASK/METRIC of every task, and mean."""
         chosen = [one.name for one in task.chosen]
         return reported({one.name: one.metric_names for one in self.tasks if one.name in chosen})
 
     def module(self, config: CvtConfig, execution: Execution) -> nn.Module:
-        """The encoder and the modules of all tasks."""
+        """Return the encoder and the modules of all tasks."""
         heads = [
             Head(task.name, functools.partial(task.modules, config, execution.dtype), task.views) for task in self.tasks
         ]
         return config.module(Purpose.VIEWS, execution, tuple(heads))
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText) -> Encoded:
-        """The sentences of one task after the other, in the fields of their own; those of other tasks are 0."""
+        """Encode the sentences of one task after the other, in the task's own fields; fields of other tasks are 0."""
         parts = []
         for one, part in zip(examples.tasks, examples.parts, strict=True):
             with task.named_options(one):
@@ -187,20 +194,20 @@ class CrossViewLearning(TaskObjective):
         return next(task for task in self.tasks if task.name == name)
 
     def _fields(self, name: str, encoded: Encoded) -> dict[str, np.ndarray]:
-        """The fields of tokens of one task's sentences."""
+        """Return the token fields of one task's sentences."""
         count = len(encoded.tokens)
         fields = {"characters": encoded.token_fields["characters"], "view_weights": np.zeros(count, np.float32)}
         return fields | self._of_tasks(name, encoded, decodes=False)
 
     def _decoder(self, name: str, encoded: Encoded) -> Encoded | None:
-        """The decoder's rows of one task's sentences, most of them empty; None where no task has a decoder."""
+        """Return the decoder's rows of one task's sentences, most of them empty, or None if no task has a decoder."""
         if not any(task.decodes for task in self.tasks):
             return None
         decoder = encoded_rows([[]] * len(encoded)) if encoded.decoder is None else encoded.decoder
         return dataclasses.replace(decoder, token_fields=self._of_tasks(name, decoder, decodes=True))
 
     def _of_tasks(self, name: str, encoded: Encoded, decodes: bool) -> dict[str, np.ndarray]:
-        """The fields of all tasks with a decoder, or without: 0 but for the task of this name."""
+        """Return the fields of all tasks with a decoder, or of all without one: 0 except for the task of this name."""
         return {
             f"{task.name}/{field}": encoded.token_fields[field]
             if task.name == name
@@ -213,7 +220,7 @@ class CrossViewLearning(TaskObjective):
     def encode_unlabelled(
         self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: TasksWithText
     ) -> Encoded:
-        """The fields of all tasks are 0, `view_weights` is 1."""
+        """Encode unlabelled sentences: the fields of all tasks are 0, `view_weights` is 1."""
         encoded = self.encode(examples, tokenizer, model, task)
         fields = {name: np.zeros_like(array) for name, array in encoded.token_fields.items()}
         fields["characters"] = encoded.token_fields["characters"]
@@ -222,12 +229,12 @@ class CrossViewLearning(TaskObjective):
         return dataclasses.replace(encoded, token_fields=fields, decoder=self._decoder("", unread))
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As `TaskObjective`, with the rows that have no labels, and what decoders read."""
+        """Return the inputs of `TaskObjective`, for unlabelled rows too, and the inputs of decoders."""
         names = ("decoder_input_ids", "decoder_segment_ids")
         return _words(batch) | {name: batch[name] for name in names if name in batch}
 
     def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
-        """The losses and metrics of a batch; in training what its kind needs is computed alone."""
+        """Return the losses and metrics of a batch; in training compute only the part for the batch's kind."""
         if not training:
             return self.evaluated(module, given, batch, key)[0]
         modules = functools.partial(self._modules, module, given, jax.random.fold_in(key, 2))
@@ -261,8 +268,10 @@ class CrossViewLearning(TaskObjective):
     def evaluated(
         self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, jax.Array]:
-        """Nats of the labels of each task and TASK/METRIC by its primary module; and what every task's predictions are
-        made from, side by side."""
+        """Return the loss sums, and the inputs of every task's predictions, concatenated.
+
+        The sums are the nats of the labels of each task and TASK/METRIC of its primary module.
+        """
         states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
         losses, metrics, predicted = {}, {}, []
         for task in self.tasks:
@@ -274,38 +283,39 @@ class CrossViewLearning(TaskObjective):
         return LossSums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Task -> number of its labels and of words without labels; never 0."""
+        """Return a dict from task to the number of its labels and of unlabelled words; never 0."""
         others = jnp.sum(batch["view_weights"])
         labels = {task.name: jnp.sum(task.label_weights(_own(batch, task))) for task in self.tasks}
         return {name: jnp.maximum(count + others, 1e-9) for name, count in labels.items()}
 
     def signatures(self, task: TasksWithText) -> dict[str, str]:
-        """The signatures of every task's own objective, as TASK/METRIC_signature."""
+        """Return the signatures of every task's own objective, as TASK/METRIC_signature."""
         chosen = [one.name for one in task.chosen]
         return qualified({one.name: one.signatures(task) for one in self.tasks if one.name in chosen})
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """predictions.TASK.tsv or .conllu of every task, as its own objective writes them."""
+        """Return predictions.TASK.tsv or .conllu of every task, in the format of its own objective."""
         parts = self._parts(examples, encoded, outputs)
         answers = {task: task.answer(*its) for task, *its in parts}
         compared = [task.judged(scores) for task, (scores, _) in answers.items()]
         return joint_answer({task.name: answer for task, answer in answers.items()}, compared)
 
     def records(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """The records of each task's own objective."""
+        """Return the records of each task's own objective."""
         return [record for task, *its in self._parts(examples, encoded, outputs) for record in task.records(*its)]
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """The format of the one task that is predicted: CoNLL-U of a parser, CoNLL's of a tagger, lines of text."""
+        """Yield the format of the one predicted task: CoNLL-U of a parser, CoNLL of a tagger, lines of text."""
         for record in records:
             kind = DependencyParsing if "heads" in record else TokenTagging if "words" in record else Translation
             yield from kind().official([record])
 
     def head_flops(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """Model FLOPs of the mean of a step with labels and one without; every task has as many steps as any other.
+        """Return the mean model FLOPs of a labelled and an unlabelled step; every task has the same number of steps.
 
-        6 for every multiplication of the modules that learn, and 2 for those of the primary ones and of the encoder
-        that say what they learn.
+        It counts 6 for every multiplication of the modules that learn, and 2 for every multiplication of the encoder
+        and the
+        primary modules that compute their targets.
         """
         counts = np.array([task.multiplications(config, batch) for task in self.tasks])
         labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 2].sum()
@@ -316,7 +326,7 @@ class CrossViewLearning(TaskObjective):
         return TaskModules(module, given.variables, task.name, key)
 
     def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> LossSums:
-        """The sums of a batch, with 0 for those of other kinds."""
+        """Return the sums of a batch, with 0 for those of other kinds."""
         zero = jnp.zeros(())
         names = [f"{task.name}/{one}" for task in self.tasks for one in (*task.counted, "view_nats")]
         return LossSums(
@@ -325,7 +335,7 @@ class CrossViewLearning(TaskObjective):
         )
 
     def _parts(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Iterator[tuple]:
-        """(task, its examples, these in its own fields, what its own predictions are made from) of every task."""
+        """Yield (task, its examples, these in its own fields, inputs of its own predictions) of every task."""
         sizes = np.cumsum([0, *(task.prediction_size for task in self.tasks)]).tolist()
         columns = {task.name: slice(*sizes[place : place + 2]) for place, task in enumerate(self.tasks)}
         first = 0
@@ -339,16 +349,16 @@ class CrossViewLearning(TaskObjective):
 
 
 def _own(batch: Batch, task: CrossViewTask) -> Batch:
-    """A batch in the fields of one task's own objective."""
+    """Return a batch in the fields of one task's own objective."""
     return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
 
 
 def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
+    """Return TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
     return qualified({task.name: task.counts(said, own)})
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:
-    """The inputs of the encoder."""
+    """Return the inputs of the encoder."""
     names = ("input_ids", "characters", "segment_ids", "positions")
     return {name: batch[name] for name in names} | {"unlabelled": jnp.any(batch["view_weights"] > 0, axis=1)}

@@ -25,9 +25,9 @@ from plmjax.objectives.objective import Batch, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class TaskModules:
-    """The modules of one task as functions of states.
+    """The modules of one task as functions of hidden states.
 
-    key: of dropout.
+    key: key of dropout.
     """
 
     module: CvtForTasks
@@ -36,7 +36,7 @@ class TaskModules:
     key: jax.Array
 
     def __call__(self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool) -> dict[str, Said]:
-        """The scores of the modules of these names."""
+        """Return the scores of the modules with these names."""
         rngs = {"dropout": self.key} if training else {}
         inputs = self.task, states, batch, names, not training
         return self.module.apply(self.variables, *inputs, rngs=rngs, method="say")
@@ -44,93 +44,95 @@ class TaskModules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewTask(TaskObjective, abc.ABC):
-    """A task of cross-view training, besides what its own objective says of it.
+    """A task of cross-view training, in addition to its own objective.
 
     Batches have the fields of its own objective here.
     """
 
     views: ClassVar[tuple[str, ...]]
-    """Its auxiliary modules."""
+    """Names of its auxiliary modules."""
     fields: ClassVar[dict[str, type]]
-    """Its fields of a batch and their dtypes: of words, [R T], or of those that a decoder reads, [R U]."""
+    """Its fields of a batch and their dtypes: [R T] for the words, or [R U] for the inputs of a decoder."""
     decodes: ClassVar[bool] = False
-    """Whether its fields are of words that a decoder reads."""
+    """True if its fields belong to the words that a decoder reads."""
     counted: ClassVar[tuple[str, ...]]
-    """The metrics of `counts`, logged while training."""
+    """The metrics of `counts`, logged in training."""
 
     name: str
     """Name of a task of the data."""
 
     @abc.abstractmethod
     def judged(self, metrics: dict[str, float]) -> float:
-        """The number that the mean of all tasks takes from the metrics of this one, from 0 to 1."""
+        """Return the task's part in the mean over all tasks, computed from its metrics, from 0 to 1."""
 
     @property
     @abc.abstractmethod
     def prediction_size(self) -> int:
-        """Numbers of a word in `predicted`."""
+        """Return the size of `predicted` for a word."""
 
     @abc.abstractmethod
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """Its modules."""
+        """Return its modules."""
 
     @abc.abstractmethod
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Multiplications for a batch: for labels, for the views, and for the targets of the views."""
+        """Return the multiplications for a batch: for labels, for the views, and for the targets of the views."""
 
     def label_weights(self, batch: Batch) -> jax.Array:
-        """1 for each of its labels, float32."""
+        """Return 1 for each of its labels, float32."""
         return batch["label_weights"]
 
     @abc.abstractmethod
     def label_nats(self, said: Said, batch: Batch, smoothing: float) -> jax.Array:
-        """The loss of the primary module, summed over the labels: float32 scalar."""
+        """Return the loss of the primary module, summed over the labels: float32 scalar."""
 
     @abc.abstractmethod
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """(loss of the auxiliary modules on sentences without labels, number of words that it is summed over).
+        """Return (loss of the auxiliary modules on unlabelled sentences, number of words that it is summed over).
 
-        read: states without dropout, of which the primary module says what the others learn. states: with it.
+        read: states without dropout; the primary module computes the targets of the others from them. states: states
+        with
+        dropout.
         """
 
     @abc.abstractmethod
     def predicted(self, modules: TaskModules, said: Said, states: States, batch: Batch) -> jax.Array:
-        """The outputs that the task's `records` are made from, [R T n]."""
+        """Return the outputs from which the task's `records` are made, [R T n]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossViewClasses(CrossViewTask):
-    """Base of those where every word is of a class: the views learn the primary module's probabilities."""
+    """Base class of tasks with a class for every word: the views learn the primary module's probabilities."""
 
     smoothed: ClassVar[bool]
-    """Whether its labels are smoothed in training."""
+    """True if its labels are smoothed in training."""
 
     @abc.abstractmethod
     def classes(self, batch: Batch) -> jax.Array:
-        """The right class of every word, int [R T]."""
+        """Return the right class of every word, int [R T]."""
 
     @abc.abstractmethod
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Metric -> whether each word is right, bool [R T]."""
+        """Return metric -> correctness of each word, bool [R T]."""
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        """Which of the words a view says something of, bool [R T]."""
+        """Return a mask of the words that a view predicts, bool [R T]."""
         return words
 
     @abc.abstractmethod
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """In the primary module and in all others; the rows have `length` words."""
+        """Return the multiplications in the primary module and in all others; the rows have `length` words."""
 
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """The primary module teaches as it learns."""
+        """Return the multiplications; the primary module has the same number for targets as for labels."""
         rows, length = batch["input_ids"].shape
         primary, others = (rows * length * count for count in self.multiplications_of_word(config, length))
         return primary, others, primary
 
     def label_nats(self, said: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
-        """Nats of the right classes of words."""
+        """Return the nats of the right classes of words."""
         nats, share = cross_entropy(said, self.classes(batch)), smoothing if self.smoothed else 0.0
         if share:
             nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(said), axis=-1)
@@ -139,7 +141,10 @@ class CrossViewClasses(CrossViewTask):
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """Cross entropy to the primary module's probabilities, summed over the words and the modules that see them."""
+        """Return the cross entropy to the primary module's probabilities, summed over words and modules.
+
+        A module counts at a word only if it predicts the word.
+        """
         taught = jax.lax.stop_gradient(jax.nn.softmax(modules(read, batch, (PRIMARY,), training=False)[PRIMARY]))
         words, total = batch["view_weights"] > 0, jnp.zeros(())
         for view, logits in modules(states, batch, self.views, training=True).items():
@@ -148,7 +153,7 @@ class CrossViewClasses(CrossViewTask):
         return total, jnp.sum(batch["view_weights"])
 
     def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """`hits` of labelled words."""
+        """Return `hits` of labelled words."""
         weights = self.label_weights(batch)
         return {name: (jnp.sum(hit * weights), jnp.sum(weights)) for name, hit in self.hits(outputs, batch).items()}
 
@@ -163,7 +168,7 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
     smoothed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuses what has no meaning here."""
+        """Reject options that have no meaning here."""
         if self.mix or self.mix_penalty:
             raise UserError(
                 f"Expected no learned mix of layers in cross-view training, found mix {self.mix} and mix_penalty "
@@ -171,43 +176,43 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
             )
 
     def judged(self, metrics: dict[str, float]) -> float:
-        """Accuracy; of entities F1."""
+        """Return the accuracy, or F1 for entities."""
         return metrics["f1" if self.entities else "accuracy"]
 
     @property
     def prediction_size(self) -> int:
-        """Labels."""
+        """Return the number of labels."""
         return len(self.labels)
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """A label of every word."""
+        """Return the modules that give a label to every word."""
         return TaggingModules(config, dtype, len(self.labels), name=name)
 
     def classes(self, batch: Batch) -> jax.Array:
-        """The labels."""
+        """Return the labels."""
         return batch["labels"]
 
     def sees(self, view: str, words: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        """`future` needs a word before, `past` one behind."""
+        """Return the mask: `future` needs a word before, `past` a word after."""
         if view not in ("future", "past"):
             return words
         pairs = words[:, 1:] & words[:, :-1] & (segment_ids[:, 1:] == segment_ids[:, :-1])
         return jnp.pad(pairs, ((0, 0), (1, 0) if view == "future" else (0, 1)))
 
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """accuracy."""
+        """Return accuracy."""
         return {"accuracy": jnp.argmax(logits, axis=-1) == batch["labels"]}
 
     def counts(self, outputs: jax.Array, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy."""
+        """Return accuracy."""
         return CrossViewClasses.counts(self, outputs, batch)
 
     def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
-        """The scores of all labels."""
+        """Return the scores of all labels."""
         return said
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Multiplications of both layers."""
+        """Return the multiplications of both layers."""
         size, (first, _) = config.projection_size, config.lstm_outputs
         labels = size * len(self.labels)
         return size * config.width + labels, size * (config.width + 4 * first) + len(self.views) * labels
@@ -224,36 +229,39 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
     prediction_size: ClassVar[int] = 3
 
     def judged(self, metrics: dict[str, float]) -> float:
-        """Labelled attachments."""
+        """Return the labelled attachment score."""
         return metrics["las"]
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """A head and a relation of every word."""
+        """Return the modules that give a head and a relation to every word."""
         return ParsingModules(config, dtype, len(self.relations), name=name)
 
     def classes(self, batch: Batch) -> jax.Array:
-        """head's place in the row, from 1, or 0 for the root, times the relations, plus the relation's number."""
+        """Return the head times the number of relations, plus the relation.
+
+        The head is a position in the row, from 1, or 0 for the root.
+        """
         place = jnp.where(batch["heads"] > 0, _starts(batch) + batch["heads"], 0)
         return place * len(self.relations) + batch["relations"]
 
     def hits(self, logits: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """las, uas."""
+        """Return las and uas."""
         found, right = jnp.argmax(logits, axis=-1), self.classes(batch)
         return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
 
     def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
-        """The number of the head in the sentence, that of the relation, and the probability of both together."""
+        """Return the head's number in the sentence, the relation's number, and the probability of both together."""
         place, relation = jnp.divmod(jnp.argmax(said, axis=-1), len(self.relations))
         head = jnp.where(place > 0, place - _starts(batch), 0)
         return jnp.stack([head, relation, jnp.max(jax.nn.softmax(said), axis=-1)], axis=-1)
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
-        """Multiplications of hidden layers, of words with relations, and of words with words."""
+        """Return the multiplications of hidden layers, of words with relations, and of words with words."""
         size, small, (first, _) = config.projection_size, config.parser_size, config.lstm_outputs
         scores = size * small + small * len(self.relations) * (size + length + 1)
         return 2 * size * config.width + scores, 2 * size * (config.width + 4 * first) + len(self.views) * scores
 
 
 def _starts(batch: Batch) -> jax.Array:
-    """The place in the row where each word's sentence begins, int [R T]."""
+    """Return the position in the row where each word's sentence starts, int [R T]."""
     return jnp.arange(batch["positions"].shape[1]) - batch["positions"]

@@ -1,13 +1,13 @@
 """Translation as a task of cross-view training (Clark et al., EMNLP 2018, arXiv 1809.08370, section 3.3).
 
-Its sources are sentences of words for the shared encoder; its targets are words of a vocabulary of their own, which is
-learned from the train file. A sentence without a translation has no word that the primary decoder could be asked about.
-So that decoder translates the sentence, by beam search, and the auxiliary decoders learn the translation word by word:
+Its sources are sentences of words for the shared encoder. Its targets are words of a separate vocabulary, which is
+learned from the train file. A sentence without a translation has no target words for the primary decoder. So this
+decoder translates the sentence, by beam search, and the auxiliary decoders learn the translation word by word:
 
     L = - sum over both of them and over the words y of log p_v(y_t | ..., source)
 
 Fields of a batch: decoder_input_ids, decoder_segment_ids, NAME/next_ids int32 [R U] and NAME/next_weights float32
-[R U], as of plmjax/finetuning/tasks/text_generation.py.
+[R U], as in plmjax/finetuning/tasks/text_generation.py.
 """
 
 import collections
@@ -43,14 +43,14 @@ from plmjax.models.cvt.translation import TRANSLATION_VIEWS, TranslationModules
 from plmjax.objectives.objective import Batch
 
 END, UNKNOWN = 0, 1
-"""Before and after every translation; any word that is not among those of the vocabulary."""
+"""END stands before and after every translation; UNKNOWN replaces any word outside the vocabulary."""
 MARKS = ("</s>", "<unk>")
-"""Their spelling."""
+"""The spelling of END and UNKNOWN."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CrossViewTranslation(CrossViewTask):
-    """Translations, judged by BLEU and chrF."""
+    """Translations, evaluated by BLEU and chrF."""
 
     task_class: ClassVar[type[Task]] = TextPairs
     views: ClassVar[tuple[str, ...]] = TRANSLATION_VIEWS
@@ -60,34 +60,36 @@ class CrossViewTranslation(CrossViewTask):
     metric_names: ClassVar[tuple[str, ...]] = BleuAndChrf.names
 
     target_words: tuple[str, ...] = ()
-    """Words of the targets in the order of their numbers, after the two marks; empty takes those of the train file,
-    the most frequent first."""
+    """Words of the targets in the order of their numbers, after the two marks.
+
+    If empty, the words of the train file are taken, the most frequent first.
+    """
     target_size: int = 10_000
-    """Largest number of target words, the marks included."""
+    """Largest number of target words, including the marks."""
     beams: int = 4
-    """Beams of the search for a translation; 1 takes the likeliest word each time."""
+    """Beams of the search for a translation; 1 takes the most likely word at each step."""
     length_penalty: float = 1.0
-    """Power of the length that a beam's score is divided by."""
+    """Power of the length by which a beam's score is divided."""
     max_new_tokens: int = 32
-    """Words of a translation at most, the mark at its end included."""
+    """Largest number of words of a translation, including the mark at its end."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("objective.tasks", self, target_size=(3, math.inf))
         self._decoding().check_rules("objective.tasks.")
         self._search()
 
     def judged(self, metrics: dict[str, float]) -> float:
-        """BLEU, whose values go to 100."""
+        """Return BLEU divided by 100, its largest value."""
         return metrics["bleu"] / 100
 
     def signatures(self, task: Task) -> dict[str, str]:
-        """sacrebleu's."""
+        """Return sacrebleu's signatures."""
         return BleuAndChrf().signatures()
 
     @property
     def prediction_size(self) -> int:
-        """Words of a translation: every word of its source has all of them."""
+        """Return the number of words of a translation: every word of its source holds all of them."""
         return self.max_new_tokens
 
     @property
@@ -101,11 +103,11 @@ class CrossViewTranslation(CrossViewTask):
         return strategy_of(self._decoding())
 
     def modules(self, config: CvtConfig, dtype: jnp.dtype, name: str) -> nn.Module:
-        """The decoders."""
+        """Return the decoders."""
         return TranslationModules(config, dtype, self._target_count, name=name)
 
     def fit_labels(self, train: TextPairExamples) -> Self:
-        """The objective with the words of the train file's targets."""
+        """Return the objective with the words of the train file's targets."""
         if self.target_words:
             return self
         counts = collections.Counter(itertools.chain.from_iterable(map(split, train.targets)))
@@ -113,7 +115,7 @@ class CrossViewTranslation(CrossViewTask):
         return dataclasses.replace(self, target_words=tuple(ranked))
 
     def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
-        """The source's words, each as one token with its spelling; the target's for the decoder."""
+        """Encode the source's words, each as one token with its spelling, and the target's words for the decoder."""
         if not task.target_length:
             raise UserError("Expected --data.target_length above 0 for a translation, found 0; raise it.")
         room = task.sequence_length - model.template.specials(1)
@@ -128,17 +130,17 @@ class CrossViewTranslation(CrossViewTask):
         return dataclasses.replace(lay_out_words(sources, tokenizer, model, task).encoded(), decoder=decoder)
 
     def label_weights(self, batch: Batch) -> jax.Array:
-        """1 for every word of a target and its end."""
+        """Return 1 for every word of a target and its end."""
         return batch["next_weights"]
 
     def label_nats(self, said: TokenScores, batch: Batch, smoothing: float) -> jax.Array:
-        """Nats of the targets; they are not smoothed."""
+        """Return the nats of the targets, without label smoothing."""
         return said.weighted_cross_entropy(batch["next_ids"], batch["next_weights"])[0]
 
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
     ) -> tuple[jax.Array, jax.Array]:
-        """Nats of the translations that the primary decoder writes; `future` does not predict their first words."""
+        """Return the nats of the primary decoder's translations; `future` does not predict their first words."""
         texts, counts = self.written(modules, read, batch)
         rows, most = len(texts), self.max_new_tokens
         there = (jnp.arange(most) < counts[..., None]).astype(jnp.float32)
@@ -151,16 +153,17 @@ class CrossViewTranslation(CrossViewTask):
         }
         said, total = modules(states, tokens, self.views, training=True), jnp.zeros(())
         for view, scores in said.items():
-            ahead = int(view == "future")  # at a word it says the one after the next
+            ahead = int(view == "future")  # At a word, `future` predicts the word after the next one.
             asked, weights = (jnp.pad(x[..., ahead:], ((0, 0), (0, 0), (0, ahead))) for x in (texts, there))
             total += scores.weighted_cross_entropy(asked.reshape(rows, -1), weights.reshape(rows, -1))[0]
         return total, jnp.sum(there)
 
     def written(self, modules: TaskModules, states: States, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """The primary decoder's translations of the K sentences of every row: int [R K W], and how many words each has.
+        """Return the primary decoder's translations of the K sentences of every row and their lengths.
 
-        W is `max_new_tokens`. The words of a translation and its end count; after it there is 0, and so is everything
-        where a row has no such sentence.
+        The translations are int [R K W]; W is `max_new_tokens`. The words of a translation and its end count. The
+        positions
+        after the end are 0, and so is everything where a row has no such sentence.
         """
         rows, count = batch["example_ids"].shape
         search, most = self._search(), self.max_new_tokens
@@ -184,19 +187,19 @@ class CrossViewTranslation(CrossViewTask):
         return jnp.where(jnp.arange(most) < counts[..., None], texts, 0), counts
 
     def counts(self, outputs: TokenScores, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy, of the words of the targets, each after those before it."""
+        """Return accuracy of the target words, each predicted after those before it."""
         weights = batch["next_weights"]
         hits = outputs.cross_entropy(batch["next_ids"])[1]
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
 
     def predicted(self, modules: TaskModules, said: TokenScores, states: States, batch: Batch) -> jax.Array:
-        """The translation of its sentence, at every word."""
+        """Return the translation of each word's sentence, at every word."""
         texts, _ = self.written(modules, states, batch)
         of_word = jnp.maximum(batch["segment_ids"] - 1, 0)
         return jnp.take_along_axis(texts, of_word[..., None], axis=1)
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
-        """line; prediction, the translation."""
+        """Return line and prediction, the translation."""
         found = []
         for line, output in zip(examples.lines, outputs, strict=True):
             numbers = itertools.takewhile(lambda number: number != END, output[0].astype(np.int64).tolist())
@@ -205,16 +208,16 @@ class CrossViewTranslation(CrossViewTask):
         return found
 
     def answer(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """predictions.jsonl: for every pair its line, its source, its target and its translation."""
+        """Return predictions.jsonl: for every pair its line, its source, its target and its translation."""
         scores, written = judged(BleuAndChrf(), examples, self.records(examples, encoded, outputs))
         return scores, {"predictions.jsonl": written}
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """The translations alone, one a line."""
+        """Yield only the translations, one per line."""
         return (record["prediction"] + "\n" for record in records)
 
     def multiplications(self, config: CvtConfig, batch: dict[str, jax.ShapeDtypeStruct]) -> tuple[int, int, int]:
-        """Multiplications for targets, for translations by both views, and for all beams that write these."""
+        """Return the multiplications for targets, for translations by both views, and for all beams of the search."""
         length, size, source = batch["input_ids"].shape[1], config.projection_size, 2 * config.lstm_outputs[1]
         rows, targets = batch["decoder_input_ids"].shape
         lstm = GATES * size * (config.word_dim + size)
@@ -225,11 +228,13 @@ class CrossViewTranslation(CrossViewTask):
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """The primary decoder as a decoding loop sees it (plmjax.generation.decoder.Decoder).
+    """The primary decoder for a decoding loop (plmjax.generation.decoder.Decoder).
 
-    modules: of the task. sentences: K, those of a row; its translations stand side by side, in their order.
+    modules: modules of the task. sentences: K, the number of sentences of a row. The translations of a row are stored
+    side
+    by side, in the order of its sentences.
 
-    A state is the encoder's states, the segments of the rows, and the state of the LSTM.
+    A state consists of the encoder's states, the segments of the rows, and the state of the LSTM.
     """
 
     modules: TaskModules
@@ -238,12 +243,12 @@ class Translator:
     def prefill(
         self, variables: Any, prompt: jax.Array, prompt_mask: jax.Array, source: Any, capacity: int
     ) -> tuple[jax.Array, Any]:
-        """Reads the mark that begins a translation, int [R K, 1]."""
+        """Read the mark that starts a translation, int [R K, 1]."""
         size = self.modules.module.config.projection_size
         return self.decode_step(variables, prompt[:, 0], (*source, LstmState.zeros(len(prompt), size)))
 
     def decode_step(self, variables: Any, tokens: jax.Array, state: Any) -> tuple[jax.Array, Any]:
-        """One word more of every translation."""
+        """Add one word to every translation."""
         states, segment_ids, lstm = state
         words = tokens.reshape(len(segment_ids), -1)
         beams = words.shape[1] // self.sentences
@@ -253,20 +258,20 @@ class Translator:
         return scores.reshape(len(tokens), -1), (states, segment_ids, lstm)
 
     def take_rows(self, state: Any, indices: jax.Array) -> Any:
-        """The LSTM's state of other translations of the same sentences, beside the same source."""
+        """Return the LSTM's state of other translations of the same sentences, with the same source."""
         *source, lstm = state
         return *source, jax.tree.map(lambda leaf: leaf[indices], lstm)
 
 
 def split(text: str) -> list[str]:
-    """Words and punctuation marks, as BERT and the tokenizers of words split them."""
+    """Split a text into words and punctuation marks, like BERT and the word tokenizers."""
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
     return [word for word, _ in BertPreTokenizer().pre_tokenize_str(text)]
 
 
 def joined_words(words: Iterable[str]) -> str:
-    """A text of words and punctuation marks, as the tokenizers of words write it."""
+    """Join words and punctuation marks to a text, like the word tokenizers."""
     from tokenizers.decoders import WordPiece
 
     return WordPiece(prefix="\0").decode(list(words))

@@ -1,4 +1,4 @@
-"""A JSON file of examples that is read whole, such as SQuAD's."""
+"""JSON files of examples that are read as a whole, such as SQuAD's."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from plmjax.finetuning.files.text_files import suffix, whole_text
 
 
 def parsed(path: str) -> tuple[Any, str]:
-    """(contents of a .json file, its text, to find lines in)."""
+    """Return (contents of a .json file, its text, in which lines can be found)."""
     if suffix(path) != ".json":
         raise UserError(f"Expected a .json file of questions as SQuAD's (or one with .gz), found {path}; convert it.")
     text = whole_text(path)

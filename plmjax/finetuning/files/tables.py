@@ -1,4 +1,4 @@
-"""Tables of examples: .tsv, .csv and .jsonl files; every row comes with the number of its line."""
+"""Tables of examples: .tsv, .csv and .jsonl files. Every row is returned with the number of its line."""
 
 import csv
 import json
@@ -17,11 +17,13 @@ DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
 def rows(
     path: str, columns: Sequence[str] = (), skip_bad_rows: bool = False, spare: str = ""
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line where it ends, column -> cell) of every row of a .tsv (cells as they stand), .csv (quoted) or .jsonl file.
+    """Yield (number of the row's last line, column -> cell) of every row of a .tsv, .csv or .jsonl file.
 
-    columns: names where the first row of a tsv or csv is data already.
-    skip_bad_rows: leave out rows that are too short.
-    spare: one of `columns` that the file may lack, the label of a file to predict.
+    Cells of a .tsv file are read unchanged, those of a .csv file may be quoted.
+
+    columns: names of the columns of a tsv or csv file whose first row is data already.
+    skip_bad_rows: skip rows that are too short.
+    spare: one of `columns` that the file may lack, such as the label in a file to predict.
 
     Raises:
         UserError: another format, damaged text, or a row of another width than the first.
@@ -39,7 +41,7 @@ def rows(
 
 
 def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
-    """row[column], or a UserError that names the option to set."""
+    """Return row[column], or raise a UserError that names the option to set."""
     if column not in row:
         found = listed(map(repr, row))
         raise UserError(f"Expected a column {quoted(column)} in {where}, found {found}; set --data.{option}.")
@@ -47,7 +49,7 @@ def cell(row: dict[str, Any], column: str, option: str, where: str) -> Any:
 
 
 def text(value: Any, column: str, where: str) -> str:
-    """A cell that must hold text, without the space around it."""
+    """Return a cell that must hold text, without the space around it."""
     if not isinstance(value, str):
         raise UserError(
             f"Expected text in {quoted(column)} in {where}, found {beginning(json.dumps(value))}; fix that line."
@@ -58,18 +60,18 @@ def text(value: Any, column: str, where: str) -> str:
 
 
 def label(value: Any, column: str, where: str) -> str:
-    """A cell that holds a label: text, or the number or truth value of a JSON object as JSON writes it."""
+    """Return a cell that holds a label: text, or the number or truth value of a JSON object in JSON's spelling."""
     return json.dumps(value) if isinstance(value, bool | int | float) else text(value, column, where)
 
 
 def present_columns(names: tuple[str, ...], cells: int, spare: str) -> tuple[str, ...]:
-    """The columns that a file's first row of so many cells has: all of them, or all but the spare one."""
+    """Return the columns of a file whose first row has this number of cells: all, or all but the spare one."""
     rest = tuple(name for name in names if name != spare)
     return rest if cells == len(rest) < len(names) else names
 
 
 def wrong_width(line: int, path: str, names: Sequence[str], found: int) -> UserError:
-    """The error of a row with another number of cells than the file has columns."""
+    """Return the error for a row whose number of cells differs from the number of columns."""
     return UserError(
         f"Expected {len(names)} columns ({listed(names)}) in line {line} of {path}, found {found}; fix that "
         f"line or name the columns with --data.columns."
@@ -79,10 +81,10 @@ def wrong_width(line: int, path: str, names: Sequence[str], found: int) -> UserE
 def _cells(
     path: str, delimiter: str, names: tuple[str, ...], skip_bad_rows: bool, spare: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    csv.field_size_limit(2**31 - 1)  # whole documents may stand in a cell
+    csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     spare = spare if names else ""
-    # A carriage return alone ends a row as well.
+    # A carriage return alone also ends a row.
     ended = (part for line in lines(path) for part in re.split("(?<=\r)(?!\n)", line) if part)
     reader = csv.reader(ended, delimiter=delimiter, quoting=quoting, strict=True)
     try:

@@ -1,4 +1,4 @@
-"""Reading a file of examples line by line, plain or gzipped."""
+"""Line-by-line reading of a file of examples, plain or gzipped."""
 
 import gzip
 import zlib
@@ -11,15 +11,15 @@ from plmjax.errors import UserError, nearest, quoted
 
 
 def suffix(path: str) -> str:
-    """`.tsv` of `train.tsv.gz`."""
+    """Return the suffix of a file without .gz: `.tsv` for `train.tsv.gz`."""
     return Path(path.removesuffix(".gz")).suffix
 
 
 def lines(path: str) -> Iterator[str]:
-    """The lines of a file, each with its end, as they are read; unpacked if its name ends in .gz.
+    """Yield the lines of a file, each with its end, while reading; decompress it if its name ends in .gz.
 
     Raises:
-        UserError: no such file, a damaged one, or text that is not UTF-8, naming the line.
+        UserError: no such file, a damaged one, or text that is not UTF-8; the message names the line.
     """
     place = storage.path(path)
     if not place.is_file():
@@ -38,7 +38,7 @@ def lines(path: str) -> Iterator[str]:
 
 
 def whole_text(path: str) -> str:
-    """The whole text of a file, as `lines` reads it."""
+    """Return the whole text of a file, read like `lines`."""
     return "".join(lines(path))
 
 

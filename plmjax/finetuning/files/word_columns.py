@@ -1,4 +1,4 @@
-"""Sentences with one word a line and its annotations in columns: .conll and .conllu files, and their form in .jsonl."""
+"""Sentences with one word per line and its annotations in columns: .conll and .conllu files, or .jsonl files."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,16 @@ from plmjax.finetuning.files.text_files import lines, suffix
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """Columns of a .conllu file (universaldependencies.org/format)."""
 CONLL = ("form", "tag")
-"""Columns of a .conll file that names none."""
+"""Columns of a .conll file without column names."""
 
 
 def sentences(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[list[tuple[int, dict[str, Any]]]]:
-    """The sentences of a .conll or .conllu file, each a list of (line, column -> cell), one a word.
+    """Yield the sentences of a .conll or .conllu file, each as a list of (line, column -> cell), one per word.
 
-    Cells of a .conll file are separated by tabs, or by spaces where there are none, and sentences by blank lines;
-    -DOCSTART- lines are left out. Of a .conllu file comments, multiword tokens and empty nodes are left
-    out. A .jsonl file has one sentence per line, each column a list of equal length. spare: as for `tables.rows`.
+    Cells of a .conll file are separated by tabs, or by spaces where there are no tabs. Sentences are separated by blank
+    lines. -DOCSTART- lines are skipped. In a .conllu file, comments, multiword tokens and empty nodes are skipped. A
+    .jsonl
+    file has one sentence per line, with columns as lists of equal length. spare: as for `tables.rows`.
 
     Raises:
         UserError: another format, damaged text, or a row of another width.

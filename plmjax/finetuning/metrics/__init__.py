@@ -1,1 +1,1 @@
-"""Metrics of predictions and of written texts."""
+"""Metrics of predictions and of generated texts."""

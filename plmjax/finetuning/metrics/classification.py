@@ -1,4 +1,4 @@
-"""Metrics of labels and numbers, as GLUE has them (Wang et al., arXiv 1804.07461), over the predictions of a file."""
+"""Metrics of labels and numbers over the predictions of a file, as in GLUE (Wang et al., arXiv 1804.07461)."""
 
 import warnings
 
@@ -7,9 +7,10 @@ import numpy as np
 
 
 def scores(labels: np.ndarray, predictions: np.ndarray, classes: int) -> dict[str, float]:
-    """accuracy, Matthews correlation and F1 of int [N] labels and predictions, 0..classes-1.
+    """Return accuracy, Matthews correlation and F1 of int [N] labels and predictions, 0..classes-1.
 
-    With two labels `f1` is that of label 1, as GLUE's of MRPC and QQP; with more, `macro_f1` is the mean over
+    With two labels, `f1` is the F1 of label 1, as in GLUE for MRPC and QQP. With more labels, `macro_f1` is the mean
+    over
     the labels that occur.
     """
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
@@ -30,9 +31,11 @@ def scores(labels: np.ndarray, predictions: np.ndarray, classes: int) -> dict[st
 
 
 def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """F1 of all labels together (micro) and its mean over the labels (macro), and exact matches, of bool [N labels].
+    """Return micro F1, macro F1 and the fraction of exact matches, of bool [N labels].
 
-    A label that neither occurs nor is predicted has an F1 of 0.
+    Micro F1 is over all labels together, macro F1 is the mean over the labels. A label that neither occurs nor is
+    predicted
+    has an F1 of 0.
     """
     from sklearn.metrics import f1_score
 
@@ -46,7 +49,10 @@ def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
 
 
 def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
-    """Pearson and Spearman correlation and mean squared error of float [N]; a constant's correlation is NaN."""
+    """Return Pearson and Spearman correlation and mean squared error of float [N].
+
+    The correlation of a constant is NaN.
+    """
     from scipy.stats import pearsonr, spearmanr
 
     chex.assert_rank([targets, predictions], 1)

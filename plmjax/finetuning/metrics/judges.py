@@ -1,4 +1,4 @@
-"""Judges of texts that a model wrote beside their references; all values are from 0 to 100."""
+"""Metrics of generated texts against their references; all values are from 0 to 100."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from plmjax.finetuning.metrics import written_texts
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """Base of the judges."""
+    """Base class of the judges."""
 
     names: ClassVar[tuple[str, ...]] = ()
-    """Its metrics; the first stands for the task where several tasks are compared."""
+    """Its metrics; the first one represents the task where several tasks are compared."""
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Metric -> value of the texts of a whole file."""
+        """Return metric -> value of the texts of a whole file."""
         raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
 
     def signatures(self) -> dict[str, str]:
-        """METRIC_signature -> the definition, in words, of a metric that others compute differently."""
+        """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""
         return {}
 
 
@@ -34,15 +34,15 @@ class BleuAndChrf(Judge):
     """Word tokenizer of BLEU: 13a, intl, zh (Chinese characters one by one), char or none."""
 
     def __post_init__(self) -> None:
-        """Checks the name."""
+        """Check the name."""
         check_choice("tokenizer of BLEU", self.tokenize, written_texts.BLEU_TOKENIZERS)
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """bleu, chrf."""
+        """Return bleu and chrf."""
         return written_texts.translation(references, texts, self.tokenize)
 
     def signatures(self) -> dict[str, str]:
-        """sacrebleu's."""
+        """Return sacrebleu's signatures."""
         return written_texts.translation_signatures(self.tokenize)
 
 
@@ -53,20 +53,20 @@ class Rouge(Judge):
     names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL")
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """rouge1, rouge2, rougeL."""
+        """Return rouge1, rouge2 and rougeL."""
         return written_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:
-        """The version of rouge-score and what it is asked for."""
+        """Return the version and the settings of rouge-score."""
         return written_texts.summarization_signatures()
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactMatch(Judge):
-    """The share of texts that are their reference, and F1 where references are labels."""
+    """The fraction of texts that equal their reference, and F1 where references are labels."""
 
     names: ClassVar[tuple[str, ...]] = ("exact", "macro_f1")
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """exact, macro_f1."""
+        """Return exact and macro_f1."""
         return written_texts.labels_in_words(references, texts)

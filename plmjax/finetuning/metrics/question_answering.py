@@ -1,4 +1,4 @@
-"""Metrics of answers to questions, of one prediction beside the right answers.
+"""Metrics of one predicted answer to a question against the right answers.
 
 SQuAD: Rajpurkar et al., arXiv 1606.05250 and 1806.03822 (its evaluation scripts). CMRC 2018: Cui et al., arXiv
 1810.07366 (cmrc2018_evaluate.py).
@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 CHINESE_MARKS = set("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-"""Punctuation that CMRC's script removes; it means … too, but compares single characters with two of them."""
+"""Punctuation that CMRC's script removes. It also lists …, but compares two of them with single characters."""
 
 
 def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
-    """(exact match, F1) of a prediction against the best of the answers; none, or "", means that there is no answer.
+    """Return (exact match, F1) of a prediction against the best of the answers.
 
-    Words are compared without case, punctuation and articles, answers of nothing else are left out; F1 is over the
-    words of both.
+    No answers, or "", mean that there is no answer. Words are compared without case, punctuation and articles. Answers
+    that
+    consist of nothing else are left out. F1 is over the words of both.
     """
     words = _english_words(prediction)
     best = [0.0, 0.0]
@@ -29,12 +30,13 @@ def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
 
 
 def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
-    """(exact match, F1) of a prediction against the best of the answers in Chinese; none means that there is no answer.
+    """Return (exact match, F1) of a prediction against the best of the Chinese answers.
 
-    Both are compared without case and Chinese punctuation. F1 is over the longest run of characters (and of words in
-    Latin letters) that both share.
+    No answers mean that there is no answer. Both are compared without case and Chinese punctuation. F1 is over the
+    longest
+    common run of characters (and of words in Latin letters).
 
-    Deviation: the script splits what is not Chinese with NLTK's tokenizer; here it is split at spaces.
+    Deviation: the script splits text that is not Chinese with NLTK's tokenizer; here it is split at spaces.
     """
     found, best = _without_marks(prediction), [0.0, 0.0]
     words = _chinese_words(found)

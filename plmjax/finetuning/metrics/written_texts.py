@@ -1,4 +1,4 @@
-"""Metrics of texts that a model wrote beside their references, over a whole file; all are from 0 to 100."""
+"""Metrics of generated texts against their references, over a whole file; all values are from 0 to 100."""
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
-"""sacrebleu's ways to separate words that need nothing but sacrebleu."""
+"""sacrebleu's word tokenizers that need no package but sacrebleu."""
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 def translation(references: Sequence[str], texts: Sequence[str], tokenize: str = "13a") -> dict[str, float]:
-    """BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them.
+    """Return BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of all texts together, as sacrebleu computes them.
 
-    Both are from 0 to 100. How they are computed is in `translation_signatures`; all but `tokenize`, how BLEU separates
-    words, is sacrebleu's default.
+    Both are from 0 to 100. `translation_signatures` has their definitions. All settings except `tokenize`, the word
+    tokenizer of BLEU, are sacrebleu's defaults.
     """
     return {
         name: float(metric.corpus_score(list(texts), [list(references)]).score)
@@ -24,10 +24,10 @@ def translation(references: Sequence[str], texts: Sequence[str], tokenize: str =
 
 
 def translation_signatures(tokenize: str = "13a") -> dict[str, str]:
-    """sacrebleu's signatures of those metrics, for one reference a text."""
+    """Return sacrebleu's signatures of these metrics, for one reference per text."""
     found = {}
     for name, metric in _translation_metrics(tokenize).items():
-        metric.corpus_score(["a"], [["a"]])  # a signature names the number of references, which a score tells
+        metric.corpus_score(["a"], [["a"]])  # A signature names the number of references, which only a score knows.
         found[f"{name}_signature"] = str(metric.get_signature())
     return found
 
@@ -39,9 +39,9 @@ def _translation_metrics(tokenize: str) -> dict[str, Any]:
 
 
 def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the mean over the texts of the F1 of stemmed words, from 0 to 100.
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): mean F1 of stemmed words over the texts, from 0 to 100.
 
-    As rouge-score computes them.
+    The values are those of rouge-score.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -51,15 +51,17 @@ def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, 
 
 
 def summarization_signatures() -> dict[str, str]:
-    """The definitions of those metrics, in words."""
+    """Return the definitions of these metrics, in words."""
     signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
     return {f"{name}_signature": signature for name in ROUGE}
 
 
 def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-    """exact, the share of texts that are their reference, and macro_f1, the mean F1 of the references' labels.
+    """Return exact, the fraction of texts that equal their reference, and macro_f1, the mean F1 of the labels.
 
-    Both are from 0 to 100. A text that is none of the labels is a miss of its reference, and no false alarm of another.
+    The labels are those of the references. Both values are from 0 to 100. A text that is none of the labels is a miss
+    of its
+    reference, and no false alarm for another label.
     """
     from sklearn.metrics import f1_score
 

@@ -1,1 +1,1 @@
-"""Starts of fine-tuning other than the whole checkpoint as it is: parts of it, other dropouts, further tokens."""
+"""Starts of fine-tuning other than an unchanged checkpoint: parts of it, other dropouts, further tokens."""

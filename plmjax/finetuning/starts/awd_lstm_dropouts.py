@@ -12,7 +12,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 class AwdLstmDropouts(Start):
     """The checkpoint's AWD-LSTM with other dropouts; the defaults are those of ULMFiT's classifier.
 
-    fastai text/models/awdlstm.py, `awd_lstm_clas_config`, each of which it multiplies by `drop_mult`.
+    Source: fastai text/models/awdlstm.py, `awd_lstm_clas_config`. fastai multiplies each of them by `drop_mult`.
     """
 
     embedding: float = 0.05
@@ -24,10 +24,10 @@ class AwdLstmDropouts(Start):
     hidden: float = 0.3
     """Dropout of the other layers' inputs."""
     output: float = 0.4
-    """Dropout of the last layer's output, or of what is pooled of it."""
+    """Dropout of the last layer's output, or of its pooled values."""
 
     def model(self, origin: Any) -> AwdLstmConfig:
-        """The same sizes.
+        """Return a model of the same sizes.
 
         Raises:
             UserError: the checkpoint's model is no AWD-LSTM.

@@ -1,4 +1,4 @@
-"""Classification by the biattentive network, upon the vectors of a checkpoint."""
+"""Classification by the biattentive network, on the vectors of a checkpoint."""
 
 import dataclasses
 from typing import Any
@@ -14,27 +14,27 @@ from plmjax.models.cove.cove import CoveConfig
 
 @dataclasses.dataclass(frozen=True)
 class BiattentiveClassifier(Start):
-    """The network upon the encoder of a translation model, beside the vectors of its words, or upon vectors alone.
+    """The biattentive network on the encoder of a translation model and its word embeddings, or on embeddings only.
 
-    The checkpoint is a CoVe; or, where `contextual` is false, of any model with a table of tokens.
+    The checkpoint is a CoVe or, where `contextual` is false, any model with an embedding table.
     """
 
     contextual: bool = True
-    """Whether the network reads CoVe beside the vectors of words."""
+    """If true, the network reads CoVe beside the word embeddings."""
     size: int = 300
-    """Numbers of each of its cells in each direction."""
+    """Hidden size of the network in each direction."""
     dropout: float = 0.2
     """Dropout within the network."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("start", self, size=FROM_1, dropout=SHARE)
 
     def model(self, origin: Any) -> BiattentiveConfig:
-        """The sizes of the vectors, and those of the network.
+        """Return the sizes of the embeddings and of the network.
 
         Raises:
-            UserError: the checkpoint's model gives no such vectors.
+            UserError: the checkpoint's model gives no such embeddings.
         """
         if isinstance(origin, BiattentiveConfig):
             return origin
@@ -47,7 +47,7 @@ class BiattentiveClassifier(Start):
         return BiattentiveConfig(vectors, self.size, dropout=self.dropout)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """The encoder alone, or its table."""
+        """Return only the encoder, or its embedding table."""
         if not self.contextual and not isinstance(origin, BiattentiveConfig):
             return FromTokenEmbeddings().map(params, origin, model.vectors)
         return {name: array for name, array in params.items() if name.startswith(f"{model.system.name}/")}

@@ -1,4 +1,4 @@
-"""Translation into BART's language: the first of two stages puts a new encoder before it (Lewis et al. 2019, 3.4)."""
+"""Translation into BART's language: the first of two stages adds a new encoder below it (Lewis et al. 2019, 3.4)."""
 
 import dataclasses
 from typing import Any
@@ -11,16 +11,16 @@ from plmjax.models.bart.translation import BartTranslationConfig
 
 @dataclasses.dataclass(frozen=True)
 class NewSourceEncoder(Start):
-    """The checkpoint's BART behind a source encoder, whose parameters are drawn from the seed."""
+    """The checkpoint's BART with a source encoder below it, whose parameters are initialized from the seed."""
 
     layers: int = 6
-    """Layers of the source encoder."""
+    """Number of layers of the source encoder."""
 
     def model(self, origin: Any) -> Any:
-        """The same sizes, with the layers of the source encoder.
+        """Return a model of the same sizes, with the layers of the source encoder.
 
         Raises:
-            UserError: no BART, or one that has a source encoder already.
+            UserError: no BART, or a BART that has a source encoder already.
         """
         if type(origin) is not BartConfig:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Pairs that have no order, such as two sentences whose likeness is asked for, read in both (Radford et al. 2018)."""
+"""Reading of pairs without an order, such as two sentences to compare, in both orders (Radford et al. 2018)."""
 
 import dataclasses
 from typing import Any
@@ -9,10 +9,10 @@ from plmjax.experiment import Start
 
 @dataclasses.dataclass(frozen=True)
 class PairsInBothOrders(Start):
-    """The checkpoint's model, which from now on reads a pair in both orders and labels the sum of the two vectors."""
+    """The checkpoint's model, which now reads a pair in both orders and labels the sum of the two vectors."""
 
     def model(self, origin: Any) -> Any:
-        """The same config, with `both_orders`."""
+        """Return the same config with `both_orders`."""
         if not hasattr(origin, "both_orders"):
             raise UserError(
                 f"Expected a GPT, which reads a pair in both orders, found {type(origin).__name__}; leave "

@@ -1,8 +1,8 @@
-"""Special tokens that the rows of a task need and a model was pretrained without: start, delimiter, extract of a GPT.
+"""Special tokens of the task's rows that a model was pretrained without: start, delimiter, extract of a GPT.
 
-They are added when a fine-tuning starts, to the tokenizer behind all its tokens and to the model as rows of its table,
-which are drawn as the table was (openai/finetune-transformer-lm train.py). A checkpoint that has them already, such as
-one that was fine-tuned before, is taken as it is.
+They are added at the start of a fine-tuning: to the tokenizer, after all its tokens, and to the model, as new rows of
+its embedding table. The rows are initialized like the table (openai/finetune-transformer-lm train.py). A checkpoint
+that has them already, such as a fine-tuned one, is left unchanged.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from plmjax.experiment import Experiment
 
 
 def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, Any]:
-    """The experiment, the parameters and the tokenizer with the special tokens of the model's rows.
+    """Return the experiment, the parameters and the tokenizer with the special tokens of the model's rows.
 
-    params: a tree of arrays on the host; None where all parameters are drawn. tokenizer: a
-    plmjax.data.tokenizers.Tokenizer. All are the same where nothing is missing, or the model takes no further tokens.
+    params: a tree of arrays on the host, or None where all parameters are initialized. tokenizer: a
+    plmjax.data.tokenizers.Tokenizer. All are unchanged if no token is missing or the model takes no further tokens.
     """
     model = run.model
     missing = model.template.missing(tokenizer.vocabulary) if model.system.token_table is not None else []
-    if not missing or "document_end" in missing:  # which pretraining has; the row's own check says what to do
+    if not missing or "document_end" in missing:  # as in pretraining; the row's own check explains this
         return run, params, tokenizer
     first = tokenizer.vocabulary.size
     tokenizer = tokenizer.with_special(missing)
@@ -37,7 +37,10 @@ def add(run: Experiment, params: Any, tokenizer: Any) -> tuple[Experiment, Any, 
 
 
 def _with_rows(params: Any, model: ModelConfig, first: int, stop: int, seed: int) -> Any:
-    """The parameters with new vectors for the tokens first .. stop - 1, some of which the table may have rows for."""
+    """Return the parameters with new embeddings for the tokens first .. stop - 1.
+
+    The table may have rows for some of these tokens.
+    """
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     table = flat[model.system.token_table]
     drawn = model.initializer(jax.random.key(seed), (stop - first, table.shape[1]), jnp.float32)

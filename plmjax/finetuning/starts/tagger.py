@@ -1,4 +1,4 @@
-"""Fine-tuning of a tagger that starts from the parts of another model: its language models, or its vectors of words."""
+"""Fine-tuning of a tagger that starts from parts of another model: its language models or its word embeddings."""
 
 import dataclasses
 from typing import Any
@@ -18,17 +18,17 @@ LANGUAGE_MODEL = "language_model"
 
 @dataclasses.dataclass(frozen=True)
 class FromLanguageModel(Start):
-    """A tagger above the checkpoint's language models; the tagger itself is drawn from the seed.
+    """A tagger on top of the checkpoint's language models; the tagger itself is initialized from the seed.
 
-    The checkpoint is of a language model for each direction, such as ELMo's, or of such a tagger, which is taken as it
-    is.
+    The checkpoint is a model with a language model for each direction, such as ELMo, or such a tagger, which is taken
+    unchanged.
     """
 
     tagger: LanguageModelTaggerConfig = TaglmConfig()
     """Sizes of the tagger; its words and its language models are those of the checkpoint."""
 
     def model(self, origin: Any) -> LanguageModelTaggerConfig:
-        """The tagger of the checkpoint's words and language models.
+        """Return the tagger with the checkpoint's words and language models.
 
         Raises:
             UserError: the checkpoint's model does not read in both directions.
@@ -45,7 +45,7 @@ class FromLanguageModel(Start):
         return dataclasses.replace(self.tagger, **sizes)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """The language models without their softmax, below the tagger's name."""
+        """Return the language models without their softmax, under the tagger's name."""
         if isinstance(origin, type(self.tagger)):
             return params
         within = f"{origin.system.name}/"
@@ -53,33 +53,33 @@ class FromLanguageModel(Start):
         return {there + name.removeprefix(within): params[name] for name, there in names.items()}
 
     def draws(self, parameter: str) -> bool:
-        """All but the language models."""
+        """Return whether a parameter is initialized: all but the language models are."""
         return parameter.split("/")[1] != LANGUAGE_MODEL
 
 
 @dataclasses.dataclass(frozen=True)
 class FromWordVectors(Start):
-    """A tagger whose words begin with the checkpoint's vectors; all else is drawn from the seed.
+    """A tagger whose word embeddings are those of the checkpoint; all else is initialized from the seed.
 
-    The checkpoint is of any model with a table of words, such as word2vec or GloVe.
+    The checkpoint is any model with a table of words, such as word2vec or GloVe.
     """
 
     tagger: ModelConfig = TaggerConfig()
-    """Sizes of the tagger; its words and their width are those of the checkpoint."""
+    """Sizes of the tagger; its words and its embedding size are those of the checkpoint."""
 
     def model(self, origin: Any) -> ModelConfig:
-        """The tagger of the checkpoint's words.
+        """Return the tagger with the checkpoint's words.
 
         Raises:
-            UserError: the checkpoint's model has no vectors of tokens.
+            UserError: the checkpoint's model has no token embeddings.
         """
         check_vectors(origin)
         return dataclasses.replace(self.tagger, vocab_size=origin.vocab_size, word_dim=origin.token_width)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
-        """The table alone."""
+        """Return only the table."""
         return {model.system.token_table: origin.system.vectors(params)[: model.vocab_size]}
 
     def draws(self, parameter: str) -> bool:
-        """All but the table."""
+        """Return whether a parameter is initialized: all but the table are."""
         return parameter != self.tagger.system.token_table

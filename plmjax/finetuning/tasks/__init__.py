@@ -1,1 +1,1 @@
-"""Downstream tasks, one kind a file: their examples, and the objective that trains and judges them."""
+"""Downstream tasks, one kind per file: their examples, and the objective for training and evaluation."""

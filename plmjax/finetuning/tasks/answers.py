@@ -1,10 +1,10 @@
-"""Windows of a text, and the answers that follow from the scores of their tokens as beginnings and ends.
+"""Windows of a text, and the answers that follow from the start and end scores of their tokens.
 
 As google-research/bert run_squad.py: the best starts and ends of each window are paired, and the pairs of all windows
-of a question are ranked together. A token counts in the window where it has most context on both sides.
+of a question are ranked together. A token counts only in the window where it has most context on both sides.
 
-Deviation: the best starts are chosen among the tokens that count in the window, the best ends among those of its text;
-the script chooses both among all tokens of the row and then removes impossible pairs, so fewer may be left.
+Deviation: the best starts are chosen among the tokens that count in the window, the best ends among the tokens of its
+text; the script chooses both among all tokens of the row and then removes impossible pairs, so fewer may remain.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Tokens first..first + length - 1 of a question's text, which begin at place `begin` of their sequence.
+    """Tokens first..first + length - 1 of a question's text, which start at position `begin` of their sequence.
 
-    nowhere: the place of the sequence that stands for no answer.
+    nowhere: the position of the sequence that means "no answer".
     """
 
     question: int
@@ -27,7 +27,7 @@ class Window:
     nowhere: int = 0
 
     def place(self, tokens: tuple[int, int] | None) -> tuple[int, int]:
-        """The places in the sequence of tokens (first, last) of the text; `nowhere` twice where it lacks one."""
+        """Return the positions in the sequence of tokens (first, last) of the text; `nowhere` twice if it lacks one."""
         if tokens is None or tokens[0] < self.first or tokens[1] >= self.first + self.length:
             return self.nowhere, self.nowhere
         return tokens[0] - self.first + self.begin, tokens[1] - self.first + self.begin
@@ -42,14 +42,16 @@ class Candidate:
 
 
 def window_starts(length: int, room: int, stride: int) -> range:
-    """First tokens of the windows of `room` tokens that cover a text of `length`."""
+    """Return the first tokens of the windows of `room` tokens that cover a text of `length`."""
     return range(0, max(length - room, 0) + stride, stride) if length > room else range(1)
 
 
 def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
-    """First and last token of an answer, which is given as (its first character, its text).
+    """Return first and last token of an answer, which is given as (its first character, its text).
 
-    spans: int [N 2], characters of each token. None where no token is in the answer, because the tokenizer drops it.
+    spans: int [N 2], characters of each token. The result is None if no token is in the answer, because the tokenizer
+    drops
+    it.
     """
     start, text = answer
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
@@ -59,10 +61,11 @@ def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | N
 def candidates(
     windows: list[Window], scores: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
 ) -> tuple[list[Candidate], float]:
-    """The best answers of a question, best first, and the score of "no answer".
+    """Return the best answers of a question, best first, and the score of "no answer".
 
-    scores: float32 [tokens 2] of each window's sequence, of beginning and ending there. best: how many starts and
-    ends of a window, and how many answers, are considered. longest: tokens of an answer.
+    scores: float32 [tokens 2] of each window's sequence, the scores of a start and of an end at each token. best:
+    number of
+    starts and ends of a window, and of answers, to consider. longest: largest number of tokens of an answer.
     """
     chex.assert_shape(spans, (None, 2))
     chex.assert_shape(scores, (None, 2))
@@ -90,7 +93,7 @@ def candidates(
 
 
 def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:
-    """The candidates, best first, with the softmax over their scores."""
+    """Return the candidates, best first, with the softmax over their scores."""
     found = sorted(found, key=lambda candidate: -candidate.score)
     scores = np.array([candidate.score for candidate in found] or [0.0])
     shares = np.exp(scores - scores.max())
@@ -102,17 +105,18 @@ def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:
 
 
 def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> tuple[float, float]:
-    """(F1 in percent, threshold) at the threshold of the odds of no answer that gives the best F1.
+    """Return (F1 in percent, threshold) for the threshold of the no-answer odds with the best F1.
 
-    odds [N], F1 [N] where the best answer is given, bool [N] whether the question has none.
+    odds [N], F1 [N] where the best answer is given, bool [N], true if the question has no answer.
 
-    Deviation: SQuAD 2.0's script cuts between questions of equal odds too, which no threshold does, and has 0 for the
+    Deviation: SQuAD 2.0's script also cuts between questions of equal odds, which no threshold does, and has 0 for the
     threshold at which nothing is answered.
     """
     chex.assert_rank([odds, f1, impossible], 1)
     chex.assert_equal_shape([odds, f1, impossible])
     rank = np.argsort(odds, kind="stable")
-    # Below the smallest odds no question is answered; a rising threshold answers one after another, equal ones at once.
+    # Below the smallest odds no question is answered. A rising threshold answers one after another, equal ones
+    # together.
     gains = (f1 - impossible)[rank]
     totals = impossible.sum() + np.concatenate([[0.0], np.cumsum(gains)])
     parts = np.concatenate([[True], np.diff(odds[rank]) > 0, [True]])
@@ -122,7 +126,7 @@ def best_threshold(odds: np.ndarray, f1: np.ndarray, impossible: np.ndarray) -> 
 
 
 def _best_context(windows: list[Window], tokens: int) -> np.ndarray:
-    """The window in which each token has most context on its shorter side, int [tokens]; the first of equal ones."""
+    """Return the window in which each token has most context on its shorter side, int [tokens]; the first of equals."""
     context = np.full((len(windows), tokens), -np.inf)
     for number, window in enumerate(windows):
         before = np.arange(window.length)

@@ -1,8 +1,9 @@
-"""Multiple choice: which of several endings or answers is right (Devlin et al. 2019, section 4.4).
+"""Multiple choice: selection of the right one of several endings or answers (Devlin et al. 2019, section 4.4).
 
-Each choice is a pair with the context, for BERT [CLS] context [SEP] question choice [SEP]; the model's head for choices
-gives it one number, and the softmax is over the choices of a question. The choices of one question stand side by side:
-the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each choice.
+Each choice is a pair with the context, for BERT [CLS] context [SEP] question choice [SEP]. The model's head for choices
+returns one number per choice, and the softmax is over the choices of a question. The choices of one question are stored
+side by side: the fields of a batch are [R C T] and [R C K], and `labels` int32 [R C K] repeats the right one for each
+choice.
 """
 
 import dataclasses
@@ -28,8 +29,12 @@ from plmjax.objectives.objective import Batch, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceExamples(Examples):
-    """contexts; choices: what to choose from, the question before each; answers: the number of the right one, or None
-    where it is not known."""
+    """Examples of multiple choice.
+
+    contexts: the texts. choices: the choices of each question, with the question before each of them. answers: the
+    number
+    of the right choice, or None where it is unknown.
+    """
 
     contexts: list[str]
     choices: list[list[str]]
@@ -38,7 +43,7 @@ class ChoiceExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Choices(FileTask):
-    """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what."""
+    """Rows of a tsv, csv or jsonl file, plain or with .gz, and the meaning of their columns."""
 
     examples: ClassVar[type[Examples]] = ChoiceExamples
     contents: ClassVar[str] = "rows"
@@ -57,7 +62,7 @@ class Choices(FileTask):
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, context, choices, the number of the right one."""
+        """Yield line, context, choices, the number of the right one."""
         count = 0
         for line, row in tables.rows(path, self.columns, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
@@ -99,11 +104,11 @@ class MultipleChoice(SequenceObjective):
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The model with a head that gives every choice a number."""
+        """Return the model with a head that gives one number per choice."""
         return config.module(Purpose.CHOICES, execution)
 
     def encode(self, examples: ChoiceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """A sequence for every choice; those of one question are neighbours."""
+        """Encode a sequence for every choice; those of one question are neighbours."""
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         count = len(examples.choices[0])
@@ -117,28 +122,31 @@ class MultipleChoice(SequenceObjective):
         return Encoded(**row_arrays(rows), sequence_fields={"labels": answers}, choices=count)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Nats of the right choice, [R K]."""
+        """Return the nats of the right choice, [R K]."""
         logits = jnp.moveaxis(outputs.logits, 1, -1)  # [R C K] -> [R K C]
         return {"task": cross_entropy(logits, batch["labels"][:, 0])}
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every question that is there counts once, [R K]."""
+        """Return 1 for every question that exists, [R K]."""
         return {"task": exists(batch)[:, 0]}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy."""
+        """Return accuracy."""
         there = exists(batch)[:, 0]
         right = jnp.argmax(outputs.logits, axis=1) == batch["labels"][:, 0]
         return {"accuracy": (jnp.sum(right * there), jnp.sum(there))}
 
     def answer(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """predictions.tsv: for every row its line, its right choice, the predicted one and its probability."""
+        """Return predictions.tsv: for every row its line, its right choice, the predicted one and its probability."""
         records = self.records(examples, encoded, outputs)
         right = [record["prediction"] == answer for record, answer in zip(records, examples.answers, strict=True)]
         return {"accuracy": float(np.mean(right))}, {"predictions.tsv": tsv(examples.answers, records)}
 
     def records(self, examples: ChoiceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """line; prediction, the number of a choice from 0; its probability, and probabilities, of every choice."""
+        """Return line, prediction, probability and probabilities of every example.
+
+        The prediction is the number of a choice from 0; probabilities has a value for every choice.
+        """
         scores = np.stack(outputs).reshape(len(examples), encoded.choices)
         chosen, probabilities = scores.argmax(axis=1).tolist(), map(shares, softmax(scores))
         return [
@@ -147,11 +155,11 @@ class MultipleChoice(SequenceObjective):
         ]
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """The mean probabilities of the choices of a question."""
+        """Return the mean probabilities of the choices of a question."""
         scores = [np.stack(each).reshape(-1, encoded.choices) for each in outputs]
         return [*np.log(np.mean([softmax(each) for each in scores], axis=0)).reshape(len(outputs[0]))]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """6 (D^2 + D) a sequence."""
+        """Return 6 (D^2 + D) per sequence."""
         size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size)

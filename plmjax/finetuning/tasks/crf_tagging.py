@@ -1,7 +1,8 @@
-"""A label for every word, those of a sentence together: a conditional random field on any encoder.
+"""A label for every word, predicted for the whole sentence by a conditional random field on any encoder.
 
-A batch has besides the fields of `TokenTagging` `first_words` and `last_words`, bool [R T], at the first piece of the
-first and of the last word of every sentence; a sentence that was cut at the end of its row has no last word.
+Besides the fields of `TokenTagging`, a batch has `first_words` and `last_words`, bool [R T]. They are true at the first
+piece of the first and of the last word of every sentence. A sentence that was truncated at the end of its row has no
+last word.
 """
 
 import dataclasses
@@ -26,19 +27,22 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class CrfTagging(TokenTagging):
-    """-log of the probability of the right labels of a sentence among all that the scheme allows, in nats a word.
+    """-log of the probability of a sentence's right labels among all that the scheme allows, in nats per word.
 
-    What is predicted is the likeliest sequence; the probability of a label is its own, whatever the others are.
+    The prediction is the most likely sequence. The probability of a label is its marginal probability, for any other
+    labels.
     """
 
     scheme: str | None = None
-    """Scheme of the labels, which says what can follow what; by default that of the train file, --data.scheme."""
+    """Scheme of the labels, which defines the labels that may follow each label; by default that of the train file,
+    --data.scheme.
+    """
 
     def fit_labels(self, train: TaggedExamples) -> "CrfTagging":
-        """The objective with the labels of the train file and their scheme.
+        """Return the objective with the labels of the train file and their scheme.
 
         Raises:
-            UserError: a label that is not of the scheme, or one label alone.
+            UserError: a label that is not of the scheme, or only one label.
         """
         learned = super().fit_labels(train)
         scheme = train.scheme if self.scheme is None else self.scheme
@@ -47,12 +51,12 @@ class CrfTagging(TokenTagging):
         return dataclasses.replace(learned, scheme=scheme)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The encoder with a linear layer on every token, and the scores of transitions."""
+        """Return the encoder with a linear layer on every token, and the scores of transitions."""
         possible = label_schemes.possible(self.labels, self.scheme or "")
         return CrfTokenClassification(config, execution, len(self.labels), self.mix, possible)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """As `TokenTagging`, with the words at which sentences begin and end."""
+        """Encode like `TokenTagging`, with the first and last words of sentences."""
         encoded = super().encode(examples, tokenizer, model, task)
         words = np.flatnonzero(encoded.token_fields["label_weights"])
         begins = np.searchsorted(words, encoded.offsets)
@@ -65,26 +69,26 @@ class CrfTagging(TokenTagging):
         return dataclasses.replace(encoded, token_fields=fields)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Nats of the labels, float32 [R T]; the loss of a sentence is their sum over its words."""
+        """Return the nats of the labels, float32 [R T]; the loss of a sentence is their sum over its words."""
         return crf.nats(outputs.logits, batch["labels"], outputs.transitions, _chain(batch))
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """The numbers of the labels of the likeliest sequences, int [R T]."""
+        """Return the label numbers of the most likely sequences, int [R T]."""
         return crf.likeliest(outputs.logits, outputs.transitions, _chain(batch))
 
     def collected(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """float32 [R T 2]: the number of the predicted label, and its probability."""
+        """Return float32 [R T 2]: the number of the predicted label, and its probability."""
         labels = self.likeliest(outputs, batch)
         shares = crf.marginals(outputs.logits, outputs.transitions, _chain(batch))
         share = jnp.take_along_axis(shares, labels[..., None], axis=-1)
         return jnp.concatenate([labels[..., None].astype(jnp.float32), share], axis=-1)
 
     def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The predicted labels' numbers [n] and their probabilities [n]."""
+        """Return the predicted labels' numbers [n] and their probabilities [n]."""
         return collected[:, 0].astype(np.int64), collected[:, 1]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """The linear layer's, and 6 labels^2 a token for the forward algorithm."""
+        """Return the FLOPs of the linear layer, and 6 labels^2 per token for the forward algorithm."""
         transitions = 6.0 * int(np.prod(batch["input_ids"].shape)) * len(self.labels) ** 2
         return super().head_flops(config, batch) + transitions
 

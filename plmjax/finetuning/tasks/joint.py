@@ -1,4 +1,4 @@
-"""Several tasks that one model learns at once, each with a name and files of its own."""
+"""Several tasks that one model learns together, each with its own name and files."""
 
 import abc
 import contextlib
@@ -17,12 +17,12 @@ from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Task
 Value = TypeVar("Value")
 
 MEAN = "mean"
-"""The metric of all tasks together: the mean of what each is judged by."""
+"""The metric of all tasks together: the mean of the metric that represents each."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedTask:
-    """One of the tasks."""
+    """One of several tasks."""
 
     name: str
     """Name in its metrics and files of predictions."""
@@ -34,7 +34,10 @@ class NamedTask:
 
 @dataclasses.dataclass(frozen=True)
 class JointExamples(Examples):
-    """parts: the examples of each of `tasks`, one task after the other."""
+    """Examples of several tasks.
+
+    parts: the examples of each of `tasks`, one task after the other.
+    """
 
     parts: list[Any]
     tasks: tuple[NamedTask, ...]
@@ -47,12 +50,12 @@ class JointTask(Task, abc.ABC):
     prediction_settings: ClassVar[tuple[str, ...]] = ("only",)
 
     tasks: tuple[NamedTask, ...] = ()
-    """The tasks, each with a name of its own."""
+    """The tasks, each with a different name."""
     only: tuple[str, ...] = ()
     """Names of the tasks that are trained on, evaluated or predicted; empty takes all."""
 
     def settings(self, labelled: bool) -> tuple[str, ...]:
-        """Also those of each task, as tasks.1.source."""
+        """Return the names of settings, including those of each task, as tasks.1.source."""
         shared, own = list(super().settings(labelled)), []
         for place, task in enumerate(self.tasks):
             fields = {field.name for field in dataclasses.fields(task)}
@@ -64,7 +67,7 @@ class JointTask(Task, abc.ABC):
         return (*shared, *own)
 
     def __post_init__(self) -> None:
-        """Checks the names."""
+        """Check the names."""
         super().__post_init__()
         names = [task.name for task in self.tasks]
         if not names:
@@ -86,16 +89,16 @@ class JointTask(Task, abc.ABC):
 
     @abc.abstractmethod
     def single_task(self, task: NamedTask) -> FileTask:
-        """One of the tasks as a task of its own, with rows as long as here."""
+        """Return one of the tasks as a single task, with rows as long as here."""
 
     @property
     def chosen(self) -> tuple[NamedTask, ...]:
-        """The tasks that `only` names, in their order."""
+        """Return the tasks that `only` names, in their order."""
         return tuple(task for task in self.tasks if not self.only or task.name in self.only)
 
     @contextlib.contextmanager
     def named_options(self, task: NamedTask) -> Iterator[None]:
-        """Gives the options of a task in messages the names that they have here: --data.tasks.1.train."""
+        """Replace a task's option names in messages by their names here: --data.tasks.1.train."""
         own = "|".join(field.name for field in dataclasses.fields(task))
         try:
             yield
@@ -104,7 +107,7 @@ class JointTask(Task, abc.ABC):
             raise UserError(message) from None
 
     def read(self, split: str) -> JointExamples:
-        """The examples of every chosen task."""
+        """Read the examples of every chosen task."""
         parts = []
         for task in self.chosen:
             with self.named_options(task):
@@ -113,18 +116,21 @@ class JointTask(Task, abc.ABC):
         return joined_examples(path, parts, self.chosen)
 
     def trained_and_evaluated(self) -> list[str]:
-        """The files of every chosen task."""
+        """Return the files that are both trained on and evaluated on, of every chosen task."""
         return [file for task in self.chosen for file in self.single_task(task).trained_and_evaluated()]
 
     def parts(self, path: str, size: int) -> Iterator[JointExamples]:
-        """The examples of a file of the one task that `only` names."""
+        """Yield the examples of a file of the one task that `only` names."""
         task = self._single(f"to predict {path}", "name one in --data.only")
         with self.named_options(task):
             for part in self.single_task(task).parts(path, size):
                 yield joined_examples(path, [part], (task,))
 
     def evaluated_on(self, data: str) -> Self:
-        """The same with another validation file of one task: NAME=FILE, or where there is one task the file."""
+        """Return the same tasks with another validation file of one task.
+
+        It is NAME=FILE, or only FILE for a single task.
+        """
         name, separator, file = data.partition("=")
         if not separator or name not in [task.name for task in self.tasks]:
             name, file = self._single(f"to evaluate {data}", "name it with --data NAME=FILE").name, data
@@ -132,7 +138,7 @@ class JointTask(Task, abc.ABC):
         return dataclasses.replace(self, tasks=tuple(tasks), only=(name,), folder="")
 
     def texts(self, examples: JointExamples) -> Iterator[str]:
-        """The texts of all tasks."""
+        """Yield the texts of all tasks."""
         for task, part in zip(examples.tasks, examples.parts, strict=True):
             yield from self.single_task(task).texts(part)
 
@@ -144,31 +150,31 @@ class JointTask(Task, abc.ABC):
 
 
 def options_of(task: NamedTask, joint: JointTask, kind: type[FileTask]) -> dict[str, Any]:
-    """The fields of a task of a kind: those that `task` has, and all others of `joint`."""
+    """Return the fields of a task of a kind: those of `task`, and all others of `joint`."""
     own = {field.name for field in dataclasses.fields(task)}
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: getattr(task if name in own else joint, name) for name in names}
 
 
 def joined_examples(path: str, parts: list[Examples], tasks: tuple[NamedTask, ...]) -> JointExamples:
-    """The examples of several tasks, one task after the other."""
+    """Join the examples of several tasks, one task after the other."""
     return JointExamples(path, list(itertools.chain.from_iterable(part.lines for part in parts)), parts, tasks)
 
 
 def qualified(of_tasks: Mapping[str, Mapping[str, Value]]) -> dict[str, Value]:
-    """TASK/NAME -> value, from what each task has by name."""
+    """Return TASK/NAME -> value, from a dict of values by name for each task."""
     return {f"{task}/{name}": value for task, values in of_tasks.items() for name, value in values.items()}
 
 
 def reported(metrics: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """TASK/METRIC of every task, from the names of its metrics, and mean."""
+    """Return TASK/METRIC of every task, from the names of its metrics, and mean."""
     return (*(f"{task}/{metric}" for task, names in metrics.items() for metric in names), MEAN)
 
 
 def joint_answer(answers: Mapping[str, Answers], compared: Sequence[float]) -> Answers:
-    """The answer for all tasks: TASK/METRIC, mean, and the files of every task, as predictions.TASK.jsonl.
+    """Return the answer for all tasks: TASK/METRIC, mean, and the files of every task, as predictions.TASK.jsonl.
 
-    compared: the number that each task is compared by; mean is that of these.
+    compared: the number by which each task is compared; mean is the mean of these numbers.
     """
     metrics = qualified({task: scores for task, (scores, _) in answers.items()})
     files = {
@@ -178,7 +184,7 @@ def joint_answer(answers: Mapping[str, Answers], compared: Sequence[float]) -> A
 
 
 def check_different(what: str, values: list[str], names: list[str]) -> None:
-    """Raises UserError for the first value that stands twice in a list."""
+    """Raise UserError for the first value that occurs twice in a list."""
     for place, value in enumerate(values):
         if value in values[:place]:
             holders = f"in {names[values.index(value)]} and in {names[place]}" if names != values else "twice"

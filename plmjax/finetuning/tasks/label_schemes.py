@@ -1,10 +1,10 @@
-"""Schemes of labels for entities of several words (Ramshaw and Marcus 1995), and the labels that may follow each.
+"""Schemes of labels for entities of several words (Ramshaw and Marcus 1995), and the labels that may follow each label.
 
-    IOB1    I-PER I-PER B-PER O      B- parts an entity from one of the same kind right before it
-    IOB2    B-PER I-PER B-PER O      B- begins every entity
+    IOB1    I-PER I-PER B-PER O      B- separates an entity from one of the same kind right before it
+    IOB2    B-PER I-PER B-PER O      B- starts every entity
     IOBES   B-PER E-PER S-PER O      E- ends an entity of several words, S- is one of a single word
 
-What is said here holds for files that are read and for the transitions that a conditional random field allows.
+The rules hold for files that are read and for the transitions that a conditional random field allows.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from plmjax.layers.crf import Possible
 
 OUTSIDE = "O"
 SCHEMES = ("", "IOB1", "IOB2", "IOBES")
-"""The empty one is that of single words: any label can follow any other."""
+"""Names of the schemes. The empty one is for labels of single words: any label can follow any other."""
 
 
 def check_scheme(scheme: str) -> None:
-    """Raises UserError for a scheme that is none of `SCHEMES`."""
+    """Raise UserError for a scheme that is not in `SCHEMES`."""
     if scheme:
         check_choice("--data.scheme", scheme, SCHEMES[1:])
 
 
 def check_label(label: str, scheme: str, where: str) -> None:
-    """Raises UserError for a label that the scheme does not have."""
+    """Raise UserError for a label that the scheme does not have."""
     mark, dash, kind = label.partition("-")
     marks = tuple(scheme.rstrip("12"))
     if scheme and (mark not in marks or (mark != OUTSIDE) != bool(dash and kind)):
@@ -35,22 +35,22 @@ def check_label(label: str, scheme: str, where: str) -> None:
 
 
 def can_follow(before: str, label: str, scheme: str) -> bool:
-    """Whether a label can stand after another one. A sentence begins as after "O", and ends as before it."""
+    """Return whether `label` can follow `before`. The start and the end of a sentence count as "O"."""
     if not scheme:
         return True
     (mark_before, _, kind_before), (mark, _, kind) = before.partition("-"), label.partition("-")
     inside = mark_before != OUTSIDE and kind_before == kind
     return not {
-        "IOB1": mark == "B" and not inside,  # B only parts two entities of one kind
+        "IOB1": mark == "B" and not inside,  # B- only separates two entities of one kind.
         "IOB2": mark == "I" and not inside,
         "IOBES": (mark in "IE") != (mark_before in "BI") or (mark in "IE" and not inside),
     }[scheme]
 
 
 def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path: str) -> None:
-    """Raises UserError for the first label of a sentence that cannot follow the one before it.
+    """Raise UserError for the first label of a sentence that cannot follow the one before it.
 
-    lines: of the file `path`, where each label stands.
+    lines: line of each label in the file `path`.
     """
     if not scheme:
         return
@@ -71,7 +71,7 @@ def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path:
 
 
 def possible(labels: Sequence[str], scheme: str) -> Possible:
-    """The labels that a scheme allows.
+    """Return the labels and transitions that a scheme allows.
 
     Raises:
         UserError: a label that the scheme does not have.

@@ -1,7 +1,7 @@
 """Any number of labels for a sentence or a pair of sentences: topics of a news item, emotions of a remark.
 
-Each label is predicted by itself, by the sigmoid of one output. A batch has besides `labels` [R K labels],
-float32, 1 for those that hold.
+Each label is predicted independently, by the sigmoid of one output. A batch also has `labels` [R K labels], float32, 1
+for the right labels.
 """
 
 import dataclasses
@@ -25,14 +25,20 @@ from plmjax.objectives.objective import Batch
 
 @dataclasses.dataclass(frozen=True)
 class LabelSetExamples(SentenceExamples):
-    """labels: of every row, in the order of the file; None for rows without labels."""
+    """Examples with sets of labels.
+
+    labels: the labels of every row, in the order of the file; None for rows without labels.
+    """
 
     labels: list[tuple[str, ...] | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelSets(Sentences):
-    """As `Sentences`, with any number of labels in a cell: a list in a jsonl file, else separated by `separator`."""
+    """Files like those of `Sentences`, with any number of labels per cell.
+
+    The labels are a list in a jsonl file, otherwise they are separated by `separator`.
+    """
 
     examples: ClassVar[type] = LabelSetExamples
 
@@ -40,7 +46,7 @@ class LabelSets(Sentences):
     """Text between the labels of a cell; an empty cell has no labels."""
 
     def labelled(self, cell: Any, where: str) -> tuple[str, ...]:
-        """The labels of a cell."""
+        """Return the labels of a cell."""
         if isinstance(cell, str):
             cell = [part for part in cell.split(self.separator or None) if part.strip()]
         named = cell if isinstance(cell, list) else [cell]
@@ -49,7 +55,7 @@ class LabelSets(Sentences):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelClassification(SentenceObjective):
-    """Any of several labels a row: binary cross entropy of the sigmoid of each output, its mean over the labels."""
+    """Any number of labels per row: the mean over the labels of the binary cross entropy of each output's sigmoid."""
 
     task_class: ClassVar[type[Task]] = LabelSets
     prediction_settings: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -58,21 +64,21 @@ class MultiLabelClassification(SentenceObjective):
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     threshold: float = 0.5
-    """Probability from which a label is predicted."""
+    """Smallest probability at which a label is predicted."""
 
     def __post_init__(self) -> None:
-        """Checks the threshold."""
+        """Check the threshold."""
         super().__post_init__()
         if not 0 < self.threshold < 1:
             raise UserError(f"Expected --objective.threshold between 0 and 1, found {self.threshold}.")
 
     @property
     def outputs(self) -> int:
-        """One logit per label."""
+        """Return one logit per label."""
         return len(self.labels)
 
     def fit_labels(self, train: LabelSetExamples) -> Self:
-        """The objective with the labels of the train file.
+        """Return the objective with the labels of the train file.
 
         Raises:
             UserError: there are none.
@@ -83,7 +89,7 @@ class MultiLabelClassification(SentenceObjective):
         return dataclasses.replace(self, labels=labels)
 
     def numbers(self, examples: LabelSetExamples) -> np.ndarray:
-        """float32 [S labels]."""
+        """Return the labels as float32 [S labels]."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         held = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, labels in enumerate(examples.labels):
@@ -97,22 +103,22 @@ class MultiLabelClassification(SentenceObjective):
         return held
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Binary cross entropy in nats, a mean over the labels."""
+        """Return the binary cross entropy in nats, a mean over the labels."""
         losses = optax.sigmoid_binary_cross_entropy(outputs.logits, batch["labels"])
         return {"task": jnp.mean(losses, axis=-1)}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy: the share of rows with every label right."""
+        """Return accuracy: the fraction of rows with every label right."""
         right = jnp.all((jax.nn.sigmoid(outputs.logits) >= self.threshold) == (batch["labels"] > 0), axis=-1)
         return {"accuracy": (jnp.sum(right * exists(batch)), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """The mean probabilities of each label."""
+        """Return the mean probabilities of each label."""
         share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
         return [*(np.log(share) - np.log1p(-share))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """The labels whose probability reaches the threshold, and the probabilities of all."""
+        """Return the labels whose probability reaches the threshold, and the probabilities of all."""
         return [
             {
                 "prediction": [label for label, held in zip(self.labels, row >= self.threshold, strict=True) if held],
@@ -122,23 +128,23 @@ class MultiLabelClassification(SentenceObjective):
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """F1 of all labels together and its mean over them, and the share of rows with every label right."""
+        """Return micro F1, macro F1 and the fraction of rows with every label right."""
         return classification.label_sets(labels > 0, sigmoid(outputs) >= self.threshold)
 
     def answer(self, examples: LabelSetExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """As for single labels, with a JSON list of labels in a cell."""
+        """Return the answer as for single labels, with a JSON list of labels in a cell."""
         records = self.records(examples, encoded, outputs)
         rows = [record | {"prediction": _cell(record["prediction"])} for record in records]
         predictions = {"predictions.tsv": tsv([_cell(labels) for labels in examples.labels], rows)}
         return self.judged(encoded, outputs), predictions
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """As for single labels, with a JSON list of labels in a cell."""
+        """Yield the lines as for single labels, with a JSON list of labels in a cell."""
         return super().official(record | {"prediction": _cell(record["prediction"])} for record in records)
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), in a form that does not overflow."""
+    """Return 1 / (1 + exp(-x)), in a form that does not overflow."""
     return 0.5 * (1 + np.tanh(0.5 * outputs))
 
 

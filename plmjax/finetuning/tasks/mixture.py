@@ -1,8 +1,8 @@
-"""Several text-to-text tasks that one model learns at once, told apart by the prefix of their sources.
+"""Several text-to-text tasks that one model learns together, distinguished by the prefix of their sources.
 
-As T5 (Raffel et al., JMLR 2020, sections 2.4 and 3.5.2): every task is pairs of texts, of a classification the text and
-the label's words; examples of all tasks are mixed at rates (plmjax/finetuning/batches/mixing.py) and share rows. Each
-task is judged on its own, by the metrics of its kind.
+As T5 (Raffel et al., JMLR 2020, sections 2.4 and 3.5.2): every task consists of pairs of texts; for a classification
+these are the text and the label's words. Examples of all tasks are mixed at rates
+(plmjax/finetuning/batches/mixing.py) and share rows. Each task is evaluated separately, by the metrics of its kind.
 """
 
 import dataclasses
@@ -36,24 +36,24 @@ class TextTask(PairColumns, NamedTask):
     """A task of a mixture."""
 
     judge: Judge = BleuAndChrf()
-    """The metrics of the texts that were written."""
+    """The metrics of the generated texts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(JointTask):
-    """Text-to-text tasks with files of their own, and the rates at which they are drawn."""
+    """Text-to-text tasks with files of their own, and the rates at which they are sampled."""
 
     tasks: tuple[TextTask, ...] = ()
-    """The tasks, each with a name and a prefix of its own."""
+    """The tasks, each with a different name and prefix."""
     limit: int = 2**21
-    """Examples of a task that count at most for its rate, K; the files are read whole."""
+    """Largest number of examples of a task that count for its rate, K; the files are read as a whole."""
     temperature: float = 1.0
-    """T of the rates min(examples, K)^(1/T): 1 draws in proportion to the examples, inf every task equally often."""
+    """T of the rates min(examples, K)^(1/T): 1 samples in proportion to the examples, inf every task equally often."""
     target_length: int = 128
-    """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
+    """Number of tokens in a row of targets, including special ones; 0 where a decoder reads both texts in one row."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers and the names."""
+        """Check the numbers and the names."""
         super().__post_init__()
         check_ranges("data", self, limit=FROM_1, target_length=FROM_0)
         if not self.temperature >= 1:
@@ -62,34 +62,34 @@ class Mixture(JointTask):
         check_different("the tasks' prefixes", [task.prefix.strip() for task in self.tasks], names)
 
     def single_task(self, task: TextTask) -> TextPairs:
-        """One of the tasks as a task of its own, with rows as long as the mixture's."""
+        """Return one of the tasks as a single task, with rows as long as the mixture's."""
         return TextPairs(**options_of(task, self, TextPairs))
 
     def mixing(self, train: JointExamples) -> Mixing:
-        """The rates of the chosen tasks."""
+        """Return the rates of the chosen tasks."""
         return Mixing(tuple(map(len, train.parts)), self.limit, self.temperature)
 
 
 @dataclasses.dataclass(frozen=True)
 class MixedTextGeneration(TextGeneration):
-    """Texts of several tasks, each judged by its own metrics, and the mean over the tasks of their first metrics.
+    """Texts of several tasks, each evaluated by its own metrics, and the mean over the tasks of their first metrics.
 
-    The loss is that of all target tokens together, whichever their task.
+    The loss is that of all target tokens together, for all tasks.
     """
 
     task_class: ClassVar[type[Task]] = Mixture
 
     def reported(self, task: Mixture) -> tuple[str, ...]:
-        """TASK/METRIC, and mean."""
+        """Return TASK/METRIC of every task, and mean."""
         return reported({one.name: one.judge.names for one in task.chosen})
 
     def signatures(self, task: Mixture) -> dict[str, str]:
-        """TASK/METRIC_signature; decoding, how the texts are written."""
+        """Return TASK/METRIC_signature, and the settings of generation as decoding."""
         of_tasks = {one.name: one.judge.signatures() for one in task.chosen}
         return qualified(of_tasks) | {"decoding": in_words(self.decoding().given())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
-        """The rows of every task, one task after the other."""
+        """Encode the rows of every task, one task after the other."""
         parts = []
         for one, part in zip(task.chosen, examples.parts, strict=True):
             with task.named_options(one):
@@ -97,13 +97,16 @@ class MixedTextGeneration(TextGeneration):
         return concatenated(parts)
 
     def prompts(self, texts: Sequence[str], tokenizer: Any, model: ModelConfig, task: Mixture) -> list[list[int]]:
-        """Sources as in training. Of several tasks each has the prefix of its own already, which tells them apart."""
+        """Encode sources as in training.
+
+        With several tasks, each source has the prefix of its task already, which identifies the task.
+        """
         first, *others = task.chosen
         alone = dataclasses.replace(task.single_task(first), **({"prefix": ""} if others else {}))
         return TextGeneration(**self.given()).prompts(texts, tokenizer, model, alone)
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
-        """predictions.TASK.jsonl: for every pair its line, its source, its target and what was written."""
+        """Return predictions.TASK.jsonl: for every pair its line, its source, its target and the generated text."""
         answers, compared, records = {}, [], iter(self.records(examples, encoded, outputs))
         for task, part in zip(examples.tasks, examples.parts, strict=True):
             scores, written = judged(task.judge, part, list(itertools.islice(records, len(part))))

@@ -1,11 +1,11 @@
 """Dependency parsing: the head of every word, and the relation between them (universaldependencies.org).
 
-A batch has besides the fields of plmjax/finetuning/tasks/task.py `heads` int32 [R T], the number of a word's head in
+Besides the fields of plmjax/finetuning/tasks/task.py, a batch has `heads` int32 [R T], the number of a word's head in
 its sentence, from 1, or 0 for the root; `relations` int32 [R T]; and `label_weights` float32 [R T], 1 at words whose
 head is in the row and whose relation is known.
 
-Deviation: scores count every word with its whole relation, as `nmod:poss`. The evaluation of CoNLL 2018 compares what
-is before the colon, and the authors of cross-view training leave punctuation out.
+Deviation: scores count every word with its whole relation, as `nmod:poss`. The evaluation of CoNLL 2018 compares the
+part before the colon, and the authors of cross-view training leave out punctuation.
 """
 
 import dataclasses
@@ -26,8 +26,11 @@ from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Ro
 
 @dataclasses.dataclass(frozen=True)
 class ParsedExamples(Examples):
-    """words, their heads (numbers of words from 1, 0 for the root) and relations, a list each sentence, of None where
-    there are none."""
+    """Examples of dependency parsing.
+
+    They are words, their heads (numbers of words from 1, 0 for the root) and relations, one list per sentence, of None
+    where there are none.
+    """
 
     words: list[list[str]]
     heads: list[list[int | None]]
@@ -36,7 +39,7 @@ class ParsedExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class TreeColumns(WordColumns):
-    """The columns of a file of sentences with the words and the tree above them."""
+    """The columns of a file of sentences with the words and their dependency tree."""
 
     head: str = "head"
     """Column of the number of a word's head in its sentence, from 1; 0 for the root."""
@@ -48,8 +51,9 @@ class TreeColumns(WordColumns):
 class Parsing(TreeColumns, FileTask):
     """Sentences with trees, of a .conllu, .conll or .jsonl file, plain or with .gz.
 
-    A sentence with more words than fit into a row is cut; words without a prediction count as mistakes. Sentences to
-    predict may be the lines of a .txt file too, with words separated by white space.
+    A sentence with more words than fit into a row is truncated; words without a prediction count as mistakes. Sentences
+    to
+    predict may also be the lines of a .txt file, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = ParsedExamples
@@ -58,7 +62,7 @@ class Parsing(TreeColumns, FileTask):
     label_settings: ClassVar[tuple[str, ...]] = ("head", "relation")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, words, heads, relations."""
+        """Yield line, words, heads, relations."""
         if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [None] * len(words)
@@ -78,7 +82,7 @@ class Parsing(TreeColumns, FileTask):
             yield block[-1][0], words, heads, relations
 
     def _head(self, number: int, words: int, row: dict[str, Any], where: str) -> int:
-        """The head of a sentence's word, a number from 0 to that of its last word."""
+        """Return the head of a sentence's word, a number from 0 to that of its last word."""
         value = tables.cell(row, self.head, "head", where)
         if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) > words:
             raise UserError(
@@ -89,9 +93,9 @@ class Parsing(TreeColumns, FileTask):
 
 
 def check_tree(heads: list[int], places: list[str]) -> None:
-    """Raises UserError for a second root, and for a word of a sentence from which no way up leads to the root.
+    """Raise UserError for a second root, and for a word that no path of heads connects with the root.
 
-    heads: numbers of words from 1, 0 for the root. places: where each word stands, for messages.
+    heads: numbers of words from 1, 0 for the root. places: the place of each word, for messages.
     """
     if roots := [place for head, place in zip(heads, places, strict=True) if head == 0][1:]:
         raise UserError(f"Expected one root in a sentence, found a second one in {roots[0]}; fix that sentence.")
@@ -113,9 +117,9 @@ def check_tree(heads: list[int], places: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DependencyParsing(TaskObjective):
-    """Reads, predicts and judges; the model and its loss are a subclass's.
+    """Base class that reads, predicts and evaluates; a subclass defines the model and its loss.
 
-    The model's outputs of every word are its head's number, that of the relation, and their probability.
+    For every word, the model's outputs are its head's number, the relation's number, and their probability.
     """
 
     task_class: ClassVar[type[Task]] = Parsing
@@ -127,12 +131,12 @@ class DependencyParsing(TaskObjective):
     """The relations in the order of their numbers; empty takes those of the train file, sorted."""
 
     def fit_labels(self, train: ParsedExamples) -> Self:
-        """The objective with the relations of the train file."""
+        """Return the objective with the relations of the train file."""
         relations = self.relations or tuple(sorted({one for sentence in train.relations for one in sentence}))
         return dataclasses.replace(self, relations=relations)
 
     def encode(self, examples: ParsedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """The words, each as one token; a word that was cut, or whose head was, has no weight."""
+        """Encode each word as one token; a truncated word, or a word whose head was truncated, has weight 0."""
         made = lay_out_words(examples.words, tokenizer, model, task)
         numbers = {relation: number for number, relation in enumerate(self.relations)}
         heads, relations, weights = [], [], []
@@ -150,7 +154,7 @@ class DependencyParsing(TaskObjective):
         return made.encoded(heads=heads, relations=relations, label_weights=weights)
 
     def records(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """line, words, heads, relations and their probabilities; null for words that were cut off at a row's end."""
+        """Return line, words, heads, relations and their probabilities; null for words truncated at a row's end."""
         records = []
         for line, words, output in zip(examples.lines, examples.words, outputs, strict=True):
             cut = [None] * (len(words) - len(output))
@@ -166,7 +170,7 @@ class DependencyParsing(TaskObjective):
         return records
 
     def answer(self, examples: ParsedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """predictions.conllu, as `official`."""
+        """Return predictions.conllu, in the format of `official`."""
         records = self.records(examples, encoded, outputs)
         scores = attachment_scores(
             zip(examples.heads, examples.relations, strict=True),
@@ -175,7 +179,7 @@ class DependencyParsing(TaskObjective):
         return scores, {"predictions.conllu": "".join(self.official(records))}
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """CoNLL-U with words, heads and relations alone; _ for no prediction at all."""
+        """Yield CoNLL-U with only words, heads and relations; _ where there is no prediction."""
         for record in records:
             rows = zip(record["words"], record["heads"], record["relations"], strict=True)
             for number, (word, head, relation) in enumerate(rows, start=1):
@@ -189,7 +193,10 @@ Tree = tuple[list[int | None], list[str | None]]
 
 
 def attachment_scores(gold: Iterable[Tree], predicted: Iterable[Tree]) -> dict[str, float]:
-    """las, the share of all words with the right head in the right relation, and uas, with the right head."""
+    """Return las and uas.
+
+    las is the fraction of all words with the right head and the right relation, uas that with the right head.
+    """
     right, labelled, words = 0, 0, 0
     for (heads, relations), (found, named) in zip(gold, predicted, strict=True):
         attached = [head == guess for head, guess in zip(heads, found, strict=True)]

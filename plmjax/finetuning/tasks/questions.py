@@ -1,13 +1,13 @@
-"""Extractive question answering: where the answer is in a text, if there is one (Devlin et al. 2019, section 4).
+"""Extractive question answering: the position of the answer in a text, if it has one (Devlin et al. 2019, section 4).
 
-Files are SQuAD's 1.1 or 2.0, or CMRC's. A text too long for a row is read in overlapping windows, each a sequence
-[CLS] question [SEP] window [SEP] for a BERT; one without the answer points at [CLS], or at the position that stands for
-the row in another model's template. A batch has besides `starts` and `ends`
-int32 [R K], the first and last token of the answer, counted within its sequence.
+Files are SQuAD's 1.1 or 2.0, or CMRC's. A text too long for a row is read in overlapping windows. Each window is a
+sequence [CLS] question [SEP] window [SEP] for a BERT. A window without the answer points at [CLS], or at the summary
+position in another model's template. A batch also has `starts` and `ends` int32 [R K], the first and last token of the
+answer, counted within its sequence.
 
 Deviation: windows and answers follow google-research/bert run_squad.py, but an answer is found by the characters of the
-tokens, not by words, so that any tokenizer and language can be used; a start and an end compete with the tokens of
-their own sequence only, since rows are packed.
+tokens, not by words, so that any tokenizer and language can be used; a start and an end compete only with the tokens of
+their own sequence, since rows are packed.
 """
 
 import dataclasses
@@ -39,8 +39,12 @@ SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
 
 @dataclasses.dataclass(frozen=True)
 class QuestionExamples(Examples):
-    """contexts: the texts. context_of: which of them each question is about. answers: (first character, text) of every
-    annotator, -1 for an answer that is not in the text; an empty list where the question has no answer."""
+    """Examples of question answering.
+
+    contexts: the texts. context_of: number of each question's text. answers: (first character, text) of every
+    annotator,
+    -1 for an answer that is not in the text; an empty list where the question has no answer.
+    """
 
     contexts: list[str]
     context_of: list[int]
@@ -51,11 +55,11 @@ class QuestionExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Questions(FileTask):
-    """Files of SQuAD's form (.json, plain or with .gz), and how a long text is cut into windows.
+    """Files of SQuAD's form (.json, plain or with .gz), and the windows of a long text.
 
     An answer that is not at its answer_start is taken from the nearest place where the text has it. An answer with an
-    answer_start of -1, which CMRC uses for annotators' own words, need not be in the text: it counts in the metrics,
-    and a question with only such answers is not trained on, as run_squad.py leaves out answers that it cannot find.
+    answer_start of -1, which CMRC uses for annotators' own words, need not be in the text: it counts in the metrics. A
+    question with only such answers is not trained on, as run_squad.py leaves out answers that it cannot find.
     """
 
     examples: ClassVar[type[Examples]] = QuestionExamples
@@ -63,14 +67,14 @@ class Questions(FileTask):
     prediction_settings: ClassVar[tuple[str, ...]] = ("stride", "question_length")
 
     sequence_length: int = 384
-    """Tokens in a row, special ones included."""
+    """Number of tokens in a row, including special ones."""
     stride: int = 128
-    """Tokens from the beginning of a window to that of the next."""
+    """Number of tokens from the start of a window to that of the next."""
     question_length: int = 64
-    """Tokens of a question that are read."""
+    """Largest number of tokens of a question that are read."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, context, id, question, answers."""
+        """Yield line, context, id, question, answers."""
         found, text = json_file.parsed(path)
         paragraphs = _paragraphs(found, path)
         lines = _lines([entry["id"] for paragraph in paragraphs for entry in paragraph["qas"]], text)
@@ -88,12 +92,12 @@ class Questions(FileTask):
                 yield line, paragraph["context"], identifier, tables.text(entry["question"], "question", where), answers
 
     def is_trainable(self, row: Row) -> bool:
-        """Whether an answer is in the text, or the question has none."""
+        """Return true if an answer is in the text or the question has none."""
         answers = row[-1]
         return not answers or any(start >= 0 for start, _ in answers)
 
     def to_examples(self, path: str, rows: list[Row]) -> QuestionExamples:
-        """Each text once."""
+        """Return the examples, with each text once."""
         lines, contexts, ids, questions, answers = map(list, zip(*rows, strict=True))
         numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
         return QuestionExamples(
@@ -121,7 +125,7 @@ def _paragraphs(found: Any, path: str) -> list[dict[str, Any]]:
 
 
 def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
-    """The line of each id; the file has them in this order."""
+    """Yield the line of each id; the file has them in this order."""
     line, place = 1, 0
     for identifier in identifiers:
         found = text.find(json.dumps(identifier), place)
@@ -159,7 +163,10 @@ def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int,
 
 @dataclasses.dataclass(frozen=True)
 class EncodedQuestions(Encoded):
-    """windows: the part of its text in each sequence. spans: int32 [N 2] of every text, characters of its tokens."""
+    """Encoded questions.
+
+    windows: the part of its text in each sequence. spans: int32 [N 2] of every text, characters of its tokens.
+    """
 
     windows: list[Window] = dataclasses.field(default_factory=list)
     spans: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -167,7 +174,7 @@ class EncodedQuestions(Encoded):
 
 @dataclasses.dataclass(frozen=True)
 class SpanExtraction(TaskObjective):
-    """Mean of the nats of the answer's first and of its last token."""
+    """The mean of the nats of the answer's first and of its last token."""
 
     task_class: ClassVar[type[Task]] = Questions
     purpose: ClassVar[Purpose] = Purpose.ANSWERS
@@ -175,36 +182,36 @@ class SpanExtraction(TaskObjective):
     per_token: ClassVar[bool] = True
 
     language: str = "en"
-    """en counts as SQuAD does, zh as CMRC."""
+    """Language of the metrics: en as in SQuAD, zh as in CMRC."""
     impossible: bool = False
-    """Whether a question may have no answer; true where the train file has such questions."""
+    """If true, a question may have no answer; set to true where the train file has such questions."""
     null_threshold: float = 0.0
-    """Score above that of the best answer that "no answer" needs to be predicted."""
+    """Margin by which the score of "no answer" must exceed that of the best answer to be predicted."""
     best: int = 20
     """Number of starts, ends and answers that are considered."""
     answer_length: int = 30
-    """Tokens of the longest answer."""
+    """Largest number of tokens of an answer."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """exact, f1; with questions that have no answer also those of either kind and the best threshold."""
+        """Return exact and f1; with unanswerable questions also those of either kind and the best threshold."""
         kinds = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold") if self.impossible else ()
         return ("exact", "f1", *kinds)
 
     def fit_labels(self, train: QuestionExamples) -> Self:
-        """The objective, which then knows whether some questions have no answer."""
+        """Return the objective, with `impossible` set if some questions have no answer."""
         check_choice("--objective.language", self.language, SCORES)
         return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The encoder with two scores a token."""
+        """Return the encoder with two scores per token."""
         return config.module(Purpose.ANSWERS, execution)
 
     def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
-        """The windows of every question's text, in the order of the file.
+        """Encode the windows of every question's text, in the order of the file.
 
         Raises:
-            UserError: rows without room for a window, or a stride that would leave tokens out.
+            UserError: rows too short for a window, or a stride that would leave out tokens.
         """
         vocabulary = tokenizer.vocabulary
         template = model.template
@@ -239,7 +246,7 @@ class SpanExtraction(TaskObjective):
         return EncodedQuestions(**row_arrays(rows), sequence_fields=fields, windows=windows, spans=spans)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Nats of both ends, halved, [R K]."""
+        """Return the mean of the nats of both ends, [R K]."""
         slots = jnp.arange(1, batch["example_ids"].shape[1] + 1)
         own = batch["segment_ids"][:, None] == slots[:, None]  # [R K T]
 
@@ -251,12 +258,14 @@ class SpanExtraction(TaskObjective):
         return {"task": (starts + ends) / 2}
 
     def collected(self, outputs: Any, batch: Batch) -> jax.Array:
-        """float32 [R T 2]."""
+        """Return float32 [R T 2]."""
         return jnp.stack([outputs.start_logits, outputs.end_logits], axis=-1)
 
     def answer(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> Answers:
-        """predictions.json, id -> answer, as the official scripts read it; nbest_predictions.json and, where questions
-        may have none, null_odds.json."""
+        """Return predictions.json, id -> answer, in the form that the official scripts read.
+
+        It comes with nbest_predictions.json and, where questions may have no answer, null_odds.json.
+        """
         found = self._candidates(examples, encoded, outputs)
         records = self._records(examples, found)
         names = {"predictions.json": "prediction", "nbest_predictions.json": "nbest"}
@@ -267,12 +276,15 @@ class SpanExtraction(TaskObjective):
         return self._metrics(examples, found, [record["prediction"] for record in records]), contents
 
     def records(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> list[Record]:
-        """line, id, prediction (empty for no answer), nbest with scores and probabilities; where questions may have no
-        answer null_odds, how much better that scores."""
+        """Return line, id, prediction (empty for no answer), nbest with scores and probabilities.
+
+        Where questions may have no answer, also return null_odds, the score of "no answer" minus that of the best
+        answer.
+        """
         return self._records(examples, self._candidates(examples, encoded, outputs))
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """predictions.json of the official scripts: id -> answer."""
+        """Yield predictions.json of the official scripts: id -> answer."""
         mark = "{\n"
         for record in records:
             name, text = (json.dumps(record[key], ensure_ascii=False) for key in ("id", "prediction"))
@@ -281,13 +293,13 @@ class SpanExtraction(TaskObjective):
         yield "\n}\n"
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """12 D a token."""
+        """Return 12 D per token."""
         return 12.0 * int(np.prod(batch["input_ids"].shape)) * config.width
 
     def _candidates(
         self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]
     ) -> list[tuple[list[Candidate], float]]:
-        """The best answers of every question, and the score of "no answer"."""
+        """Return the best answers of every question, and the score of "no answer"."""
         found, first = [], 0
         for number, about in enumerate(examples.context_of):
             last = first
@@ -330,5 +342,5 @@ class SpanExtraction(TaskObjective):
 
 
 def _odds(best: list[Candidate], null: float) -> float:
-    """The score of "no answer" less that of the best answer."""
+    """Return the score of "no answer" minus that of the best answer."""
     return null - (best[0].score if best else -1e9)

@@ -1,6 +1,6 @@
 """A label or a number for a sentence or a pair of sentences (Devlin et al. 2019, section 4.1), such as GLUE's tasks.
 
-Files are tsv, csv or jsonl with named columns. A batch has besides `labels` [R K], int32 or float32.
+Files are tsv, csv or jsonl with named columns. A batch also has `labels` [R K], int32 or float32.
 """
 
 import csv
@@ -30,7 +30,10 @@ from plmjax.objectives.objective import Batch, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class SentenceExamples(Examples):
-    """texts: (sentence,) or (first, second) of every row. labels: as they are written; None where there are none."""
+    """Examples with one label or number each.
+
+    texts: (sentence,) or (first, second) of every row. labels: the labels in their spelling; None where there are none.
+    """
 
     texts: list[tuple[str, ...]]
     labels: list[str | None]
@@ -38,10 +41,11 @@ class SentenceExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class Sentences(FileTask):
-    """Rows of a tsv, csv or jsonl file, plain or with .gz, and which of their columns hold what.
+    """Rows of a tsv, csv or jsonl file, plain or with .gz, and the meaning of their columns.
 
-    Cells of a tsv are taken as they stand, as in GLUE's files; those of a csv may be quoted. If a pair is too long for
-    its row, the longer text is cut first. Single sentences to predict may be the lines of a .txt file too.
+    Cells of a tsv are read unchanged, as in GLUE's files; those of a csv may be quoted. If a pair is too long for its
+    row,
+    the longer text is truncated first. Single sentences to predict may also be the lines of a .txt file.
     """
 
     examples: ClassVar[type[Examples]] = SentenceExamples
@@ -51,16 +55,16 @@ class Sentences(FileTask):
     text: str = "text"
     """Column of the sentence, or of the first of a pair."""
     text_pair: str = ""
-    """Column of the second sentence; empty where there is one sentence only."""
+    """Column of the second sentence; empty for single sentences."""
     label: str = "label"
     """Column of the label, or of the number to predict."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
     skip_bad_rows: bool = False
-    """Whether rows with too few cells are left out and empty texts taken, as GLUE's QQP has them, or are mistakes."""
+    """If true, skip rows with too few cells and accept empty texts, as in GLUE's QQP; if false, they are errors."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, texts, label."""
+        """Yield line, texts, label."""
         wanted = {"text": self.text, **({"text_pair": self.text_pair} if self.text_pair else {})}
         if not labelled and not self.text_pair and text_files.suffix(path) == ".txt":
             for line, text in enumerate(text_files.lines(path), start=1):
@@ -76,40 +80,40 @@ class Sentences(FileTask):
             yield line, tuple(texts), label
 
     def labelled(self, cell: Any, where: str) -> Any:
-        """The label of a cell."""
+        """Return the label of a cell."""
         return tables.label(cell, self.label, where)
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceObjective(SequenceObjective):
-    """Base of those that label single sentences or pairs of them."""
+    """Base class of objectives that label single sentences or pairs of sentences."""
 
     task_class: ClassVar[type[Task]] = Sentences
     purpose: ClassVar[Purpose] = Purpose.TEXT_LABELS
 
     @property
     def outputs(self) -> int:
-        """Outputs of the head for a sequence."""
+        """Return the number of outputs of the head for a sequence."""
         raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
-        """Labels as numbers [S]; UserError names the line of one that is none."""
+        """Return labels as numbers [S]; UserError names the line of an invalid one."""
         raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """The predictions for outputs [S outputs]."""
+        """Return the predictions for outputs [S outputs]."""
         raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """Metric -> value for labels [S] and outputs [S outputs] of a whole file."""
+        """Return metric -> value for labels [S] and outputs [S outputs] of a whole file."""
         raise NotImplementedError(f"{type(self).__name__} must name its metrics.")
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The model with a new head for whole sequences."""
+        """Return the model with a new head for whole sequences."""
         return config.module(Purpose.TEXT_LABELS, execution, self.outputs)
 
     def encode(self, examples: SentenceExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """A row for every sentence or pair; of a template with both orders, two for every pair."""
+        """Encode a row for every sentence or pair; for a template with both orders, two for every pair."""
         template = model.template
         check_length(template, tokenizer.vocabulary, task.sequence_length)
         sides = [tokenizer.encode_batch(list(side)) for side in zip(*examples.texts, strict=True)]
@@ -122,31 +126,33 @@ class SentenceObjective(SequenceObjective):
         return Encoded(**row_arrays(rows), sequence_fields={"labels": labels}, choices=count)
 
     def answer(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """predictions.tsv: for every row its line, label, prediction and, of labels, the probability."""
+        """Return predictions.tsv: for every row its line, label, prediction and, for labels, the probability."""
         records = self.records(examples, encoded, outputs)
         predictions = {"predictions.tsv": tsv(examples.labels, records)}
         return self.judged(encoded, outputs), predictions
 
     def judged(self, encoded: Encoded, outputs: list[np.ndarray]) -> dict[str, float]:
-        """The metrics of a file: both orders of a pair have the same label and outputs, and count once."""
+        """Return the metrics of a file: both orders of a pair have the same label and outputs, and count once."""
         return self.metrics(
             encoded.sequence_fields["labels"][:: encoded.choices], np.stack(outputs[:: encoded.choices])
         )
 
     def records(self, examples: SentenceExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """line, prediction; of labels probability and probabilities, of every label."""
+        """Return line and prediction; for labels also probability, and probabilities of every label."""
         found = self.predictions(np.stack(outputs[:: encoded.choices]))
         return [{"line": line, **record} for line, record in zip(examples.lines, found, strict=True)]
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """6 (D^2 + D outputs) a sequence: its pooler or dense layer, where the system's head has one, and the
-        labels."""
+        """Return 6 (D^2 + D outputs) per sequence.
+
+        These are the pooler or dense layer, where the system's head has one, and the labels.
+        """
         size = config.width
         return 6.0 * int(np.prod(batch["example_ids"].shape)) * (size**2 + size * self.outputs)
 
 
 def tsv(labels: Sequence[Any], records: Sequence[Record]) -> str:
-    """Line, label, prediction and, where there is one, its probability as a table with a header."""
+    """Return line, label, prediction and, where it exists, its probability as a table with a header."""
     rows = []
     for label, record in zip(labels, records, strict=True):
         row = {"line": record["line"], "label": label, "prediction": record["prediction"]}
@@ -159,20 +165,20 @@ def tsv(labels: Sequence[Any], records: Sequence[Record]) -> str:
 
 
 def softmax(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities over the last axis."""
+    """Return probabilities over the last axis."""
     exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def shares(row: np.ndarray) -> list[float]:
-    """Probabilities as they are written."""
+    """Return probabilities in their printed form."""
     return [round(float(share), 6) for share in row]
 
 
 def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np.ndarray:
-    """The number of each label, int32; a UserError that says `where(i)` for one that was not seen in training.
+    """Return the number of each label, int32; UserError with `where(i)` for a label not seen in training.
 
-    Where there is no label the number is 0, which no prediction depends on.
+    Without a label the number is 0, and no prediction depends on it.
     """
     numbers = {None: 0} | {label: number for number, label in enumerate(known)}
     for i, label in enumerate(labels):
@@ -185,23 +191,23 @@ def numbered(labels: list[str | None], known: tuple[str, ...], where: Any) -> np
 
 @dataclasses.dataclass(frozen=True)
 class SequenceClassification(SentenceObjective):
-    """One of several labels a row: cross entropy of the softmax over the head's outputs."""
+    """One of several labels per row: cross entropy of the softmax over the head's outputs."""
 
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
 
     @property
     def outputs(self) -> int:
-        """One logit per label."""
+        """Return one logit per label."""
         return len(self.labels)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """accuracy, f1 (or macro_f1), matthews."""
+        """Return accuracy, f1 (or macro_f1) and matthews."""
         return ("accuracy", "f1" if self.outputs == 2 else "macro_f1", "matthews")
 
     def fit_labels(self, train: SentenceExamples) -> Self:
-        """The objective with the labels of the train file.
+        """Return the objective with the labels of the train file.
 
         Raises:
             UserError: fewer than two of them.
@@ -215,24 +221,24 @@ class SequenceClassification(SentenceObjective):
         return dataclasses.replace(self, labels=labels)
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
-        """int32."""
+        """Return the labels as int32."""
         return numbered(examples.labels, self.labels, examples.where)
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Cross entropy in nats."""
+        """Return the cross entropy in nats."""
         return {"task": cross_entropy(outputs.logits, batch["labels"])}
 
     def counts(self, outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy."""
+        """Return accuracy."""
         right = (jnp.argmax(outputs.logits, axis=-1) == batch["labels"]) * exists(batch)
         return {"accuracy": (jnp.sum(right), jnp.sum(exists(batch)))}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """The mean probabilities."""
+        """Return the mean probabilities."""
         return [*np.log(np.mean([softmax(np.stack(each)) for each in outputs], axis=0))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """The likeliest label, its probability and those of all."""
+        """Return the most likely label, its probability and those of all labels."""
         return [
             {
                 "prediction": self.labels[number],
@@ -243,7 +249,7 @@ class SequenceClassification(SentenceObjective):
         ]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """The metrics of GLUE."""
+        """Return the metrics of GLUE."""
         return classification.scores(labels, outputs.argmax(axis=-1), self.outputs)
 
 
@@ -255,11 +261,11 @@ class Regression(SentenceObjective):
 
     @property
     def outputs(self) -> int:
-        """One."""
+        """Return one output."""
         return 1
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
-        """float32."""
+        """Return the targets as float32."""
         numbers = np.zeros(len(examples), np.float32)
         for row, label in enumerate(examples.labels):
             if label is None:
@@ -274,17 +280,17 @@ class Regression(SentenceObjective):
         return numbers
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Squared error."""
+        """Return the squared error."""
         return {"task": jnp.square(outputs.logits[..., 0] - batch["labels"])}
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """The mean numbers."""
+        """Return the mean numbers."""
         return [*np.mean(outputs, axis=0)]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
-        """The number."""
+        """Return the number."""
         return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
-        """The metrics of STS-B, and the loss."""
+        """Return the metrics of STS-B, and the loss."""
         return classification.regression(labels, outputs[:, 0])

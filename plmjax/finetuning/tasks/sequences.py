@@ -1,11 +1,11 @@
-"""The base of tasks with an output for whole sequences: the position that stands for each, and an auxiliary loss.
+"""The base class of tasks with an output for whole sequences: the summary position, and an auxiliary loss.
 
-A model that reads from left to right may go on learning to tell the next token while it learns a task (Radford et al.
-2018, section 3.2): the loss of the task, plus `language_model` times
+A model that reads from left to right may continue to learn next-token prediction while it learns a task (Radford et al.
+2018, section 3.2). The loss is that of the task, plus `language_model` times
 
     mean over sequences of  mean over the tokens of a sequence of  nats of the next token
 
-where the special tokens of the row are asked for like any other (openai/finetune-transformer-lm train.py, `model`).
+The special tokens of the row are predicted like any other (openai/finetune-transformer-lm train.py, `model`).
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ TERM = "next_token"
 
 @dataclasses.dataclass(frozen=True)
 class SequenceObjective(TaskObjective):
-    """Base of those that judge whole sequences, by the system's own head for them."""
+    """Base class of objectives for whole sequences, which use the system's own head for sequences."""
 
     language_model: float = dataclasses.field(default=0.0, kw_only=True)
-    """Factor of the loss of the next token beside the task's own, 0.5 in GPT's paper; 0 leaves it out."""
+    """Factor of the next-token loss beside the task's own, 0.5 in GPT's paper; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        """Checks the factor."""
+        """Check the factor."""
         check_ranges("objective", self, language_model=FROM_0)
 
     def check_model(self, config: Any) -> None:
-        """Raises UserError where the model is asked for the next token and does not tell it."""
+        """Raise UserError if the next-token loss is set and the model does not predict the next token."""
         if self.language_model and "scores" not in config.system.returns:
             raise UserError(
                 f"Expected a model that reads from left to right for --objective.language_model "
@@ -43,22 +43,22 @@ class SequenceObjective(TaskObjective):
             )
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """As every task, and the positions that stand for the sequences."""
+        """Return the inputs of every task, and the summary positions of the sequences."""
         return super().model_inputs(batch) | {"cls_positions": batch["cls_positions"]}
 
     def coefficients(self) -> dict[str, float]:
-        """The task's own term counts once."""
+        """Return a factor of 1 for the task's own term, and that of the next-token loss."""
         return {TERM: self.language_model} if self.language_model else {}
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The task's own, and the number of sequences."""
+        """Return the task's own weights, and the number of sequences."""
         own = super().weights(batch)
         if not self.language_model:
             return own
         return own | {TERM: jnp.maximum(jnp.sum(next_token_weights(batch["segment_ids"])), 1e-9)}
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
-        """The task's own, and the nats of the next tokens."""
+        """Return the task's own sums, and the nats of the next tokens."""
         own = super().sums_of(outputs, batch)
         if not self.language_model:
             return own
@@ -66,7 +66,7 @@ class SequenceObjective(TaskObjective):
         return own.replace(losses=own.losses | {TERM: jnp.sum(nats * next_token_weights(batch["segment_ids"]))})
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """As every task's, with a prediction at every position where the next token is asked for."""
+        """Return the FLOPs of every task; with the next-token loss there is a prediction at every position."""
         flops = super().train_flops(config, batch)
         if not self.language_model:
             return flops
@@ -76,7 +76,7 @@ class SequenceObjective(TaskObjective):
 
 
 def next_token_weights(segment_ids: jax.Array) -> jax.Array:
-    """int [... T] -> float32 [... T]: 1 / N at the first N tokens of every packed sequence of N + 1, else 0."""
+    """Map int [... T] to float32 [... T]: 1 / N at the first N tokens of every packed sequence of N + 1, else 0."""
     following = jnp.concatenate([segment_ids[..., 1:], jnp.zeros_like(segment_ids[..., :1])], axis=-1)
     asked = (segment_ids > 0) & (segment_ids == following)
     together = segment_ids[..., :, None] == segment_ids[..., None, :]
@@ -84,8 +84,11 @@ def next_token_weights(segment_ids: jax.Array) -> jax.Array:
 
 
 def next_token_nats(scores: TokenScores, input_ids: jax.Array) -> jax.Array:
-    """Scores of rows, [N T], and the rows themselves, int [... T] -> float32 [... T]; those of the last tokens mean
-    nothing."""
+    """Return the nats of the next tokens, float32 [... T].
+
+    scores: scores of rows, [N T]. input_ids: the rows themselves, int [... T]. The values at the last tokens have no
+    meaning.
+    """
     following = jnp.roll(input_ids, -1, axis=-1)
     nats, _ = scores.cross_entropy(following.reshape(-1, following.shape[-1]))
     return nats.reshape(input_ids.shape)

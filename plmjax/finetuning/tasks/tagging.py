@@ -1,7 +1,7 @@
 """A label for every word: parts of speech, named entities (Devlin et al. 2019, section 5.3).
 
-A word's label is predicted at its first piece only. A batch has besides `labels` int32 [R T] and
-`label_weights` float32 [R T], 1 at first pieces.
+A word's label is predicted at its first piece only. A batch also has `labels` int32 [R T] and `label_weights` float32
+[R T], 1 at first pieces.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ from plmjax.objectives.objective import Batch, cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class TaggedExamples(Examples):
-    """words and their labels, a list each sentence, of None where there are none.
+    """Words and their labels, a list per sentence; the labels are None where there are none.
 
-    word_lines: the line each word stands in. scheme: that of the labels, as `Tagging` has it.
+    word_lines: the line of each word. scheme: scheme of the labels, as in `Tagging`.
     """
 
     words: list[list[str]]
@@ -44,7 +44,7 @@ class TaggedExamples(Examples):
 
 @dataclasses.dataclass(frozen=True)
 class WordColumns:
-    """The column of a file of sentences with their words."""
+    """The column with the words in a file of sentences."""
 
     text: str = "form"
     """Column of the words."""
@@ -52,26 +52,27 @@ class WordColumns:
     """Names of a .conll file's columns; empty: form tag."""
 
     def word(self, row: dict[str, Any], where: str) -> str:
-        """The word of a row."""
+        """Return the word of a row."""
         return tables.text(tables.cell(row, self.text, "text", where), self.text, where)
 
 
 @dataclasses.dataclass(frozen=True)
 class TagColumns(WordColumns):
-    """The columns of a file of sentences with the words and their labels."""
+    """The columns with the words and their labels in a file of sentences."""
 
     label: str = "tag"
     """Column of the labels."""
     scheme: str = ""
-    """IOB1, IOB2 or IOBES where labels mark entities, which is checked; empty for labels of single words."""
+    """IOB1, IOB2 or IOBES for labels that mark entities, which are checked; empty for labels of single words."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagging(TagColumns, FileTask):
-    """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and which of their columns hold what.
+    """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and the meaning of their columns.
 
-    A sentence with more pieces than fit into a row is cut; its words without a prediction count as mistakes ("O", or no
-    label at all). Sentences to predict may be the lines of a .txt file too, with words separated by white space.
+    A sentence with more pieces than fit into a row is truncated; its words without a prediction count as mistakes ("O",
+    or
+    no label at all). Sentences to predict may also be the lines of a .txt file, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = TaggedExamples
@@ -80,7 +81,7 @@ class Tagging(TagColumns, FileTask):
     label_settings: ClassVar[tuple[str, ...]] = ("label", "scheme")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, words, labels, the line of every word."""
+        """Yield line, words, labels, the line of every word."""
         label_schemes.check_scheme(self.scheme)
         if not labelled and text_files.suffix(path) == ".txt":
             for number, words in lines_of_words(path):
@@ -96,7 +97,7 @@ class Tagging(TagColumns, FileTask):
             yield lines[-1], words, labels, lines
 
     def to_examples(self, path: str, rows: list[Row]) -> TaggedExamples:
-        """Rows as examples, with the scheme of their labels."""
+        """Return rows as examples, with the scheme of their labels."""
         return dataclasses.replace(super().to_examples(path, rows), scheme=self.scheme)
 
     def _label(self, row: dict[str, Any], where: str) -> str:
@@ -104,16 +105,17 @@ class Tagging(TagColumns, FileTask):
 
 
 def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
-    """The sentences of a .txt file: the number of each line, and its words, which white space separates."""
+    """Yield the sentences of a .txt file: the number of each line, and its words, separated by white space."""
     for number, line in enumerate(text_files.lines(path), start=1):
         yield number, line.split()
 
 
 class _Words:
-    """Sentences for a model that reads the characters of whole words, each of which is one token.
+    """Sentences for a model that reads the characters of whole words. Each word is one token.
 
-    pieces: as `tokenizer.encode_words` gives them, the unknown token for a word that the tokenizer lacks or would
-    divide. Its spelling is its own; a word that the tokenizer has is spelled as it is there.
+    pieces: pieces from `tokenizer.encode_words`. A word that the tokenizer lacks or would split becomes the unknown
+    token
+    with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
     """
 
     def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
@@ -129,11 +131,13 @@ class _Words:
         self.pieces = [[[ids[word]] for word in sentence] for sentence in sentences]
 
     def characters(self, rows: list[TokenRow], room: int) -> np.ndarray:
-        """The characters of every token of the sentences as rows of up to `room` words, uint16 [N length]."""
+        """Return the characters of every token of the sentences as rows of up to `room` words, uint16 [N length]."""
         chosen = []
         for words, row in zip(self._sentences, rows, strict=True):
             (begin,) = row.starts
-            places = [int(token == self._vocabulary.end) for token in row.tokens]  # marks, before words take theirs
+            places = [
+                int(token == self._vocabulary.end) for token in row.tokens
+            ]  # special tokens; words replace theirs
             kept = [self._rows[word] for word in words[:room]]
             places[begin : begin + len(kept)] = kept
             chosen += places
@@ -144,9 +148,9 @@ class _Words:
 class LaidOut:
     """Sentences of words as rows of tokens.
 
-    rows: of every sentence. firsts: of every sentence, int64, the words that have a
-    first piece in its row, and the places of these pieces. characters: uint16 [N C] of all tokens; None for a model
-    that reads none.
+    rows: the row of every sentence. firsts: of every sentence, int64, the words that have a first piece in its row, and
+    the
+    positions of these pieces. characters: uint16 [N C] of all tokens; None for a model that reads no characters.
     """
 
     rows: list[TokenRow]
@@ -154,7 +158,7 @@ class LaidOut:
     characters: np.ndarray | None
 
     def encoded(self, **fields: list[np.ndarray]) -> Encoded:
-        """With numbers of every token, an array for each sentence."""
+        """Return the encoded rows with values for every token, an array for each sentence."""
         token_fields = {name: np.concatenate(arrays) for name, arrays in fields.items()}
         if self.characters is not None:
             token_fields["characters"] = self.characters
@@ -162,9 +166,9 @@ class LaidOut:
 
 
 def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
-    """Sentences of words as texts of their own, cut at the end of a row.
+    """Lay out sentences of words as separate texts, truncated at the end of a row.
 
-    A model that reads characters is given every word in one piece.
+    A model that reads characters gets every word as one piece.
     """
     template = model.template
     check_length(template, tokenizer.vocabulary, task.sequence_length)
@@ -184,7 +188,7 @@ def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig
 
 @dataclasses.dataclass(frozen=True)
 class TokenTagging(TaskObjective):
-    """Cross entropy of the label of each word's first piece."""
+    """The cross entropy of the label of each word's first piece."""
 
     task_class: ClassVar[type[Task]] = Tagging
     purpose: ClassVar[Purpose] = Purpose.TOKEN_LABELS
@@ -193,20 +197,22 @@ class TokenTagging(TaskObjective):
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     entities: bool = False
-    """Whether labels mark entities; metrics are then those of whole entities."""
+    """If true, labels mark entities, and the metrics are those of whole entities."""
     mix: bool = False
     """Read a learned mix of all layers (ELMo's) instead of the last one."""
     mix_penalty: float = 0.0
-    """Factor of the sum of the squared weights of all learned mixes, as a part of the loss (Peters et al. 2018, section
-    3.1: the larger, the nearer the mix stays to the plain mean); 0: none."""
+    """Factor of the sum of the squared weights of all learned mixes, as a part of the loss.
+
+    A larger factor keeps the mix closer to the plain mean (Peters et al. 2018, section 3.1); 0 leaves it out.
+    """
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """accuracy; and of entities f1, precision, recall."""
+        """Return accuracy; for entities also f1, precision and recall."""
         return ("accuracy", "f1", "precision", "recall") if self.entities else ("accuracy",)
 
     def fit_labels(self, train: TaggedExamples) -> Self:
-        """The objective with the labels of the train file."""
+        """Return the objective with the labels of the train file."""
         labels = self.labels or tuple(sorted({label for sentence in train.labels for label in sentence}))
         if len(labels) < 2:
             raise UserError(
@@ -216,11 +222,11 @@ class TokenTagging(TaskObjective):
         return dataclasses.replace(self, labels=labels)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
-        """The encoder with a linear layer on every token."""
+        """Return the encoder with a linear layer on every token."""
         return config.module(Purpose.TOKEN_LABELS, execution, len(self.labels), self.mix)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
-        """The pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
+        """Encode the pieces of the words as one text; `label_weights` is 1 at the first piece of a word."""
         made = lay_out_words(examples.words, tokenizer, model, task)
         labels, weights = [], []
         for sentence, (row, (kept, places)) in enumerate(zip(made.rows, made.firsts, strict=True)):
@@ -233,17 +239,17 @@ class TokenTagging(TaskObjective):
         return made.encoded(labels=labels, label_weights=weights)
 
     def nats(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """Cross entropy of the labels, float32 [R T]."""
+        """Return the cross entropy of the labels, float32 [R T]."""
         return cross_entropy(outputs.logits, batch["labels"])
 
     def likeliest(self, outputs: TaggingOutput, batch: Batch) -> jax.Array:
-        """The numbers of the predicted labels, int [R T]."""
+        """Return the numbers of the predicted labels, int [R T]."""
         return jnp.argmax(outputs.logits, axis=-1)
 
     def losses(self, outputs: TaggingOutput, batch: Batch) -> dict[str, jax.Array]:
-        """Nats of first pieces; and the squared weights of the mixes, the same for every row.
+        """Return the nats of first pieces, and the squared weights of the mixes, the same for every row.
 
-        Raises UserError for a penalty of mixes that the model does not have.
+        Raise UserError for a penalty of mixes that the model does not have.
         """
         losses = {"task": self.nats(outputs, batch)}
         if self.mix_penalty:
@@ -256,21 +262,21 @@ class TokenTagging(TaskObjective):
         return losses
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """Every word counts once, [R T]; of the mixes every row."""
+        """Return 1 for every word, [R T]; for the mixes 1 for every row."""
         weights = {"task": batch["label_weights"]}
         return weights | ({"mix": jnp.ones(len(batch["labels"]))} if self.mix_penalty else {})
 
     def coefficients(self) -> dict[str, float]:
-        """The penalty of the mixes."""
+        """Return the penalty of the mixes."""
         return {"mix": self.mix_penalty} if self.mix_penalty else {}
 
     def counts(self, outputs: TaggingOutput, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-        """accuracy."""
+        """Return accuracy."""
         right = self.likeliest(outputs, batch) == batch["labels"]
         return {"accuracy": (jnp.sum(right * batch["label_weights"]), jnp.sum(batch["label_weights"]))}
 
     def answer(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> Answers:
-        """predictions.tsv: word, label and prediction, a blank line after each sentence."""
+        """Return predictions.tsv: word, label and prediction, with a blank line after each sentence."""
         records = self.records(examples, encoded, outputs)
         predicted = [record["predictions"] for record in records]
         text, right = ["form\tlabel\tprediction\n"], 0
@@ -284,31 +290,31 @@ class TokenTagging(TaskObjective):
         return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
 
     def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """line, words, predictions and their probabilities; null for words that were cut off at the end of a row."""
+        """Return line, words, predictions and their probabilities; null for words truncated at the end of a row."""
         missing = "O" if self.entities else ""
         records = []
         for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
             first, stop = encoded.offsets[sentence : sentence + 2]
             there = encoded.token_fields["label_weights"][first:stop] > 0
             numbers, shares = self.chosen(outputs[sentence][there])
-            cut = len(words) - len(numbers)  # at the end of the row
+            cut = len(words) - len(numbers)  # truncated at the end of the row
             labels = [self.labels[number] for number in numbers] + [missing] * cut
             probabilities = [round(float(share), 6) for share in shares] + [None] * cut
             records.append({"line": line, "words": words, "predictions": labels, "probabilities": probabilities})
         return records
 
     def chosen(self, collected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The predicted labels' numbers [n] and their probabilities [n], of what is `collected` of n words."""
+        """Return the predicted labels' numbers [n] and their probabilities [n], from `collected` for n words."""
         return collected.argmax(axis=-1), softmax(collected).max(axis=-1)
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
-        """CoNLL's: a word and its label a line, a blank line after each sentence; _ for no label at all."""
+        """Yield CoNLL's format: a word and its label per line, a blank line after each sentence; _ for no label."""
         for record in records:
             labels = zip(record["words"], record["predictions"], strict=True)
             yield "".join(f"{word}\t{label or '_'}\n" for word, label in labels) + "\n"
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
-        """6 D labels a token."""
+        """Return 6 D labels per token."""
         return 6.0 * int(np.prod(batch["input_ids"].shape)) * config.width * len(self.labels)
 
     def _entity_metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:

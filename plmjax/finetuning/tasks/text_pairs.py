@@ -1,6 +1,6 @@
-"""Pairs of texts, the second of which is to be written given the first, such as a translation or a summary.
+"""Pairs of a source text and a target text to generate, such as a translation or a summary.
 
-Two parallel files have one text a line and names that differ in their last suffix, such as train.en and train.de; a
+Two parallel files have one text per line and names that differ in their last suffix, such as train.en and train.de. A
 tsv, csv or jsonl file has both texts of a pair in a row.
 """
 
@@ -17,43 +17,50 @@ from plmjax.finetuning.tasks.task import Examples, FileTask, Row
 
 @dataclasses.dataclass(frozen=True)
 class TextPairExamples(Examples):
-    """sources, with the prefix. targets: None where there are none. target_path: their file, if it is another."""
+    """Examples of text pairs.
+
+    sources: the sources, with the prefix. targets: None where there are none. target_path: their file, if it differs.
+    """
 
     sources: list[str]
     targets: list[str | None]
     target_path: str = ""
 
     def of_targets(self) -> "TextPairExamples":
-        """The same examples with the file of the targets as their place, for messages."""
+        """Return the same examples with the file of the targets as their place, for messages."""
         return dataclasses.replace(self, path=self.target_path or self.path)
 
 
 @dataclasses.dataclass(frozen=True)
 class PairColumns:
-    """The columns of a file with the two texts of a pair, and their reading."""
+    """The columns of a file with the two texts of a pair, and the reading of them."""
 
     source: str = "source"
-    """Column of the text that is read; of parallel files the last suffix of the one that holds it, such as en."""
+    """Column of the source text; for parallel files, the last suffix of its file, such as en."""
     target: str = "target"
-    """Column of the text that is written; of parallel files the last suffix of the other one, such as de."""
+    """Column of the target text; for parallel files, the last suffix of its file, such as de."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
     prefix: str = ""
     """Text before every source, such as T5's "translate English to German: "; the files do not hold it."""
     words: tuple[str, ...] = ()
-    """LABEL=WORDS, what is written for each label of the target's column, such as 0=no 1=yes; empty takes its text."""
+    """LABEL=WORDS, the text to generate for each label of the target's column, such as 0=no 1=yes.
+
+    If empty, the text of the column is used.
+    """
     cut_sources: bool = False
-    """Whether sources that are too long for their row are cut at their end, as for summaries, or are a mistake."""
+    """If true, sources too long for their row are truncated at their end, as for summaries; else they are errors."""
     cut_targets: bool = False
-    """Whether only the beginning of a target that is too long is learned, or it is a mistake; metrics take it whole."""
+    """If true, only the start of a too long target is learned; else it is an error. Metrics take the whole target."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs(PairColumns, FileTask):
     """Parallel files of lines, or rows of a tsv, csv or jsonl file, all plain or with .gz.
 
-    Of parallel files `train` and `validation` name those of the sources. Cells of a tsv are taken as they stand, those
-    of a csv may be quoted. Sources to write after may also be the lines of a .txt file.
+    For parallel files, `train` and `validation` name the files of the sources. Cells of a tsv are read unchanged, those
+    of
+    a csv may be quoted. Prompts may also be the lines of a .txt file.
     """
 
     examples: ClassVar[type[Examples]] = TextPairExamples
@@ -64,10 +71,10 @@ class TextPairs(PairColumns, FileTask):
     label_settings: ClassVar[tuple[str, ...]] = ("target", "words")
 
     target_length: int = 128
-    """Tokens in a row of targets, special ones included; 0 where a decoder alone reads both texts in one row."""
+    """Number of tokens in a row of targets, including special ones; 0 where a decoder reads both texts in one row."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("data", self, target_length=FROM_0)
         for pair in self.words:
@@ -75,13 +82,13 @@ class TextPairs(PairColumns, FileTask):
                 raise UserError(f"Expected LABEL=WORDS in --data.words, found {quoted(pair)}; write it so.")
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
-        """Line, source, target."""
+        """Yield line, source, target."""
         for line, source, target in self._texts(path, labelled):
             target = self._in_words(target, f"line {line} of {self._target_path(path)}")
             yield line, self._prefixed(source, f"line {line} of {path}"), target
 
     def of_sources(self, sources: Sequence[str]) -> TextPairExamples:
-        """Examples of sources that come from no file."""
+        """Return examples of sources that come from no file."""
         lines = list(range(1, len(sources) + 1))
         prefixed = [self._prefixed(source, f"line {line} of the prompts") for line, source in enumerate(sources, 1)]
         return TextPairExamples("the prompts", lines, prefixed, [None] * len(lines))
@@ -95,19 +102,19 @@ class TextPairs(PairColumns, FileTask):
         return self.prefix + source
 
     def to_examples(self, path: str, rows: list[Row]) -> TextPairExamples:
-        """Rows as the examples of a file of pairs or of sources."""
+        """Return rows as the examples of a file of pairs or of sources."""
         lines, sources, targets = map(list, zip(*rows, strict=True))
         return TextPairExamples(path, lines, sources, targets, self._target_path(path))
 
     def _target_path(self, path: str) -> str:
-        """The file of the targets: of parallel files that beside the sources, else the same."""
+        """Return the file of the targets: for parallel files the one beside the sources, otherwise the same."""
         if text_files.suffix(path) != f".{self.source}":
             return path
         packed = ".gz" if path.endswith(".gz") else ""
         return path.removesuffix(packed).removesuffix(self.source) + self.target + packed
 
     def texts(self, examples: TextPairExamples) -> Iterator[str]:
-        """The sources and the targets."""
+        """Yield the sources and the targets."""
         return itertools.chain(examples.sources, examples.targets)
 
     def _texts(self, path: str, labelled: bool) -> Iterator[tuple[int, str, str | None]]:
@@ -133,7 +140,7 @@ class TextPairs(PairColumns, FileTask):
         return tables.label(cell, self.target, where) if self.words else tables.text(cell, self.target, where)
 
     def _in_words(self, target: str | None, where: str) -> str | None:
-        """The text of a target that is a label; other targets as they are."""
+        """Return the text of a target that is a label; other targets unchanged."""
         if target is None or not self.words:
             return target
         words = dict(pair.split("=", 1) for pair in self.words)
@@ -166,7 +173,7 @@ class TextPairs(PairColumns, FileTask):
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """The number and the text of every line."""
+    """Yield the number and the text of every line."""
     for number, line in enumerate(text_files.lines(path), start=1):
         if not line.strip():
             raise UserError(f"Expected text in line {number} of {path}, found it empty; fix or remove that pair.")
