@@ -71,7 +71,7 @@ class MaskedLanguageModel(Objective):
         return config.module(Purpose.MASKED_TOKENS, execution)
 
     def predictions(self, batch: dict[str, jax.ShapeDtypeStruct] | Batch) -> int:
-        """Return P of a batch: the capacity for predictions of a full row, plus one a sequence if several are packed."""
+        """Return P of a batch: the predictions of a full row at most, plus one a sequence if several are packed."""
         sequences = batch["cls_positions"].shape[1] if "cls_positions" in batch else 1
         room = math.ceil(self.rate * batch["input_ids"].shape[1]) + (sequences if sequences > 1 else 0)
         return min(room, sequences * self.max_predictions) if self.max_predictions else room

@@ -100,8 +100,8 @@ class TasksWithText(JointTask):
     unlabelled: str = ""
     """File of unlabelled sentences, which are held in memory; `none` trains on labelled sentences only.
 
-    The sentences are the lines of a .txt file, with words separated by white space, or a file in the format of the first
-    task, whose labels are not read.
+    The sentences are the lines of a .txt file, with words separated by white space, or a file in the format of the
+    first task, whose labels are not read.
     """
 
     def __post_init__(self) -> None:
