@@ -1,1 +1,1 @@
-"""Plans: a run's train step compiled ahead of time for a TPU slice that is not here; estimates, search, report."""
+"""Ahead-of-time compilation of a train step for a TPU slice without its hardware: estimates, search, report."""

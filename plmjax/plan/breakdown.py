@@ -1,20 +1,20 @@
-"""What a step's cycles are spent on, by category.
+"""Breakdown of a step's cycles by category.
 
-The category of an instruction is read from what it does and from the scopes in its `op_name`, which are the names of
-our modules. The first that fits counts:
+The category of an instruction follows from its operation and from the scopes in its `op_name`, which are the names of
+our modules. The first category that fits is used:
 
-    collectives      communication, as far as nothing hides it
+    collectives      communication that is not hidden
     random bits      the hardware's generator, or rounds of threefry
-    attention        the module without its projections, its products included
-    matrix products  every other product, with all that is fused to it
-    state            casts and copies of arrays of a parameter's size, and what stands in no module: the optimizer,
-                     sums of gradients
+    attention        the module without its projections, including its products
+    matrix products  every other product, with everything fused to it
+    state            casts and copies of arrays of a parameter's size, and instructions outside any module: the
+                     optimizer, sums of gradients
     normalisation    layer norm, root-mean-square norm
-    layers           what else the layers do: activations, biases, dropout, residual sums
-    residuals        stores of what the backward pass needs, and loads, where nothing else is fused to them
+    layers           the rest of the layers: activations, biases, dropout, residual sums
+    residuals        stores for the backward pass, and loads, if nothing else is fused to them
     ends             embeddings, scores of the vocabulary, pooling, loss
     transfers        waiting for a transfer between HBM and the chip
-    other            all else: corruption of the batch, keys
+    other            everything else: corruption of the batch, keys
 """
 
 import re
@@ -30,12 +30,12 @@ CATEGORIES = (
     "collectives", "transfers", "other",
 )  # fmt: skip
 SHOWN = 5
-"""The largest instructions of "other" that are named."""
+"""Number of the largest instructions of "other" that are named."""
 ROUNDS = 8
-"""Exclusive ors of an instruction that make it a part of threefry; other code has one or two."""
+"""Minimum number of exclusive ors in an instruction of threefry; other code has one or two."""
 _PROJECTIONS = {"query", "key", "value", "output"}
 _LOOPS = {"while", "body", "cond", "closed_call", "shard_map"}
-"""Scopes of microbatches and of the mesh, which say nothing about what stands in them."""
+"""Scopes of microbatches and of the mesh, which carry no information about their contents."""
 _MOVES = {
     "parameter", "constant", "tuple", "get-tuple-element", "copy", "convert", "bitcast", "transpose", "reshape",
     "slice", "dynamic-slice", "dynamic-update-slice", "broadcast", "concatenate", "pad", "fusion",
@@ -43,7 +43,10 @@ _MOVES = {
 
 
 def category(program: Program, instruction: Instruction, parameters: Collection[int]) -> str:
-    """The category of an instruction; `parameters` are the numbers of elements of the parameters, whole and cut."""
+    """Return the category of an instruction.
+
+    `parameters` are the numbers of elements of the parameters, whole and sharded.
+    """
     parts = [part for part, _ in program.inside(instruction)]
     opcodes = Counter(part.opcode for part in parts)
     products = [part for part in parts if part.opcode in ("dot", "convolution")]
@@ -59,7 +62,7 @@ def category(program: Program, instruction: Instruction, parameters: Collection[
     weights: Counter[str] = Counter()
     for part in parts:
         weights[_place(_scope(part))] += sum(array.size for array in part.results)
-    for vague in ("unknown", "residuals"):  # counts only where nothing is said with more precision
+    for vague in ("unknown", "residuals"):  # used only if no more precise category exists
         if len(weights) > 1:
             weights.pop(vague, None)
     found = max(weights, key=weights.__getitem__)
@@ -74,7 +77,7 @@ def _scope(instruction: Instruction) -> str:
 
 
 def _place(scope: str) -> str:
-    """`jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot_general` -> the category."""
+    """Map `jit(step)/jvp(Model)/Model/encoder/while/body/layers/attention/key/dot_general` to the category."""
     _, differentiated, inside = scope.partition("jvp(")
     if not differentiated:
         named = [segment for segment in scope.split("/") if segment not in _LOOPS]
@@ -91,9 +94,9 @@ def _place(scope: str) -> str:
 
 
 def breakdown(costs: Costs, time: Timeline, interconnect: float, parameters: Collection[int]) -> dict[str, Any]:
-    """Cycles by category, of both estimates, and HBM bytes; the largest instructions of "other".
+    """Return cycles by category, of both estimates, and HBM bytes; the largest instructions of "other".
 
-    interconnect: cycles of all communication, which the compiler's estimate takes as not hidden.
+    interconnect: cycles of all communication. The compiler's estimate takes them as not hidden.
     """
     program, rows = costs.program, {name: {"compiler": 0.0, "refined": 0.0, "hbm_bytes": 0.0} for name in CATEGORIES}
     for instruction, times in program.executed:

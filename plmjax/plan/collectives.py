@@ -1,4 +1,4 @@
-"""What a compiled program communicates."""
+"""The communication of a compiled program."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from plmjax.plan.hlo import Instruction, Program
 COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "send",
 )  # fmt: skip
-"""Operations that communicate; a TPU program of several slices sends from one to the next."""
+"""Operations that communicate. A TPU program of several slices sends from one slice to the next."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: how often."""
+    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: number of runs."""
 
     kind: str
     dtype: str
@@ -26,7 +26,7 @@ class Collective:
 
 
 def collectives(program: Program) -> list[Collective]:
-    """Communication of a step, equal collectives together. The parts of an asynchronous collective count once."""
+    """Return the communication of a step. Equal collectives are combined. An asynchronous collective counts once."""
     counts: dict[Collective, int] = {}
     for one, times in communication(program).values():
         counts[one] = counts.get(one, 0) + times
@@ -35,7 +35,7 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def communication(program: Program) -> dict[str, tuple[Collective, int]]:
-    """Name of an instruction that communicates, or starts to -> (one run of it, how often it runs)."""
+    """Return name of an instruction that communicates or starts to -> (one run of it, number of runs)."""
     seen: dict[Any, tuple[str, Collective, int]] = {}
     for instruction, times in program.every:
         kind = instruction.opcode.removesuffix("-start")
@@ -43,7 +43,7 @@ def communication(program: Program) -> dict[str, tuple[Collective, int]]:
             continue
         operands = [array for operand in program.operands_of(instruction) for array in operand.results]
         results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
-        # A start's result holds its operands as well; the larger side is the array that exists once a device.
+        # A start's result includes its operands. The larger side is the array that exists once on each device.
         arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
         if kind == "send":
             arrays = operands[:1]  # the other one is a token
@@ -60,7 +60,7 @@ def communication(program: Program) -> dict[str, tuple[Collective, int]]:
             group=_group(instruction, program.partitions),
             count=1,
         )
-        # Chunks of it may also stand in loops that overlap with it: it is sent as often as the rarest of them.
+        # Chunks of it may also be in loops that overlap with it. Its number of runs is that of the rarest chunk.
         key = (channel, one)
         if key not in seen or times < seen[key][2]:
             seen[key] = (instruction.name, one, times)
@@ -68,7 +68,7 @@ def communication(program: Program) -> dict[str, tuple[Collective, int]]:
 
 
 def _group(instruction: Instruction, partitions: int) -> int:
-    """Devices that take part in a collective together."""
+    """Return the number of devices that take part in a collective together."""
     text = instruction.attributes
     if match := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
         return len(match.group(1).split(","))

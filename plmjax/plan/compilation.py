@@ -1,4 +1,4 @@
-"""A train step compiled by libtpu for a TPU slice that is not here."""
+"""Compilation of a train step by libtpu for a TPU slice without its hardware."""
 
 import dataclasses
 import os
@@ -35,7 +35,8 @@ class Compilation:
     """The compiled train step of one phase.
 
     text: the optimised program in HLO.
-    schedules: instruction -> what it issues; empty where libtpu wrote none, as it had been loaded by other code.
+    schedules: instruction -> the bundles it issues; empty if libtpu wrote no schedules, because other code had loaded
+        it.
     """
 
     program: programs.Program
@@ -46,14 +47,14 @@ class Compilation:
 
     @property
     def total(self) -> int:
-        """HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
+        """Return the HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
         memory = self.memory
         held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:
-    """Raises UserError for an experiment that cannot be planned on a slice."""
+    """Check that an experiment can be planned on a slice. Raises UserError if not."""
     if not isinstance(experiment.data, Data):
         raise UserError(
             f"Expected an experiment on text to plan, found one on {type(experiment.data).__name__}; name another."
@@ -64,22 +65,22 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         )
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # only the compiler is used, no accelerator of this machine
-    # JAX decides at its first program whether to cache programs, and could not read back those of the slice.
+    # JAX decides at its first program if it caches programs. It could not read back those of the slice.
     jax.config.update("jax_enable_compilation_cache", False)
     checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
 
 
 def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
-    """The mesh of an experiment on a slice that is not here."""
+    """Return the mesh of an experiment on a slice without its hardware."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     return placement.place(experiment, part.devices(), vocabulary, placement.of_layout(experiment))
 
 
 def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> Compilation:
-    """Compiles a phase's train step for the mesh's devices.
+    """Compile a phase's train step for the mesh's devices.
 
     Raises:
-        DoesNotFit: it needs more HBM than a device has.
+        DoesNotFit: the step needs more HBM than a device has.
     """
     start = time.perf_counter()
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
@@ -88,7 +89,7 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
     schedules.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         try:
-            # JAX's cache of programs, where a user has one, cannot read a program without its chip, and warns.
+            # JAX's cache of programs, if a user has one, cannot read a program without its chip, and warns.
             warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
             # jaxlib cannot read every program of the newest chips (`as_text` fails); the compiler's dump is complete.
             compiled = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_hlo_as_text": True})
@@ -105,7 +106,7 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
 
 
 def out_of_memory(message: str) -> DoesNotFit | None:
-    """The sizes in an error of the compiler about HBM, which has two forms; None for another error."""
+    """Return the sizes from a compiler error about HBM, which has two forms; None for another error."""
     sizes = r"([\d.]+)([KMGT])"
     ways = (rf"Used {sizes} of {sizes} hbm", rf"\({sizes}\) exceeds available HBM \({sizes}\)")
     found = next(filter(None, (re.search(way, message) for way in ways)), None)

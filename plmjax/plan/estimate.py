@@ -1,23 +1,24 @@
-"""The plan of a run on a TPU slice that is not here: does it fit, what does it communicate, how fast, how long.
+"""The plan of a run on a TPU slice without its hardware: does it fit, what does it communicate, how fast, how long.
 
-The train step of the trainer (`plmjax.training.program.build`) is compiled by libtpu for the slice, once a phase.
-Memory and communication are read from the compiled program and exact; every time is an estimate and is called one:
+libtpu compiles the trainer's train step (`plmjax.training.program.build`) for the slice, once for each phase.
+Memory and communication are read from the compiled program and exact. Every time is an estimate and is called one:
 
     compute       model FLOPs / (chips x peak)
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
-    interconnect  sum over collectives of count x sent bytes / links, where a chip sends for an array of b bytes on c
-                  chips: all-reduce 2 b (c-1)/c; all-gather, reduce-scatter and all-to-all b (c-1)/c; permute b on one
-                  link. A group of less than the whole slice has the links of one axis. What goes from slice to
-                  slice has a chip's share of its host's network.
+    interconnect  sum over collectives of count x sent bytes / links. For an array of b bytes on c chips a chip sends
+                  for all-reduce 2 b (c-1)/c; for all-gather, reduce-scatter and all-to-all b (c-1)/c; for permute b
+                  on one link. A group smaller than the whole slice has the links of one axis. Traffic between
+                  slices has a chip's share of its host's network.
     roofline      the largest of the three: no program is faster
-    cycles        the compiler's own estimate of everything but communication / clock; where it gives none for an
-                  instruction, a gather or a kernel of Pallas, the refined one
-    step          cycles + interconnect, as if neither hid the other; the roofline where there are no cycles
-    refined       from the bundles the compiler scheduled, with what the schedule hides (`plmjax.plan.refined`)
+    cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
+                  instruction without one, a gather or a kernel of Pallas
+    step          cycles + interconnect, as if neither hid the other; the roofline if there are no cycles
+    refined       from the compiler's scheduled bundles, minus what the schedule hides (`plmjax.plan.refined`)
 
-MFU is model FLOPs / (step x chips x peak), of either step. The compiler's is a pessimistic bound: products and random
-bits cost what it says, reductions, copies and stores of stacked arrays several times less. The refined one is trusted
-for what a device computes, and so for the MFU to expect; it knows no stalls, so that a real step is slower.
+MFU is model FLOPs / (step x chips x peak), for either step. The compiler's estimate is a pessimistic bound: it is right
+for products and random bits, and several times too high for reductions, copies and stores of stacked arrays. The
+refined one is reliable for a device's computation, and so for the expected MFU. It has no stalls: a real step is
+slower.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def prices(options: Sequence[str]) -> dict[str, float]:
-    """`1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
+    """Parse prices: `1.2` and `v5e=1.2` -> {"": 1.2, "v5e": 1.2}.
 
     Raises:
         UserError: no price, or an unknown generation.
@@ -66,13 +67,13 @@ def prices(options: Sequence[str]) -> dict[str, float]:
 
 
 def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float | None:
-    """The price of a chip-hour of the slice, of its own generation or of every other; None where none is given."""
+    """Return the price of a chip-hour of the slice, of its generation or of every other; None without a price."""
     prices = prices or {}
     return prices.get(part.chip.name, prices.get(""))
 
 
 def interconnect_seconds(communicated: list[collectives.Collective], part: topologies.Slice) -> float:
-    """Estimate of the time a step's communication takes on the slice's links without other traffic."""
+    """Return the estimated time of a step's communication on the slice's links without other traffic."""
     seconds = 0.0
     for one in communicated:
         if one.kind == "send":
@@ -93,9 +94,9 @@ def interconnect_seconds(communicated: list[collectives.Collective], part: topol
 
 
 def findings(program: hlo.Program, compilation: Compilation, experiment: Experiment) -> list[str]:
-    """Wasteful parts of a train step, one sentence each; a good step has none.
+    """Return the wasteful parts of a train step, one sentence each; a good step has none.
 
-    These are: matrix products on float32 where bfloat16 was asked for; gradients sent over the network more than once
+    These are: matrix products in float32 if bfloat16 was requested; gradients sent over the network more than once
     a step (a sum that the compiler turns into a ring of permutes is not found); scores of the vocabulary at more
     positions than the objective predicts; parameters gathered in pure data parallelism more often than once a step.
     """
@@ -136,7 +137,7 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
 
 
 def predicted(experiment: Experiment, program: programs.Program) -> int:
-    """Number of positions of a global batch that the objective predicts."""
+    """Return the number of positions of a global batch that the objective predicts."""
 
     def targets(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
@@ -147,20 +148,20 @@ def predicted(experiment: Experiment, program: programs.Program) -> int:
 
 
 def _shapes(function: Callable, program: programs.Program) -> Any:
-    """The shapes of a function of a global batch and the constants; computes nothing."""
+    """Return the output shapes of a function of a global batch and the constants, without computing anything."""
     given = program.batch, program.state.constants
     return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given))
 
 
 def shard_sizes(params: Any) -> dict[str, int]:
-    """Path -> numbers of a parameter that one device has, from ShapeDtypeStructs with shardings."""
+    """Return path -> number of a parameter's elements on one device, from ShapeDtypeStructs with shardings."""
     sizes: dict[str, int] = {}
     paths.map_named(lambda name, leaf: sizes.setdefault(name, math.prod(leaf.sharding.shard_shape(leaf.shape))), params)
     return sizes
 
 
 def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, int]:
-    """Path of a table that the step looks up -> numbers of the rows that a global batch asks for, each as often."""
+    """Return path of a looked-up table -> number of elements in the rows of a global batch, with repetitions."""
 
     def rows(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
@@ -174,7 +175,7 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
-    """One sentence for every kind of custom call whose time is not known, or not to the compiler."""
+    """Return one sentence for every kind of custom call whose time is not known, or not known to the compiler."""
     found: Counter[tuple[str, str]] = Counter()
     for instruction, times in costs.computing():
         cost = costs[instruction]
@@ -189,7 +190,7 @@ def unpriced_calls(costs: refined.Costs) -> list[str]:
 
 
 def _costs(read: hlo.Program, compilation: Compilation, chip: topologies.Chip) -> refined.Costs | None:
-    """What the instructions cost on a device; None where the schedules or the clock are not known."""
+    """Return the costs of the instructions on a device; None if the schedules or the clock are not known."""
     if not compilation.schedules or not chip.clock:
         return None
     cycles = chip.devices * chip.clock  # of all devices of a chip together
@@ -199,7 +200,7 @@ def _costs(read: hlo.Program, compilation: Compilation, chip: topologies.Chip) -
 def describe(
     experiment: Experiment, compilation: Compilation, part: topologies.Slice, with_breakdown: bool = False
 ) -> dict[str, Any]:
-    """The plan of one phase; `with_breakdown` adds its cycles by category."""
+    """Return the plan of one phase; `with_breakdown` adds its cycles by category."""
     program, memory, phase = compilation.program, compilation.memory, compilation.program.phase
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
@@ -290,6 +291,6 @@ def describe(
 
 
 def _parameter_sizes(program: programs.Program) -> set[int]:
-    """Numbers of elements of the parameters, whole and as a device holds them in any part of the step's state."""
+    """Return the sizes of the parameters, whole and as shards of a device in any part of the step's state."""
     leaves = jax.tree.leaves((program.state.params, program.state.optimizer_state))
     return {math.prod(shape) for leaf in leaves for shape in (leaf.shape, leaf.sharding.shard_shape(leaf.shape))}

@@ -1,7 +1,7 @@
-"""A compiled program, parsed: its instructions, how often each runs, and the compiler's estimate of its cycles.
+"""Parser of a compiled program: its instructions, their numbers of runs, and the compiler's estimate of its cycles.
 
-`compiled.cost_analysis()` counts the body of a loop once, so that a scan over layers looks like one layer. Here the
-optimised HLO text is read instead and every instruction counts as often as it runs. Only the necessary part of HLO's
+`compiled.cost_analysis()` counts the body of a loop once, so a scan over layers looks like one layer. Here the
+optimised HLO text is read instead, and every instruction counts as often as it runs. Only the necessary part of HLO's
 grammar is parsed; unknown instructions are kept unchanged.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 LONGEST_LOOP = 100_000
-"""Most trips of a loop that are counted; a longer loop is taken as endless."""
+"""Maximum number of loop trips to count; a longer loop is treated as endless."""
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _CALLED = re.compile(
@@ -41,7 +41,7 @@ _COMPARISONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of an instruction's result. `space` is 0 in HBM; others are on the chip (TPU: 1 is VMEM)."""
+    """One array of an instruction's result. `space` is 0 in HBM; other values are on the chip (TPU: 1 is VMEM)."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,19 +49,19 @@ class Array:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> float:
-        """Its bytes without the padding of a layout."""
+        """Return the number of bytes without the padding of a layout."""
         digits = re.search(r"\d+", self.dtype)
         bits = 8 if self.dtype == "pred" else int(digits.group()) if digits else 0
         return self.size * bits / 8
 
     @property
     def hbm(self) -> float:
-        """Bytes in HBM."""
+        """Return the number of bytes in HBM."""
         return self.bytes if self.space == 0 else 0.0
 
 
@@ -79,7 +79,7 @@ class Instruction:
 
     @functools.cached_property
     def called(self) -> dict[str, list[str]]:
-        """Attribute -> the computations it names."""
+        """Return attribute -> the computations it names."""
         found = {}
         for match in _CALLED.finditer(self.attributes):
             names = re.match(r"\{([^}]*)\}|%?([\w.-]+)", self.attributes[match.end() :])
@@ -88,18 +88,18 @@ class Instruction:
 
     @property
     def cycles(self) -> int:
-        """The compiler's estimate of one run, 0 where it gives none."""
+        """Return the compiler's estimate of one run, 0 if there is none."""
         match = _CYCLES.search(self.attributes)
         cycles = int(match.group(1)) if match else 0
-        return cycles if cycles < 2**62 else 0  # the largest integers stand for "none"
+        return cycles if cycles < 2**62 else 0  # the largest integers mean "none"
 
     @property
     def target(self) -> str:
-        """What a custom call calls, empty for other instructions."""
+        """Return the target of a custom call, empty for other instructions."""
         return self.attribute("custom_call_target")
 
     def attribute(self, name: str) -> str:
-        """The word after `name=`, empty without one."""
+        """Return the word after `name=`, empty if there is none."""
         match = re.search(rf'\b{name}="?([\w.-]+)', self.attributes)
         return match.group(1) if match else ""
 
@@ -116,7 +116,7 @@ class Matmul:
 class Program:
     """The computations of an optimised HLO module.
 
-    `unknown_loops` names the while loops whose trips could not be counted; they are taken to run once.
+    `unknown_loops` names the while loops whose trips could not be counted; they count as one run.
     """
 
     def __init__(self, text: str):
@@ -147,7 +147,7 @@ class Program:
             raise ValueError("the text holds no HLO module with an ENTRY computation")
 
     def matmuls(self) -> list[Matmul]:
-        """Every matrix product, those inside fusions included."""
+        """Return every matrix product, including those inside fusions."""
         return [
             Matmul(
                 dtypes=tuple(array.dtype for operand in self.operands_of(i) for array in operand.results),
@@ -159,23 +159,23 @@ class Program:
         ]
 
     def cycles(self) -> int:
-        """The compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
+        """Return the compiler's estimate for one device, loops multiplied: no communication and no custom calls."""
         return sum(instruction.cycles * times for instruction, times in self.executed)
 
     def largest(self, dimension: int) -> Array | None:
-        """The largest floating-point array anywhere with a dimension of that size."""
+        """Return the largest floating-point array anywhere with a dimension of that size."""
         arrays = (array for i, _ in self.every if i.opcode != "parameter" for array in i.results)
         arrays = (array for array in arrays if dimension in array.shape and "f" in array.dtype)
         return max(arrays, key=lambda array: array.size, default=None)
 
     @functools.cached_property
     def executed(self) -> list[tuple[Instruction, int]]:
-        """Every instruction with how often it runs; what a fusion holds stands for itself nowhere."""
+        """Return every instruction with its number of runs. Instructions inside a fusion are not listed separately."""
         return list(self._run(self.entry, 1))
 
     @functools.cached_property
     def every(self) -> list[tuple[Instruction, int]]:
-        """Every instruction with how often it runs, those inside fusions included."""
+        """Return every instruction with its number of runs, including those inside fusions."""
         return [pair for instruction, times in self.executed for pair in self.inside(instruction, times)]
 
     def _run(self, computation: str, times: int) -> Iterator[tuple[Instruction, int]]:
@@ -189,18 +189,18 @@ class Program:
                     yield from self._run(name, times)
 
     def inside(self, instruction: Instruction, times: int = 1) -> Iterator[tuple[Instruction, int]]:
-        """An instruction and, of a fusion, what it holds."""
+        """Yield an instruction and, for a fusion, its contents."""
         yield instruction, times
         if instruction.opcode == "fusion":
             for inner in self.computations[instruction.called["calls"][0]].values():
                 yield from self.inside(inner, times)
 
     def operands_of(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions whose results it takes."""
+        """Return the instructions whose results are the operands."""
         return [self.computations[instruction.computation][name] for name in instruction.operands]
 
     def trips(self, loop: Instruction) -> int:
-        """How often a while loop's body runs, found by computing its counter; 1 if it cannot be known."""
+        """Return the number of runs of a while loop's body, by computing its counter; 1 if it cannot be known."""
         if loop.name not in self._known_trips:
             self._known_trips[loop.name] = self._counted(loop)
         return self._known_trips[loop.name]
@@ -219,7 +219,7 @@ class Program:
         return 1
 
     def _value(self, instruction: Instruction, arguments: tuple) -> Any:
-        """An integer, a function from index to element for a tuple, or None for what is not known before the run."""
+        """Return an integer, a function from index to element for a tuple, or None if the run determines the value."""
         opcode = instruction.opcode
         if opcode == "parameter":
             index = int(instruction.arguments)
@@ -248,7 +248,7 @@ class Program:
 
 
 def _instruction(line: str, computation: str) -> tuple[Instruction, str] | None:
-    """The instruction of a line, and the text of its type; None where it has none."""
+    """Return the instruction of a line, and the text of its type; None if the line has none."""
     match = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
     if not match:
         return None
@@ -264,9 +264,9 @@ def _instruction(line: str, computation: str) -> tuple[Instruction, str] | None:
 
 
 def _add_elements(operand: str, instructions: dict[str, Instruction], types: dict[str, str], computation: str) -> None:
-    """Adds the instructions that an operand such as `x#1` stands for, the element of a tuple with its index.
+    """Add the instructions that an operand such as `x#1` stands for: the element of a tuple with its index.
 
-    The compilers that know XLA's option `xla_dump_compact_gte` write it so, others as an instruction of its own.
+    Compilers with XLA's option `xla_dump_compact_gte` write it in this form, others as a separate instruction.
     """
     source, *indices = operand.split("#")
     for index in indices:
@@ -282,7 +282,7 @@ def _add_elements(operand: str, instructions: dict[str, Instruction], types: dic
 
 @functools.lru_cache(maxsize=64)
 def _element_types(text: str) -> tuple[str, ...]:
-    """The types in the type of a tuple."""
+    """Return the types in the type of a tuple."""
     depth, start, found = 0, 1, []
     for mark in re.finditer(r"[][(){},]", text):
         depth += (mark[0] in "([{") - (mark[0] in ")]}")
@@ -302,7 +302,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def _closing(text: str) -> int:
-    """Index behind the bracket that closes the one `text` begins with."""
+    """Return the index after the bracket that closes the first bracket of `text`."""
     depth = 0
     for index, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -312,5 +312,8 @@ def _closing(text: str) -> int:
 
 
 def _tuple(value: Any) -> Callable[[int], Any]:
-    """The tuple's elements, each computed once; none are known of an unknown tuple."""
+    """Return the tuple's elements as a function of the index, each computed once.
+
+    An unknown tuple has unknown elements.
+    """
     return functools.cache(value) if callable(value) else lambda index: None

@@ -19,10 +19,10 @@ from plmjax.training import phases
 def plan(
     experiment: Experiment, topology: str, prices: dict[str, float] | None = None, breakdown: bool = False
 ) -> dict[str, Any]:
-    """Everything that `plmjax plan` prints, as JSON data; bytes, seconds and FLOPs where a name does not say otherwise.
+    """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless a name differs.
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
-    breakdown: with the cycles of a step by category.
+    breakdown: add the cycles of a step by category.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
@@ -70,7 +70,7 @@ def plan(
 def plan_or_error(
     experiment: Experiment, topology: str, prices: dict[str, float], breakdown: bool = False
 ) -> dict[str, Any]:
-    """A plan; where the run does not fit a slice, the topology and the error."""
+    """Return a plan, or the topology and the error if the run does not fit a slice."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
         return plan(experiment, topology, prices, breakdown)

@@ -1,7 +1,7 @@
-"""How much a matrix product of a compiled program multiplies.
+"""Number of multiplications in a matrix product of a compiled program.
 
 XLA writes every product as a convolution or a dot. A batch of products is a convolution over a dimension in which every
-window holds one element beside holes and padding; neither is multiplied.
+window has one element; the rest are holes and padding, which are not multiplied.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from plmjax.plan.hlo import Array, Instruction, Program
 
 
 def multiply_adds(program: Program, instruction: Instruction) -> int:
-    """Multiply-adds of one run of an instruction, of the products inside it where it is a fusion."""
+    """Return the multiply-adds of one run of an instruction. A fusion has those of the products inside it."""
     return sum(
         _multiply_adds(one, [array for operand in program.operands_of(one) for array in operand.results])
         for one, _ in program.inside(instruction)
@@ -43,7 +43,7 @@ def _multiply_adds(product: Instruction, operands: list[Array]) -> int:
 
 
 def _window(attributes: str) -> dict[str, dict[int, str]]:
-    """`window={size=4x1 pad=3_3x0_0}` -> {"size": {0: "4", 1: "1"}, "pad": {0: "3_3", 1: "0_0"}}."""
+    """Parse `window={size=4x1 pad=3_3x0_0}` to {"size": {0: "4", 1: "1"}, "pad": {0: "3_3", 1: "0_0"}}."""
     window = re.search(r"window=\{([^}]*)\}", attributes)
     fields = re.findall(r"(\w+)=(\S+)", window.group(1)) if window else []
     return {name: dict(enumerate(values.split("x"))) for name, values in fields}
@@ -52,7 +52,7 @@ def _window(attributes: str) -> dict[str, dict[int, str]]:
 def _pairs(
     left: int, right: int, result: int, *, stride: int, padding: int, left_dilation: int, right_dilation: int
 ) -> int:
-    """Pairs of elements that a convolution multiplies along one dimension."""
+    """Return the number of pairs of elements that a convolution multiplies along one dimension."""
     places = (
         out * stride + tap * right_dilation - padding for out, tap in itertools.product(range(result), range(right))
     )

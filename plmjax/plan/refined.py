@@ -1,22 +1,22 @@
-"""A second estimate of a step's time, from the bundles that the compiler scheduled.
+"""A second estimate of a step's time, from the compiler's scheduled bundles.
 
 The compiler's own estimate of an instruction, `estimated_cycles`, is made before the instruction is scheduled. For
-reductions, stores of stacked arrays, copies and conversions it is several times the bundles that are issued in the end;
-for kernels of Pallas, gathers and sorts there is none. Here an instruction takes the longest of
+reductions, stores of stacked arrays, copies and conversions it is several times the number of bundles issued later.
+For kernels of Pallas, gathers and sorts there is no estimate. Here an instruction takes the longest of
 
     its bundles, each as often as it is issued                  (`plmjax.plan.schedules`)
     its multiply-adds at the rate of the matrix units           the bundles do not show that a unit is still busy
     its bytes at the bandwidth of the HBM
 
-and a program takes the sum of its instructions, plus what they wait for: a transfer between HBM and the chip, or a
-collective, that the program starts in one place and needs in another goes on while the instructions between the two
-run. It is hidden as far as these leave the HBM, or the network, idle; a collective without such a pair is not hidden.
-A collective has a pair of instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone` and
-fusions named `async_collective_fusion` between them, which compute while it goes on.
+A program takes the sum of its instructions, plus waiting. A transfer between HBM and the chip, or a collective, may
+start in one instruction and be needed in another. It continues while the instructions between the two run. It is
+hidden to the extent that these leave the HBM, or the network, idle. A collective without such a pair is not hidden.
+A collective has a pair of instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone`.
+Fusions named `async_collective_fusion` between the two compute while it continues.
 
-Equal instructions share one schedule. Where there is none at all, the compiler's estimate stands in (`Cost.source`);
-where a loop inside an instruction ends by its data, the larger of the two counts. Not counted: stalls of the pipelines
-for data, the scalar instructions between the others, and what collectives do beside sending.
+Equal instructions share one schedule. If there is no schedule, the compiler's estimate is used (`Cost.source`).
+If a loop inside an instruction ends by its data, the larger of the two counts. Not counted: stalls of the pipelines
+for data, the scalar instructions between the others, and work of collectives besides sending.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from plmjax.plan.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What one device does in a cycle."""
+    """The work of one device in a cycle."""
 
     multiply_adds: float
     bytes: float
@@ -41,11 +41,11 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """One run of an instruction, in cycles and bytes.
+    """The cost of one run of an instruction, in cycles and bytes.
 
-    compiler: the compiler's estimate, None where it gives none.
-    bundles: what its schedule issues, None without one.
-    open_loops: loops of the schedule that end by their data and count once.
+    compiler: the compiler's estimate, None if there is none.
+    bundles: the bundles issued by its schedule, None without a schedule.
+    open_loops: number of loops of the schedule that end by their data and count once.
     products: its multiply-adds at the rate of the matrix units.
     hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
     """
@@ -59,12 +59,12 @@ class Cost:
 
     @property
     def source(self) -> str:
-        """What the refined estimate rests on: "schedule", "compiler" without one, "none" but its bytes without both."""
+        """Return the source of the refined estimate: "schedule", "compiler", or "none" (products and bytes only)."""
         return "schedule" if self.bundles is not None else "compiler" if self.compiler is not None else "none"
 
     @property
     def refined(self) -> float:
-        """Cycles of the refined estimate."""
+        """Return the cycles of the refined estimate."""
         computed = self.bundles or 0
         if self.bundles is None or self.open_loops:
             computed = max(computed, self.compiler or 0)
@@ -72,18 +72,18 @@ class Cost:
 
     @property
     def estimated(self) -> float:
-        """Cycles of the compiler's estimate; the refined one's where there is none, so that nothing is free."""
+        """Return the cycles of the compiler's estimate, or of the refined one without it, so that nothing is free."""
         return self.refined if self.compiler is None else self.compiler
 
 
 class Costs:
-    """What every instruction of a program costs."""
+    """The costs of all instructions of a program."""
 
     def __init__(self, program: Program, schedules: Mapping[str, Schedule], rates: Rates) -> None:
         self.program, self.rates, self.schedules = program, rates, schedules
         self.traffic = Traffic(program)
         self.transfers: set[str] = set()
-        """What moves data beside the other instructions: the start of a pair, and what it starts."""
+        """Instructions that move data beside the others: the start of a pair, and the instruction that it starts."""
         for instruction in (one for one, _ in program.executed if one.opcode.endswith("-start")):
             self.transfers |= {part.name for part in _started(program, instruction)}
         self._twins: dict[tuple, Schedule] = {}
@@ -99,7 +99,7 @@ class Costs:
         return self._known[instruction.name]
 
     def computing(self) -> Iterator[tuple[Instruction, int]]:
-        """The instructions that take a device's own time, with how often they run: no transfers, no communication."""
+        """Yield the instructions that use a device's own time, with their runs: no transfers, no communication."""
         for instruction, times in self.program.executed:
             if instruction.name not in self.transfers and not communicates(self.program, instruction):
                 yield instruction, times
@@ -113,20 +113,20 @@ class Costs:
         return Cost(compiler, bundles, open_loops, computed, moved, moved / self.rates.bytes)
 
     def _form(self, instruction: Instruction) -> tuple:
-        """Equal for instructions that the compiler gives one schedule: names and metadata left out."""
+        """Return a key, equal for instructions with the same compiler schedule: names and metadata are left out."""
         inner = tuple((one.opcode, one.results, _plain(one.attributes)) for one, _ in self.program.inside(instruction))
         taken = tuple(operand.results for operand in self.program.operands_of(instruction))
         return instruction.results, taken, inner
 
 
 def _plain(attributes: str) -> str:
-    """An instruction's attributes without the names in them."""
+    """Return an instruction's attributes without the names in them."""
     plain = re.sub(r'(?:, )?metadata=\{[^}]*\}|"indices":\[[^\]]*\]', "", attributes)
     return re.sub(r"%[\w.-]+", "%", plain)
 
 
 def communicates(program: Program, instruction: Instruction) -> bool:
-    """Whether an instruction is a collective, begins or ends one, with what is fused to it; others compute."""
+    """Return true if an instruction, with everything fused to it, is, begins or ends a collective. Others compute."""
     parts = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
     called = (name for names in instruction.called.values() for name in names)
     return not parts.isdisjoint(COLLECTIVES) and not any(name.startswith("async_collective_fusion") for name in called)
@@ -141,7 +141,7 @@ def _started(program: Program, instruction: Instruction) -> list[Instruction]:
 
 @dataclasses.dataclass
 class Timeline:
-    """Cycles of one run of a program: its instructions, what they wait for, how long the HBM and the links are used."""
+    """Cycles of one run of a program: its instructions, their waiting, and the use of the HBM and the links."""
 
     computing: float = 0.0
     waiting_hbm: float = 0.0
@@ -151,17 +151,17 @@ class Timeline:
 
     @property
     def total(self) -> float:
-        """From its begin to its end."""
+        """Return the time from its start to its end."""
         return self.computing + self.waiting_hbm + self.waiting_network
 
     def add(self, other: "Timeline", times: int) -> None:
-        """Something that runs `times` times."""
+        """Add a part that runs `times` times."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
 
 
 class _Transfers:
-    """Transfers that have begun, the oldest first, each with the cycles that it still needs."""
+    """Transfers in progress, the oldest first, each with its remaining cycles."""
 
     def __init__(self) -> None:
         self._left: dict[str, float] = {}
@@ -176,19 +176,19 @@ class _Transfers:
             cycles = max(0.0, cycles - left)
 
     def finish(self, name: str) -> float:
-        """Cycles until one of them and those before it are done."""
+        """Return the cycles until a transfer and all earlier ones are done."""
         if name not in self._left:
             return 0.0  # done with a later one, or there was nothing to do
         before = list(self._left)[: list(self._left).index(name) + 1]
         return sum(self._left.pop(one) for one in before)
 
     def finish_all(self) -> float:
-        """Cycles until all are done."""
+        """Return the cycles until all are done."""
         return self.finish(next(reversed(self._left))) if self._left else 0.0
 
 
 def timeline(costs: Costs, network: Mapping[str, float]) -> Timeline:
-    """The time of a program; `network` has the cycles for which each communicating instruction sends, by its name."""
+    """Return the time of a program. `network`: name of a communicating instruction -> cycles for which it sends."""
     return _run(costs, network, costs.program.entry)
 
 

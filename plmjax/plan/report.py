@@ -17,7 +17,7 @@ TABLE_WIDTH = 160  # no more than its columns need
 
 
 def page(made: dict[str, Any]) -> str:
-    """The plan of one slice as tables for a terminal or a log."""
+    """Return the plan of one slice as tables for a terminal or a log."""
     console, out = _console()
     console.print(
         f"{made['topology']}: {made['chips']} chips, {made['cores']} cores, {made['devices']} devices "
@@ -44,7 +44,7 @@ def page(made: dict[str, Any]) -> str:
 
 
 def table(plans: list[dict[str, Any]]) -> str:
-    """Several slices side by side, one row per phase; a slice that the run does not fit has a sentence instead."""
+    """Return a table of several slices, one row per phase. A slice that the run does not fit has a sentence instead."""
     console, out = _console(TABLE_WIDTH)
     first = next((made for made in plans if "phases" in made), None)
     if first:
@@ -73,7 +73,7 @@ def table(plans: list[dict[str, Any]]) -> str:
 
 
 def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows) of the table of several slices: one row per phase, the run's totals in the last one's."""
+    """Return (header, rows) of the table of several slices: one row per phase, the run's totals in its last row."""
     priced = any(made.get("estimate", {}).get("cost") is not None for made in plans)
     names = ["slice", "length x rows", "HBM GiB", "compute ms", "HBM ms", "network ms", "bound by"]
     names += ["compiler ms", "step ms", "MFU", "refined ms", "refined MFU"]
@@ -103,7 +103,7 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones.
+    """Return (header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones.
 
     The plans were made with a breakdown; a phase whose refined estimate is not known has no row.
     """
@@ -123,7 +123,7 @@ def _size(phase: dict[str, Any]) -> str:
 
 
 def search(found: dict[str, Any]) -> str:
-    """The results of a search, the fastest first, and the options for it."""
+    """Return the results of a search, the fastest first, and the options for it."""
     console, out = _console()
     console.print(f"{found['topology']}: mesh {mesh_text(found['mesh'].values())}: {found['mesh_reason']}")
     shown = Table()

@@ -1,19 +1,21 @@
-"""The TPU compiler's final schedules: how many bundles every instruction of a program issues.
+"""The TPU compiler's final schedules: the number of bundles that every instruction of a program issues.
 
 A TensorCore issues one bundle (a very long instruction word) a cycle unless it waits for memory or for its matrix
 units. libtpu writes the bundles of each instruction to a file `NUMBER-NAME-NUMBER-final_bundles.txt` if its environment
-says so before it is loaded (`plmjax.parallel.topologies`). A line is a bundle, one `>` a loop that it stands in:
+requests it before libtpu is loaded (`plmjax.parallel.topologies`). A line is a bundle, with one `>` for each loop
+around it:
 
     0x4 LB: > { %s14 = sadd.s32 4294967295, %s13 ... }                      LB: the first of a loop's body
     0x9   : > { %101 = sbr.rel (%p98_p3) target = $region25 }               a branch over the bundles up to region 25
    0x1f   : > { %p8_p13 = scmp.ge.s32.totalorder %s11_s13, 18 /* loop exit test */ }
 
-The body of a loop is a pipeline: in its first and last trips a branch leaves out what has nothing to do yet, or any
-more. Such a branch is taken unless the counter is in an interval that two comparisons name; these are read, so that a
-bundle counts as often as it is issued. Every other branch is taken as not taken, which counts too many. On v2 and v3 a
-bundle with `vdelay N` waits for N cycles more; later chips notice by themselves that a matrix unit is busy.
+The body of a loop is a pipeline. In its first and last trips a branch skips the parts that have nothing to do yet, or
+nothing to do any more. Such a branch is taken unless the counter is in an interval that two comparisons define. These
+are read, so a bundle counts as often as it is issued. Every other branch is treated as not taken, which counts too
+many. On v2 and v3 a bundle with `vdelay N` waits for N cycles more; later chips detect by themselves that a matrix unit
+is busy.
 
-libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process where a transfer
+libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process if a transfer
 has strides.
 """
 
@@ -21,7 +23,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-# The marks of a bundle that does nothing, its third group, are left out.
+# The pattern's third group marks a bundle that does nothing. Such bundles are left out.
 _BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|delay \d+) \})?")
 _DELAY = re.compile(r"= vdelay (\d+)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder [^,]+, (\d+) /\* loop exit test \*/")
@@ -33,9 +35,9 @@ _REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Bundles that one run of an instruction issues, and cycles that it delays them.
+    """Number of bundles that one run of an instruction issues, and number of cycles that they delay it.
 
-    unknown_loops: loops that end by data and count once.
+    unknown_loops: number of loops that end by data and count once.
     """
 
     bundles: int
@@ -50,7 +52,7 @@ class _Loop:
 
 
 def parse(text: str) -> Schedule:
-    """The schedule in one file of final bundles."""
+    """Return the schedule in one file of final bundles."""
     cycles: list[int] = []
     loops: list[_Loop] = []
     around: list[_Loop] = []
@@ -90,13 +92,13 @@ def parse(text: str) -> Schedule:
 
 
 def _issued(cycles: list[int], loops: list[_Loop], skipped: list[tuple[int, int, tuple[int, int]]]) -> int:
-    """The cycles of all bundles, each as often as its loops and the branches over it let it be issued."""
+    """Return the cycles of all bundles, each as often as its loops and the branches over it allow."""
     times = [1] * len(cycles)
     for loop in loops:
         for number in range(loop.start, loop.end):
             times[number] *= loop.trips or 1
     for start, end, (first, behind) in skipped:
-        # The innermost loop around the branch is the one that the branch counts.
+        # The branch tests the counter of the innermost loop around it.
         trips = next((loop.trips for loop in reversed(loops) if loop.start < start <= end <= loop.end), None)
         if trips:
             runs = max(0, min(behind, trips) - first)
@@ -106,7 +108,7 @@ def _issued(cycles: list[int], loops: list[_Loop], skipped: list[tuple[int, int,
 
 
 def read(folder: Path) -> dict[str, Schedule]:
-    """Instruction -> its schedule, of the one program whose files are in the folder; they are removed."""
+    """Return instruction -> its schedule, for the one program whose files are in the folder. The files are removed."""
     found = {}
     for path in sorted(folder.iterdir()):
         name = re.fullmatch(r"\d+-(.+)-\d+-final_bundles\.txt", path.name)
@@ -117,6 +119,6 @@ def read(folder: Path) -> dict[str, Schedule]:
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of programs that nobody asked about."""
+    """Remove the files of other programs."""
     for path in folder.iterdir():
         path.unlink()

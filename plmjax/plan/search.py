@@ -1,4 +1,4 @@
-"""Finding a batch, microbatches and a remat policy that fit a slice, with few compilations."""
+"""Search for a batch, microbatches and a remat policy that fit a slice, with few compilations."""
 
 import dataclasses
 import sys
@@ -20,15 +20,15 @@ from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
 FITTING_COMPILES = 6
-"""Programs compiled at most to find a batch that fits."""
+"""Maximum number of programs to compile in the search for a batch that fits."""
 COMPILES = 24
-"""Programs compiled at most for every batch size that is searched."""
+"""Maximum number of programs to compile for every batch size in a search."""
 
 
 def what_fits(
     experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh, part: topologies.Slice, error: DoesNotFit
 ) -> str:
-    """The error for a batch that is too large, with one that fits, found by compiling smaller ones."""
+    """Return the error for a batch that is too large. It names a batch that fits, found by compiling smaller ones."""
     shards = meshes.batch_shards(mesh)
     rows = phase.batch_size // (shards * phase.accumulation)
     option = f"phases.{phase.index}" if experiment.phases else "training"
@@ -67,7 +67,7 @@ def what_fits(
 
 
 def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """About the bytes that a device needs for any batch: the state, a copy of the parameters and a gradient."""
+    """Return the approximate bytes that a device needs for any batch: the state, a copy of the parameters and a gradient."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     state = program.state
@@ -82,12 +82,12 @@ def search(
     compiles: int = COMPILES,
     prices: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The fastest way to run an experiment on a slice, of every remat policy and number of microbatches.
+    """Return the fastest way to run an experiment on a slice, over all remat policies and numbers of microbatches.
 
-    Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster:
-    what a smaller one keeps stays on the chip. The first number is from the estimate of `plmjax.training.placement`;
-    where the compiler needs more, the next larger ones are tried. `batch_sizes` are tried besides the experiment's
-    own; the fastest run has the shortest time a row. prices: as in `plmjax.plan.plan.plan`.
+    Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster: the
+    stored values of a smaller microbatch stay on the chip. The first number is from the estimate of
+    `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried
+    besides the experiment's own; the fastest run has the shortest time a row. prices: as in `plmjax.plan.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.
@@ -125,7 +125,7 @@ def search(
 
 
 def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
-    """The experiment with another remat policy and, unless it is 0, batch size, in every phase."""
+    """Return the experiment with another remat policy and, unless it is 0, batch size, in every phase."""
     training = dataclasses.replace(
         experiment.training, remat=remat, batch_size=batch_size or experiment.training.batch_size
     )
@@ -136,9 +136,10 @@ def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
 def _try(
     experiment: Experiment, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
 ) -> tuple[dict[str, Any], int]:
-    """(result of one policy: what was tried in its phases and, if all of them fit, its hours; programs compiled).
+    """Return (result of one policy, number of compiled programs).
 
-    The fastest try of a phase has its steps.
+    The result is the list of tries in its phases and, if all of them fit, its hours. It uses the steps of a phase's
+    fastest try.
     """
     made, used = [], 0
     for phase in phases.resolve(experiment):
@@ -180,7 +181,7 @@ def _try(
 
 
 def fewest_microbatches(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> int:
-    """The fewest microbatches with which a phase is estimated to fit, at most the rows on a device."""
+    """Return the estimated minimum number of microbatches with which a phase fits, at most the rows on a device."""
     devices, vocabulary = list(mesh.devices.flat), Vocabulary.placeholder(experiment.model.vocab_size)
     shapes, sizes = placement.of_layout(experiment), tuple(mesh.shape.values())
     counts = _counts(phase, mesh)
@@ -193,7 +194,7 @@ def fewest_microbatches(experiment: Experiment, phase: ResolvedPhase, mesh: jax.
 
 
 def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
-    """The mesh for the most microbatches: one row a device."""
+    """Return the mesh for the maximum number of microbatches: one row a device."""
     devices = part.chips * part.chip.devices
     batch_sizes = [phase.batch_size for phase in phases.resolve(experiment)]
     training = dataclasses.replace(experiment.training, accumulation=max(1, experiment.training.batch_size // devices))
@@ -205,13 +206,13 @@ def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement
 
 
 def _counts(phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> list[int]:
-    """Numbers of microbatches that give every device the same number of rows."""
+    """Return the numbers of microbatches that give every device the same number of rows."""
     rows = phase.batch_size // meshes.batch_shards(mesh)
     return [count for count in range(1, rows + 1) if rows % count == 0]
 
 
 def _overrides(experiment: Experiment, best: dict[str, Any]) -> list[str]:
-    """The options for the best result of a search, without those that the experiment has already."""
+    """Return the options for the best result of a search, without those that the experiment has already."""
     options = {"training.remat": (best["remat"], experiment.training.remat)}
     if best["batch_size"]:
         options["training.batch_size"] = (best["batch_size"], experiment.training.batch_size)

@@ -1,7 +1,7 @@
 """A model of a compiled program's traffic: the bytes that its instructions read from and write to HBM.
 
-A fusion reads its operands and writes its results once, or the slice of them that it touches; what the compiler keeps
-on the chip is not counted.
+A fusion reads its operands and writes its results once, or the slice of them that it uses. Arrays that the compiler
+keeps on the chip are not counted.
 """
 
 import functools
@@ -13,7 +13,7 @@ FREE_CALLS = (
     "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked",
     "X64Combine", "X64SplitLow", "X64SplitHigh",
 )  # fmt: skip
-"""Targets of custom calls of the compiler's own that do no work; the last three are of a generator's 64-bit state."""
+"""Targets of the compiler's own custom calls without work; the last three belong to a generator's 64-bit state."""
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
     "async-start", "async-update", "async-done", "partition-id", "replica-id", "opt-barrier", "domain", "recv",
@@ -28,11 +28,11 @@ class Traffic:
         self._demands: dict[tuple[str, str], float] = {}
 
     def total(self) -> float:
-        """Bytes one device reads from and writes to HBM, loops multiplied, communication's own left out."""
+        """Return the bytes that one device reads from and writes to HBM, loops multiplied, without those of communication."""
         return sum(self.bytes(instruction) * times for instruction, times in self.program.executed)
 
     def bytes(self, instruction: Instruction) -> float:
-        """Bytes that one run of an instruction reads from and writes to HBM."""
+        """Return the bytes that one run of an instruction reads from and writes to HBM."""
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done") or opcode.removesuffix("-start") in COLLECTIVES:
             return 0.0
@@ -55,7 +55,7 @@ class Traffic:
         return reads + self._written(instruction, instruction.results)
 
     def _demand(self, value: Instruction) -> float:
-        """The share of a value inside a fusion that is needed there, from 0 to 1."""
+        """Return the share of a value inside a fusion that is needed there, from 0 to 1."""
         key = (value.computation, value.name)
         if key not in self._demands:
             users = self._users[value.computation].get(value.name, ())
@@ -66,13 +66,13 @@ class Traffic:
         return self._demands[key]
 
     def _part(self, value: Instruction, user: Instruction) -> float:
-        """The share of a value that one user of it needs."""
+        """Return the share of a value that one user of it needs."""
         is_first = user.operands[0] == value.name
         sizes = [sum(array.size for array in i.results) for i in (value, user)]
         if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
             "-start"
         ) in COLLECTIVES:
-            return 0.0  # handed on as it is, or sent
+            return 0.0  # passed on unchanged, or sent
         if user.opcode == "dynamic-update-slice" and is_first:
             return 0.0  # changed in place
         if user.opcode == "fusion":
@@ -89,7 +89,7 @@ class Traffic:
         return caller is not None and caller.opcode == "fusion"
 
     def _written(self, root: Instruction, results: tuple[Array, ...]) -> float:
-        """Bytes written to HBM for results that `root` makes."""
+        """Return the bytes written to HBM for results that `root` makes."""
         operands = self.program.operands_of(root)
         if root.opcode == "tuple":
             return sum(self._written(operand, (array,)) for operand, array in zip(operands, results, strict=False))
@@ -105,7 +105,10 @@ class Traffic:
 
     @functools.cached_property
     def _callers(self) -> dict[str, Instruction]:
-        """Computation -> the instruction that calls it; the compiler makes a copy of one for each caller."""
+        """Return computation -> the instruction that calls it.
+
+        The compiler makes a copy of a computation for each caller.
+        """
         every = (i for instructions in self.program.computations.values() for i in instructions.values())
         return {name: i for i in every for names in i.called.values() for name in names}
 

@@ -1,7 +1,7 @@
-"""The curves of runs as pictures: SVG set inline, or a file of its own.
+"""The curves of runs as pictures: inline SVG, or a separate file.
 
-Charts are drawn by matplotlib; in the page their neutral parts take the text's own colour, so that they follow the
-reader's light or dark scheme.
+matplotlib draws the charts. In the page their neutral parts have the colour of the text, so they follow the reader's
+light or dark scheme.
 """
 
 import html
@@ -27,15 +27,15 @@ TITLES = {
 ACRONYMS = {"mlm": "MLM", "nsp": "NSP"}
 UNITS = {"loss": "nats a target"}
 POINTS = 500
-"""Most points of a drawn curve; a longer series is averaged over spans of steps."""
+"""Maximum number of points of a drawn curve; a longer series is averaged over spans of steps."""
 COLOURS = ("#2f7ed8", "#e0662b", "#2a9d6a", "#b0569b", "#b58a1b", "#5f6fd1", "#d04a5a", "#3a9fb0")
-"""Distinct, and readable on white and on black."""
+"""Colours that are distinct, and readable on white and on black."""
 INK = "#767676"
-"""Colour of frames, ticks and text while matplotlib draws; `currentColor` in the page."""
+"""Colour of frames, ticks and text in matplotlib; it becomes `currentColor` in the page."""
 
 
 def measures(runs: list[Run]) -> list[str]:
-    """Names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
+    """Return names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
     keys = {key: None for run in runs for record in run.records for key in record}
     names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
     last = ["joint_loss", "gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
@@ -47,19 +47,19 @@ def measures(runs: list[Run]) -> list[str]:
 
 
 def title(measure: str) -> str:
-    """The title of a measure's chart."""
+    """Return the title of a measure's chart."""
     words = [ACRONYMS.get(word, word) for word in measure.replace("/", "_").split("_")]
     return TITLES.get(measure, " ".join(words)[:1].upper() + " ".join(words)[1:])
 
 
 def colours(runs: list[Run]) -> list[str]:
-    """The colour of each run."""
+    """Return the colour of each run."""
     return [COLOURS[index % len(COLOURS)] for index in range(len(runs))]
 
 
 def draw(axes: Any, runs: list[Run], measure: str) -> None:
-    """One measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
-    drawn = []  # (line, label): matplotlib would leave out of its own legend a run whose name begins with _
+    """Draw one measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
+    drawn = []  # (line, label): matplotlib would leave a run whose name begins with _ out of its own legend
     for run, colour in zip(runs, colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""
         for key, part in ((measure, ""), (f"train/{measure}", "train"), (f"eval/{measure}", "eval")):
@@ -96,7 +96,7 @@ def draw(axes: Any, runs: list[Run], measure: str) -> None:
 
 
 def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour: str) -> None:
-    """Words beside the dots of their places; only distances mean something, so that the axes have no numbers."""
+    """Draw words beside the dots at their coordinates. Only distances have a meaning, so the axes have no numbers."""
     x, y = np.array(list(places.values()), np.float64).T
     axes.scatter(x, y, s=12, color=colour)
     for word, place in places.items():
@@ -110,7 +110,7 @@ def draw_words(axes: Any, places: dict[str, Sequence[float]], title: str, colour
 
 
 def picture(runs: list[Run], kind: str) -> bytes:
-    """The losses of the runs as a file of a format, such as png."""
+    """Return the losses of the runs as a file of a format, such as png."""
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same runs give the same picture
     comparable = [run.comparable() for run in runs]
     return _figure(
@@ -124,7 +124,7 @@ def picture(runs: list[Run], kind: str) -> bytes:
 
 
 def svg(draw: Callable[[Any], None], title: str) -> str:
-    """An SVG to set into a page, of what `draw` draws on its axes."""
+    """Return an inline SVG of the drawing that `draw` makes on its axes."""
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     drawn = _figure(draw, title, format="svg", transparent=True, metadata=metadata).decode("utf-8")
     labelled = f'<svg role="img" aria-label="{html.escape(title)}"'
@@ -137,7 +137,10 @@ def _measure(key: str) -> str:
 
 
 def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most POINTS points, each the mean of an equal share of the points; one that is not finite leaves a gap."""
+    """Return at most POINTS points, each the mean of an equal share of the points.
+
+    A point that is not finite leaves a gap.
+    """
     if len(steps) <= POINTS:
         return steps, values
     spans = zip(np.array_split(steps, POINTS), np.array_split(values, POINTS), strict=True)
@@ -145,7 +148,7 @@ def _thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _figure(draw: Callable[[Any], None], salt: str, **save: Any) -> bytes:
-    """A picture of what `draw` draws on its axes. salt: makes the names within an SVG differ from another's."""
+    """Return a picture of the drawing that `draw` makes on its axes. salt: makes the names inside an SVG unique."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -17,9 +17,9 @@ from plmjax.report.runs import Run, read_runs
 from plmjax.training import metrics
 
 MADE_BY = '<meta name="generator" content="plmjax report">'
-"""Tells a page that was written before, which may be written again."""
+"""The mark of a page from an earlier report. Only such a page is overwritten."""
 PICTURES = ("png", "svg", "pdf")
-"""Formats of a picture, by the ending of its name."""
+"""Formats of a picture, by the extension of its file name."""
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2rem auto; padding: 0 1rem; }
@@ -44,13 +44,13 @@ def report(
     curve: str | Path | None = None,
     places: Sequence[dict[str, Sequence[float]]] = (),
 ) -> None:
-    """Writes the page of these runs to `output`, and their loss as a picture to `curve` when one is named.
+    """Write the page of these runs to `output`, and their loss as a picture to `curve` if it is given.
 
     places: for each run the words of a picture, each with its two coordinates; empty for no picture.
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, its records are not those of a run, the picture's name
-            has no ending of PICTURES, or a file cannot be written or is somebody else's.
+            has no extension of PICTURES, or a file cannot be written or belongs to somebody else.
     """
     if not workdirs:
         raise UserError("Expected at least one run to report on, found none; give the folders of runs.")
@@ -81,7 +81,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """Rows of the table below the settings: (name, one cell per run)."""
+    """Return rows of the table below the settings: (name, one cell per run)."""
 
     def row(name: str, cells: list[float | None], form: Any = metrics.compact) -> tuple[str, list[str]]:
         return name, ["" if cell is None else form(cell) for cell in cells]
@@ -106,7 +106,7 @@ def _results(runs: list[Run]) -> list[tuple[str, list[str]]]:
 
 
 def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
-    """The fields of the experiment in which the runs differ: (dotted name, one cell per run)."""
+    """Return the fields of the experiment in which the runs differ: (dotted name, one cell per run)."""
     flat = [experiment.flatten(run.experiment) for run in runs]
     names = {name: None for fields in flat for name in fields}
     rows = [(name, ["" if name not in fields else json.dumps(fields[name]) for fields in flat]) for name in names]
@@ -114,7 +114,7 @@ def _settings(runs: list[Run]) -> list[tuple[str, list[str]]]:
 
 
 def _written(runs: list[Run]) -> str:
-    """The texts that the models have written, each after its prompt."""
+    """Return the texts that the models have generated, each after its prompt."""
     parts = []
     for run in runs:
         texts = "\n".join(
@@ -126,7 +126,7 @@ def _written(runs: list[Run]) -> str:
 
 
 def _words(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
-    """The picture of each run's word vectors."""
+    """Return the picture of each run's word embeddings."""
     figures = []
     for run, of_run, colour in zip(runs, places, colours(runs), strict=True):
         label = f"Words of {run.name}"
@@ -174,7 +174,7 @@ def _page(runs: list[Run], places: Sequence[dict[str, Sequence[float]]]) -> str:
 
 
 def _table(runs: list[Run], rows: list[tuple[str, list[str]]]) -> str:
-    """An HTML table with one column per run; empty without rows."""
+    """Return an HTML table with one column per run; empty without rows."""
     if not rows:
         return ""
     heads = "".join(

@@ -12,12 +12,12 @@ from plmjax.errors import UserError, in_file
 from plmjax.training import metrics, phases
 
 SAMPLES = "samples.jsonl"
-"""File of a run directory with texts that the model has written, as `plmjax generate --output` writes them."""
+"""File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The contents of a run directory: its experiment, its logged records and the texts that its model has written."""
+    """The contents of a run directory: its experiment, its logged records and its model's generated texts."""
 
     name: str
     experiment: experiment.Experiment
@@ -25,19 +25,19 @@ class Run:
     samples: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, values), float64, of the records that have the key."""
+        """Return (steps, values), float64, of the records that have the key."""
         points = [(record["step"], record[key]) for record in self.records if key in record]
         return tuple(np.array(points, np.float64).reshape(-1, 2).T)
 
     def last(self, key: str) -> float | None:
-        """The last logged value."""
+        """Return the last logged value."""
         return next((record[key] for record in reversed(self.records) if key in record), None)
 
     def comparable(self) -> "Run":
-        """The same run, where "loss" means the same in training and in evaluation.
+        """Return the same run with one meaning of "loss" for training and evaluation.
 
-        Where a training loss is the sum of several terms, `train/loss` is all of them, but `eval/loss` the one that is
-        counted in nats a target: that term takes its place, and the sum becomes `train/joint_loss`.
+        If a training loss is the sum of several terms, `train/loss` is all of them, but `eval/loss` is the term in nats
+        a target. Then that term becomes `train/loss`, and the sum becomes `train/joint_loss`.
         """
         keys = {key for record in self.records for key in record}
         terms = {key.removeprefix("train/") for key in keys if key.startswith("train/") and key.endswith("_loss")}
@@ -56,12 +56,12 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Steps done."""
+        """Return the number of finished steps."""
         return self.records[-1]["step"]
 
     @property
     def tokens(self) -> int:
-        """Tokens of the steps done, padding included."""
+        """Return the number of tokens in the finished steps, including padding."""
         return sum(
             min(max(self.steps - phase.first_step, 0), phase.steps)
             * self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
@@ -70,12 +70,12 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From the first logged record to the last."""
+        """Return the time from the first logged record to the last."""
         return self.records[-1]["time"] - self.records[0]["time"]
 
 
 def read_runs(workdirs: Sequence[str | Path]) -> list[Run]:
-    """The runs in these directories, by the names of their folders, or by whole paths where two names are equal.
+    """Return the runs in these directories, named by their folders, or by whole paths if two folder names are equal.
 
     Raises:
         UserError: a folder is no run or has logged nothing yet, or its records are not those of a run.
@@ -84,7 +84,7 @@ def read_runs(workdirs: Sequence[str | Path]) -> list[Run]:
 
 
 def _names(workdirs: Sequence[str | Path]) -> list[str]:
-    """Folder names, or whole paths where two folders have the same name."""
+    """Return folder names, or whole paths if two folders have the same name."""
     short = [storage.absolute(storage.path(workdir)).name for workdir in workdirs]
     return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
 
@@ -109,7 +109,7 @@ def _read(workdir: Path, name: str) -> Run:
 
 
 def _samples(path: Path) -> list[dict[str, Any]]:
-    """The texts of a run, each an object with its `prompt` and `text`; none where nothing was written."""
+    """Return the texts of a run, each an object with its `prompt` and `text`; an empty list if nothing was generated."""
     if not path.exists():
         return []
     found = []
