@@ -1,6 +1,6 @@
 """ALBERT: a lite BERT (Lan et al., ICLR 2020, arXiv 1909.11942; google-research/albert).
 
-BERT with two ideas that save parameters, and one that makes the second task harder:
+ALBERT is BERT with two changes that save parameters, and one change that makes the second task harder:
 
     x = W norm(words[input_ids] + positions[0..T) + types[token_type_ids]) + b     tables of E numbers, W: E -> D
     L times:  x = norm(x + attention(x, x));     x = norm(x + feed_forward(x))     with one and the same layer
@@ -9,12 +9,14 @@ BERT with two ideas that save parameters, and one that makes the second task har
     sentence order:  softmax(W''' tanh(W'' x_[CLS] + b'') + b''')                  are the two texts in their order?
 
 Factorised embeddings (section 3.1): a vocabulary of V tokens costs V E + E D parameters instead of V D. Cross-layer
-sharing: L layers need the memory, the optimizer state and the network traffic of one, and as much computation as L.
-Groups (section 4.5): L layers divided into N groups of M share within their group alone; the smaller M, the better the
-model and the more parameters it has. Published models have one group; only the released code has `inner_group_num`.
+sharing: L layers need the memory, the optimizer state and the network traffic of one layer, and the computation of L
+    layers.
+Groups (section 4.5): L layers are divided into N groups of M layers, and layers share parameters only within their
+group. With a smaller M the model is better and has more parameters. Published models have one group. Only the released
+code has `inner_group_num`.
 
-Deviation: E = D has the map from E to D too, as in transformers; the released code leaves it out then.
-Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
+Deviation: the projection from E to D exists also if E = D, as in transformers; the released code omits it then.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
 """
 
 import dataclasses
@@ -53,27 +55,27 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 class AlbertConfig(EncoderConfig):
     """Sizes of an ALBERT; the defaults are ALBERT-base of version 1.
 
-    The named sizes take overrides: `AlbertConfig.base(vocab_size=8192)`. Version 2 has the same sizes, was trained
-    longer, on more text, and without dropout.
+    Arguments override the fields of a named size: `AlbertConfig.base(vocab_size=8192)`. Version 2 has the same sizes,
+    was trained longer, on more text, and without dropout.
     """
 
     vocab_size: int = 30000
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     embedding_size: int = 128
-    """Features of a row of the embedding tables, E."""
+    """Embedding size, the width of a row of the embedding tables, E."""
     num_hidden_groups: int = 1
-    """Groups of layers; the layers of a group share their parameters."""
+    """Number of groups of layers; the layers of a group share their parameters."""
     inner_group_num: int = 1
-    """Encoder layers, each with its own parameters, in one layer of a group."""
+    """Number of encoder layers, each with its own parameters, in one layer of a group."""
     classifier_dropout_prob: float = 0.1
-    """Dropout before a classifier."""
+    """Dropout rate before a classifier."""
     bos_token_id: int | None = 2
-    """Id of [CLS]; transformers needs it."""
+    """Token id of [CLS]; transformers needs it."""
     eos_token_id: int | None = 3
-    """Id of [SEP]; transformers needs it."""
+    """Token id of [SEP]; transformers needs it."""
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         super().__post_init__()
         check_ranges("model", self, embedding_size=FROM_1, inner_group_num=FROM_1, classifier_dropout_prob=SHARE)
         if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
@@ -84,12 +86,15 @@ class AlbertConfig(EncoderConfig):
 
     @property
     def head_dropout(self) -> float:
-        """The heads' own rate, which models without other dropout have too."""
+        """The dropout rate of the heads, which models without other dropout have too."""
         return self.classifier_dropout_prob
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Layers of each group, first to last: layer i is of group int(i / (layers / groups)), as in transformers."""
+        """Number of layers in each group, first to last.
+
+        Layer i is in group int(i / (layers / groups)), as in transformers.
+        """
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
         of = [int(layer / (layers / groups)) for layer in range(layers)]
         return tuple(of.count(group) for group in range(groups))
@@ -110,13 +115,14 @@ class AlbertConfig(EncoderConfig):
     )
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
-        """As the base, times the encoder layers in a layer."""
+        """Return the FLOPs of the base class, times the encoder layers in a layer."""
         return self.inner_group_num * super().layers_flops(batch_size, sequence_length)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only: 6 (E D + L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D E + E V) a prediction.
+        There are `predictions` gathered positions per row. Matrix products only: 6 (E D + L (4 D^2 + 2 D F) + 2 L T D)
+        per token and 6 (D E + E V) per prediction.
         """
         mapping = self.embedding_size * self.hidden_size
         head = mapping + self.embedding_size * self.vocab_size
@@ -133,14 +139,17 @@ class LayerGroup(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
-        """As `BertLayer`."""
+        """Take and return the same as `BertLayer`."""
         for inner in range(self.config.inner_group_num):
             x = BertLayer(self.config, self.execution, self.deterministic, name=f"layer_{inner}")(x, visibility)
         return x
 
 
 class SharedLayers(nn.Module):
-    """The map from embeddings of E features to D, then each group's layer as many times as the group has layers."""
+    """The projection from the embedding size E to D, then the layers.
+
+    Each group's layer is applied as many times as the group has layers.
+    """
 
     config: AlbertConfig
     execution: Execution
@@ -149,7 +158,7 @@ class SharedLayers(nn.Module):
     def __call__(
         self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """[B T E] -> [B T D] and, when asked for, [L+1 B T D] with the mapped embeddings first."""
+        """Map [B T E] to [B T D] and, if requested, to [L+1 B T D], the projected embeddings first."""
         config, execution = self.config, self.execution
         mapping = Projection(
             (config.hidden_size,),
@@ -173,12 +182,12 @@ class SharedLayers(nn.Module):
 
 
 class AlbertModel(BertModel):
-    """Embeddings of E numbers, the shared layers and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
+    """Embeddings of size E, the shared layers and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b)."""
 
     config: AlbertConfig
 
     def setup(self) -> None:
-        """The three parts."""
+        """Create the three parts."""
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
         self.encoder = SharedLayers(config, execution)
@@ -193,13 +202,13 @@ class AlbertForPreTraining(BertForMaskedLM):
     pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """The encoder and the two heads."""
+        """Create the encoder and the two heads."""
         super().setup()
         init, dtype = self.config.initializer, self.execution.dtype
         self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """As `AlbertForMaskedLM`."""
+        """Take and return the same as `AlbertForMaskedLM`."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(sop_logits=self.sentence_order(output.pooler_output))
 
@@ -223,7 +232,10 @@ class AlbertForMultipleChoice(BertForMultipleChoice):
 
 
 def _parts(config: AlbertConfig) -> tuple[ParameterGroup, ...]:
-    """The embeddings, and all else: layers that share their parameters are one group."""
+    """Return the parameter groups: the embeddings, and everything else.
+
+    Layers that share their parameters are one group.
+    """
     return ParameterGroup(("albert/embeddings",)), ParameterGroup(("albert",))
 
 

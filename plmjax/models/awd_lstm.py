@@ -2,7 +2,7 @@
 salesforce/awd-lstm-lm model.py, weight_drop.py, embed_regularize.py). It is the language model of ULMFiT (Howard and
 Ruder, ACL 2018, arXiv 1801.06146).
 
-A plain LSTM language model whose five dropouts make it good, in the order in which a token meets them:
+A plain LSTM language model with five kinds of dropout, which make it good. In the order of the computation they are:
 
     embedding    a token of the vocabulary is dropped wherever it stands        x = words[token] * row[token]
     input        locked: one mask for all tokens of a row                       x = x * mask
@@ -12,21 +12,21 @@ A plain LSTM language model whose five dropouts make it good, in the order in wh
 
     next token:  softmax(words . y + bias)        the last layer is as wide as an embedding, so that the table is tied
 
-What else is in the paper belongs to the training: activation regularization and windows of varying length to the
-objective (plmjax/objectives/awd_lstm.py), non-monotonically triggered averaging to the optimizer
+The other ideas of the paper are parts of the training. Activation regularization and windows of varying length are in
+the objective (plmjax/objectives/awd_lstm.py). Non-monotonically triggered averaging is in the optimizer
 (`StochasticGradientDescent(averaging="non-monotone")`).
 
-ULMFiT's classifier reads a text in windows; the state goes from one to the next, the gradient does not (section 3.3,
-"BPT3C"; fastai 2.8.12 text/models/core.py):
+ULMFiT's classifier reads a text in windows. The state passes from one window to the next, but the gradient does not
+(section 3.3, "BPT3C"; fastai 2.8.12 text/models/core.py):
 
     features = [last h, max of h, mean of h]          over all tokens of the text, h before the output's dropout
     scores   = W2 drop(norm(relu(W1 drop(norm(features)))))                    norm over the batch, relu of 50 numbers
 
-A text is read whole up to the length of a row. In the backward pass every window counts; fastai leaves out all but the
-last 1,440 tokens, which bounds memory as the length of a row does here.
+A text is read completely, up to the length of a row. The backward pass includes every window. fastai includes only the
+last 1,440 tokens, which limits memory; here the length of a row limits it.
 
-Deviation: the paper's state goes from one document to the next; here it starts anew at the token between them.
-Deviation: fastai begins with 0.001 as the biases of norm, here they begin with 0.
+Deviation: in the paper the state passes from one document to the next; here it starts anew at the token between them.
+Deviation: fastai initializes the biases of norm to 0.001; here they are initialized to 0.
 """
 
 import dataclasses
@@ -58,45 +58,48 @@ from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
 WINDOW = 72
-"""Tokens of a text that a classifier reads at once: its gradient goes no further back than their first."""
+"""Number of tokens in a classifier's window. No gradient passes back beyond the first token of the window."""
 HIDDEN_FEATURES = 50
-"""Numbers between the two linear maps of a classifier."""
+"""Hidden size between the two linear maps of a classifier."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmConfig(ModelConfig):
-    """Sizes and dropouts of an AWD-LSTM; the defaults are those of the released code, on the Penn Treebank's words."""
+    """Sizes and dropout rates of an AWD-LSTM.
+
+    The defaults are those of the released code, for the words of the Penn Treebank.
+    """
 
     vocab_size: int = 10_000
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     embedding_size: int = 400
-    """Numbers of an embedding and of the last layer's output, E."""
+    """Embedding size, also the size of the last layer's output, E."""
     hidden_size: int = 1150
-    """Numbers of the other layers' outputs."""
+    """Hidden size of the other layers."""
     num_layers: int = 3
-    """Layers, L."""
+    """Number of layers, L."""
     embedding_dropout: float = 0.1
-    """Dropout of whole tokens of the vocabulary."""
+    """Dropout rate of whole tokens of the vocabulary."""
     input_dropout: float = 0.65
-    """Dropout of the first layer's input, locked over a row."""
+    """Dropout rate of the first layer's input, with one mask for a row."""
     weight_dropout: float = 0.5
-    """Dropout of the recurrent weights of every layer."""
+    """Dropout rate of the recurrent weights of every layer."""
     hidden_dropout: float = 0.3
-    """Dropout of the other layers' inputs, locked over a row."""
+    """Dropout rate of the other layers' inputs, with one mask for a row."""
     output_dropout: float = 0.4
-    """Dropout of the last layer's output, locked over a row; in a classifier, of what is pooled of it."""
+    """Dropout rate of the last layer's output, with one mask for a row; in a classifier, of the pooled features."""
     classifier_dropout: float = 0.1
-    """Dropout of the features between the two linear maps of a classifier."""
+    """Dropout rate of the features between the two linear maps of a classifier."""
     initializer_range: float = 0.1
-    """The embeddings begin uniform from minus this to this."""
+    """Bound of the uniform distribution of the initial embeddings: from minus this value to this value."""
 
     backwards: bool = False
-    """Whether texts are read from their end to their beginning; so must be the rows of the layout."""
+    """True to read texts from their end to their beginning. The layout's rows must have the same direction."""
 
     field_names: ClassVar[dict[str, str]] = {"width": "embedding_size", "depth": "num_layers"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes and the rates."""
+        """Check the sizes and the rates."""
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         places = ("embedding", "input", "weight", "hidden", "output")
@@ -119,36 +122,37 @@ class AwdLstmConfig(ModelConfig):
 
     @property
     def system(self) -> System:
-        """The declaration; a model that reads texts from their end writes none."""
+        """The declaration. A model that reads texts from their end generates no text."""
         return _reading_backwards(SYSTEM) if self.backwards else SYSTEM
 
     @property
     def initializer(self) -> Initializer:
-        """Uniform; of the embeddings, and of the kernels of a downstream task's head."""
+        """Uniform initializer, for the embeddings and for the kernels of a downstream task's head."""
         return uniform(self.initializer_range)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """Numbers of each layer's output, H: the last one's is an embedding's."""
+        """Output size of each layer, H. The last layer's is the embedding size."""
         return (self.hidden_size,) * (self.num_layers - 1) + (self.embedding_size,)
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with one rate in all five places."""
+        """Return the same sizes with one dropout rate in all five places."""
         places = ("embedding", "input", "weight", "hidden", "output")
         return dataclasses.replace(self, **{f"{place}_dropout": rate for place in places})
 
     def zero_states(self, batch_size: int) -> tuple[LstmState, ...]:
-        """The state of every layer before a text."""
+        """Return the state of every layer before a text."""
         return tuple(LstmState.zeros(batch_size, size) for size in self.layer_sizes)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> "AwdLstmCache":
-        """The states before a text, whatever its room is."""
+        """Return the states before a text, for any `room`."""
         return AwdLstmCache(self.zero_states(batch))
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only: 6 x 4 H (D + H) a token and layer, and 6 E V a prediction.
+        There are `predictions` scored positions per row. Matrix products only: 6 x 4 H (D + H) per token and layer, and
+        6 E V per prediction.
         """
         inputs = (self.embedding_size, *self.layer_sizes)
         layers = sum(GATES * own * (below + own) for below, own in zip(inputs, self.layer_sizes, strict=False))
@@ -158,20 +162,20 @@ class AwdLstmConfig(ModelConfig):
 
 @flax.struct.dataclass
 class AwdLstmCache(Cache):
-    """The state of every layer after the tokens that were read."""
+    """The state of every layer after the tokens read so far."""
 
     states: tuple[LstmState, ...]
 
 
 @flax.struct.dataclass
 class AwdLstmOutput:
-    """What the modules return.
+    """The output of the modules.
 
     last_hidden_state: [B T E], after the dropout of the output.
-    raw_hidden_state: [B T E], before it.
-    states: of every layer, after the row.
-    hidden_states: of the embeddings and of every layer, [B T E] or [B T H]; only when asked for.
-    scores: of the next token at every position; a language model's alone.
+    raw_hidden_state: [B T E], before that dropout.
+    states: states of every layer, after the row.
+    hidden_states: outputs of the embeddings and of every layer, [B T E] or [B T H]; only if requested.
+    scores: scores of the next token at every position; only for a language model.
     logits: float32, the scores as an array, [B T V].
     """
 
@@ -193,15 +197,18 @@ class AwdLstmOutput:
 
 @flax.struct.dataclass
 class AwdLstmClassification:
-    """What the classifier returns. logits: float32 [B labels], or [B K labels] of packed texts."""
+    """The output of the classifier.
+
+    logits: float32 [B labels], or [B K labels] of packed texts.
+    """
 
     logits: jax.Array
 
 
 class WeightDroppedLstm(nn.Module):
-    """One layer whose recurrent weights are dropped out (DropConnect), the same ones for all tokens and rows.
+    """One layer with dropout of its recurrent weights (DropConnect), with one mask for all tokens and rows.
 
-    It has a bias beside the input's and one beside the recurrent kernel, as torch's layer; their sum is what counts.
+    It has two biases, one with the input and one with the recurrent kernel, as torch's layer; only their sum matters.
     """
 
     features: int
@@ -212,7 +219,7 @@ class WeightDroppedLstm(nn.Module):
     def __call__(
         self, x: jax.Array, state: LstmState, starts: jax.Array | None, visible: jax.Array | None, deterministic: bool
     ) -> tuple[jax.Array, LstmState]:
-        """[B T D] -> [B T H] and the state after the row."""
+        """Map [B T D] to [B T H] and the state after the row."""
         axes, init = ("embed", None, "mlp"), uniform(self.features**-0.5)
         gates = Projection((GATES, self.features), axes, init, self.dtype, bias_init=init, name="input")(x)
         shape = (self.features, GATES, self.features)
@@ -230,7 +237,7 @@ class AwdLstmModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The word table."""
+        """Create the word table."""
         config = self.config
         sizes = (config.vocab_size, config.embedding_size, "vocab")
         self.word_embeddings = Embedding(*sizes, config.initializer, self.execution.dtype)
@@ -246,15 +253,15 @@ class AwdLstmModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> AwdLstmOutput:
-        """Reads rows of tokens.
+        """Read rows of tokens.
 
         Args:
             input_ids: int [B T].
-            attention_mask: [B T], 0 where a token is not read: the states pass by it unchanged.
-            starts: bool [B T], where the states are zero before the token is read.
-            states: of every layer before the first token; None is zero.
-            deterministic: without dropout.
-            output_hidden_states: with the outputs of all layers.
+            attention_mask: [B T], the padding mask, 0 for tokens that are not read; they leave the states unchanged.
+            starts: bool [B T], true where the states are zero before the token is read.
+            states: states of every layer before the first token; None is zero.
+            deterministic: disables dropout.
+            output_hidden_states: returns the outputs of all layers.
         """
         config = self.config
         visible = visible_tokens(attention_mask, None)
@@ -273,12 +280,15 @@ class AwdLstmModel(nn.Module):
 
 
 def _locked(rate: float) -> Dropout:
-    """The variational dropout of [B T D]: one mask for all tokens of a row (Gal and Ghahramani, arXiv 1512.05287)."""
+    """Return the variational dropout of [B T D] (Gal and Ghahramani, arXiv 1512.05287).
+
+    All tokens of a row share one mask.
+    """
     return Dropout(rate, together=(1,))
 
 
 class AwdLstmForCausalLM(nn.Module):
-    """The layers, whose scores of the next token are those of their word table and a bias."""
+    """The layers with the scores of the next token, which are computed from the word table and a bias."""
 
     config: AwdLstmConfig
     execution: Execution = Execution()
@@ -287,7 +297,10 @@ class AwdLstmForCausalLM(nn.Module):
     def __call__(
         self, input_ids: jax.Array, *arguments: Any, cache: AwdLstmCache | None = None, **settings: Any
     ) -> AwdLstmOutput:
-        """As `AwdLstmModel`, with `scores`. cache: the `states`, as a text that is being written has them."""
+        """Take and return the same as `AwdLstmModel`, with `scores`.
+
+        cache: the `states`, during generation.
+        """
         encoder = self.config.module(Purpose.ENCODING, self.execution)
         if cache is not None:
             settings["states"] = cache.states
@@ -299,14 +312,14 @@ class AwdLstmForCausalLM(nn.Module):
 
 
 class AwdLstmForSequenceClassification(nn.Module):
-    """ULMFiT's classifier: the layers over whole texts, and a head on what is pooled of them."""
+    """ULMFiT's classifier: the layers over whole texts, and a head on their pooled outputs."""
 
     config: AwdLstmConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The layers and the head."""
+        """Create the layers and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         dropouts = self.config.output_dropout, self.config.classifier_dropout
         self.classifier = PoolingClassifier(self.num_labels, dropouts, self.execution.dtype)
@@ -321,15 +334,15 @@ class AwdLstmForSequenceClassification(nn.Module):
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
     ) -> AwdLstmClassification:
-        """Scores of texts: [B labels], or [B K labels] of the packed texts that end at `cls_positions`.
+        """Return the scores of texts: [B labels], or [B K labels] of the packed texts that end at `cls_positions`.
 
         Args:
             input_ids: int [B T].
-            attention_mask: [B T], 1 for tokens; all by default.
-            positions: int [B T], which no number depends on.
-            segment_ids: int [B T], which of the packed texts a token belongs to, 1.. in their order, 0 for padding.
-            cls_positions: int [B K], the last token of each; without it a row is one text.
-            deterministic: without dropout, and normalized by the running statistics of batches.
+            attention_mask: [B T], the padding mask, 1 for tokens; all by default.
+            positions: int [B T]; they have no effect.
+            segment_ids: int [B T], the packed text of each token, numbered from 1 in their order, 0 for padding.
+            cls_positions: int [B K], the last token of each text; without it a row is one text.
+            deterministic: disables dropout, and normalizes by the running statistics of batches.
         """
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
         segments = jnp.ones_like(input_ids) if segment_ids is None else segment_ids
@@ -344,7 +357,7 @@ class AwdLstmForSequenceClassification(nn.Module):
         return AwdLstmClassification(logits if cls_positions is not None else logits[:, 0])
 
     def _read(self, input_ids: jax.Array, segments: jax.Array, deterministic: bool) -> jax.Array:
-        """The last layer's output for every token, [B T] -> [B T E], window by window."""
+        """Compute the last layer's output for every token, [B T] -> [B T E], window by window."""
         batch, length = input_ids.shape
         count = -(-length // WINDOW)
         starts = text_starts(segments)
@@ -368,7 +381,7 @@ class AwdLstmForSequenceClassification(nn.Module):
 class PoolingClassifier(nn.Module):
     """Concat pooling, and two linear maps of normalized features.
 
-    dropouts: of the pooled features, and of those between the two maps.
+    dropouts: dropout rates of the pooled features, and of those between the two maps.
     """
 
     num_labels: int
@@ -377,9 +390,9 @@ class PoolingClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, segments: jax.Array, ends: jax.Array, deterministic: bool) -> jax.Array:
-        """[B T E], int [B T], the last tokens int [B K] -> float32 [B K labels].
+        """Map [B T E] to float32 [B K labels], with int [B T] and the last tokens int [B K].
 
-        Where there are fewer than K texts in a row, the last places of `ends` are 0.
+        If a row has fewer than K texts, the last elements of `ends` are 0.
         """
         x = hidden.astype(jnp.float32)
         number = jnp.take_along_axis(segments, ends, axis=1, mode="clip")
@@ -397,24 +410,24 @@ class PoolingClassifier(nn.Module):
     def _mapped(
         self, name: str, size: int, rate: float, x: jax.Array, exists: jax.Array, deterministic: bool
     ) -> jax.Array:
-        """W drop(norm(x)): [B K D] -> float32 [B K size]."""
+        """Compute W drop(norm(x)): [B K D] -> float32 [B K size]."""
         x = Dropout(rate)(BatchNorm(name=f"{name}_norm")(x, exists, deterministic), deterministic)
         init = uniform(x.shape[-1] ** -0.5)
         return Projection((size,), ("embed", None), init, self.dtype, logits=True, use_bias=False, name=name)(x)
 
 
 def _parts(config: AwdLstmConfig) -> tuple[ParameterGroup, ...]:
-    """The embeddings and each layer."""
+    """Return the parameter groups: the embeddings and each layer."""
     layers = (ParameterGroup((f"awd_lstm/layer_{layer}",)) for layer in range(config.num_layers))
     return ParameterGroup(("awd_lstm/word_embeddings",)), *layers
 
 
 TEMPLATE = Template("document_end A", "document_end A document_end B", "last")
-"""A text as in the language model: behind the token that stands between documents."""
+"""The layout of a text, as in the language model: after the token that stands between documents."""
 
 
 def _reading_backwards(system: System) -> System:
-    """The same system, where it reads texts from their end to their beginning."""
+    """Return the same system for texts that are read from their end to their beginning."""
     return dataclasses.replace(
         system,
         modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.WRITING},

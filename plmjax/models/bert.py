@@ -1,17 +1,17 @@
 """BERT: deep bidirectional transformers (Devlin et al., NAACL 2019, arXiv 1810.04805; google-research/bert).
 
-A transformer encoder reads the whole text, both sides of every token. It learns two tasks: to restore hidden tokens
-from the tokens around them (the masked language model), and to tell whether one sentence follows another (next
-sentence):
+A transformer encoder reads the whole text, on both sides of every token. It learns two tasks. The masked language model
+predicts hidden tokens from the tokens around them. Next sentence prediction decides whether one sentence follows
+another:
 
     x = norm(words[input_ids] + positions[0..T) + types[token_type_ids])
     L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
     masked token:   softmax(words . norm(gelu(W x_i + b)) + c)
     next sentence:  softmax(W' tanh(W'' x_[CLS] + b'') + b')
 
-Each sum is normalised after it is taken. The output layer of the masked language model is the word table itself.
+Each sum is normalised. The output layer of the masked language model is the word table itself.
 
-Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
 Deviation: `hidden_act` defaults to GELU's tanh form, as in the released code; transformers' default is the exact one.
 """
 
@@ -44,7 +44,7 @@ from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
 def encoder_sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
-    """The fields of an encoder's size, with a feed-forward network four times as wide."""
+    """Return the fields of an encoder's size, with a feed-forward network four times as wide."""
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
     return sizes | {"intermediate_size": 4 * hidden}
 
@@ -58,38 +58,41 @@ class EncoderConfig(ModelConfig):
     """
 
     vocab_size: int = 30522
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     hidden_size: int = 768
-    """Features of a token, D."""
+    """Hidden size, D."""
     num_hidden_layers: int = 12
-    """Layers, L."""
+    """Number of layers, L."""
     num_attention_heads: int = 12
-    """Attention heads, N."""
+    """Number of attention heads, N."""
     intermediate_size: int = 3072
-    """Features inside the feed-forward network, F."""
+    """Inner size of the feed-forward network, F."""
     hidden_act: str = "gelu_new"
-    """gelu_new (tanh form), gelu (exact) or relu."""
+    """Activation: gelu_new (tanh form), gelu (exact) or relu."""
     hidden_dropout_prob: float = 0.1
-    """Dropout of the embeddings and of each sublayer's output."""
+    """Dropout rate of the embeddings and of each sublayer's output."""
     attention_probs_dropout_prob: float = 0.1
-    """Dropout of attention probabilities."""
+    """Dropout rate of attention probabilities."""
     max_position_embeddings: int = 512
-    """Longest sequence."""
+    """Maximum sequence length."""
     type_vocab_size: int = 2
-    """Kinds of segment: first and second text."""
+    """Number of token types: first and second text."""
     initializer_range: float = 0.02
-    """Standard deviation of the normal distribution of initial weights, before it is cut at two deviations."""
+    """Standard deviation of the normal distribution of initial weights, before truncation at two standard deviations.
+    """
     layer_norm_eps: float = 1e-12
     """Added to the variance in layer normalisation."""
     pad_token_id: int = 0
-    """Id of padding; transformers needs it, attention reads the mask instead."""
+    """Padding token id; transformers needs it, attention reads the mask instead."""
     bos_token_id: int | None = None
-    """Id of the first token that a decoder writes; transformers needs it, nothing here reads it."""
+    """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it."""
     eos_token_id: int | None = None
-    """Id of the last token that a decoder writes; as `bos_token_id`."""
+    """Token id at the end of a decoder's text; as `bos_token_id`."""
 
     classifier_dropout: ClassVar[float | None] = None
-    """Dropout of the heads of downstream tasks; systems in which it may differ from the other make it a field."""
+    """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
+    field.
+    """
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -98,7 +101,7 @@ class EncoderConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), hidden_size=FROM_1, initializer_range=FROM_0)
         check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
@@ -117,34 +120,38 @@ class EncoderConfig(ModelConfig):
             )
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
+        """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
 
     @property
     def head_dropout(self) -> float:
-        """Dropout of the input of a downstream task's head: the heads' own rate where there is one."""
+        """Dropout rate of the input of a downstream task's head: `classifier_dropout` if it is set."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
-        """Model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
+        """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (L (4 D^2 + 2 D F) + 2 L T D) a token.
+        6 (L (4 D^2 + 2 D F) + 2 L T D) per token.
         """
         size = self.hidden_size
         layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * sequence_length * size
         return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` gathered positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 (D^2 + D V) a prediction.
+        There are `predictions` gathered positions per row. Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) per
+        token and 6 (D^2 + D V) per prediction.
         """
         head = self.hidden_size**2 + self.hidden_size * self.vocab_size
         return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
 
     @property
     def initializer(self) -> Initializer:
-        """Normal, cut at two standard deviations; as in TensorFlow, so that the deviation is 0.88 x the range."""
+        """Normal distribution, truncated at two standard deviations.
+
+        It is as in TensorFlow, so the standard deviation is 0.88 x the range.
+        """
         return nn.initializers.truncated_normal(self.initializer_range)
 
 
@@ -152,11 +159,11 @@ class EncoderConfig(ModelConfig):
 class BertConfig(EncoderConfig):
     """Sizes of a BERT; the defaults are BERT-Base, uncased.
 
-    The named sizes take overrides: `BertConfig.base(vocab_size=8192)`.
+    Arguments override the fields of a named size: `BertConfig.base(vocab_size=8192)`.
     """
 
     classifier_dropout: float | None = None
-    """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
+    """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
 
     base = Size(
         "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
@@ -177,16 +184,16 @@ class BertConfig(EncoderConfig):
 
 @flax.struct.dataclass
 class BertOutput:
-    """What the modules of an encoder return; fields that a module does not compute are None.
+    """The output of the modules of an encoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D].
-    hidden_states: [L+1 B T D], the embeddings first; only when asked for.
-    pooler_output: [B D], or [B K D] where `cls_positions` are given.
-    logits: float32; masked language model [B T V], or [B P V] where `masked_positions` are given;
-        classification of sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T];
-        multiple choice [B C] (or [B C K]).
-    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 says that the second text follows the first.
-    sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 says that the two texts are in their order.
+    hidden_states: [L+1 B T D], the embeddings first; only if requested.
+    pooler_output: [B D], or [B K D] if `cls_positions` are given.
+    logits: float32; masked language model [B T V], or [B P V] if `masked_positions` are given; classification of
+        sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T]; multiple choice [B C] (or
+        [B C K]).
+    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 means that the second text follows the first.
+    sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 means that the two texts are in their order.
     """
 
     last_hidden_state: jax.Array
@@ -198,14 +205,14 @@ class BertOutput:
 
 
 class BertEmbeddings(nn.Module):
-    """norm(words + positions + types), each a table of rows of `features` numbers."""
+    """norm(words + positions + types); the rows of each table have `features` numbers."""
 
     config: EncoderConfig
     features: int
     execution: Execution
 
     def setup(self) -> None:
-        """Three tables and a norm."""
+        """Create three tables and a norm."""
         config, dtype = self.config, self.execution.dtype
         size, init = self.features, config.initializer
         self.word_embeddings = Embedding(config.vocab_size, size, "vocab", init, dtype)
@@ -217,7 +224,7 @@ class BertEmbeddings(nn.Module):
     def __call__(
         self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """Three int [B T] -> [B T features]; without token types all are of type 0."""
+        """Map three int [B T] to [B T features]; without token types all are of type 0."""
         token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         x = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         x = self.layer_norm(x + self.token_type_embeddings(token_type_ids))
@@ -233,7 +240,7 @@ class BertLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
-        """[B T D] -> [B T D]."""
+        """Map [B T D] to [B T D]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
         attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
@@ -258,7 +265,7 @@ class BertEncoder(nn.Module):
     def __call__(
         self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        """[B T D] -> [B T D] and, when asked for, [L+1 B T D] with the input first."""
+        """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
         def body(layer: BertLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
             x = layer(x, visibility)
@@ -272,7 +279,7 @@ class BertEncoder(nn.Module):
 class BertModel(nn.Module):
     """Embeddings, encoder and, unless `pooling` is off, the pooler tanh(W x_[CLS] + b).
 
-    A system that keeps this model and changes a part of it overrides `setup`, `position_rows`, `embed` or `pool`.
+    A system that changes only a part of this model overrides `setup`, `position_rows`, `embed` or `pool`.
     """
 
     config: EncoderConfig
@@ -280,7 +287,7 @@ class BertModel(nn.Module):
     pooling: bool = True
 
     def setup(self) -> None:
-        """The three parts."""
+        """Create the three parts."""
         config, execution = self.config, self.execution
         self.embeddings = BertEmbeddings(config, config.hidden_size, execution)
         self.encoder = BertEncoder(config, execution)
@@ -299,18 +306,18 @@ class BertModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> BertOutput:
-        """Encodes rows of tokens.
+        """Encode rows of tokens.
 
         Args:
             input_ids: int [B T].
             attention_mask: [B T], 1 for tokens that may be attended to; all by default.
             token_type_ids: int [B T], 0 for the first text of a pair, 1 for the second; 0 by default.
             positions: int [B T], from 0 in every sequence; 0..T-1 by default.
-            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; two tokens attend
-                to each other iff their segments are equal and above 0.
-            cls_positions: int [B K], where the packed sequences start; without them the pooler reads position 0.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: whether to return the output of every layer.
+            segment_ids: int [B T], the packed sequence of each token, 0 for padding; two tokens attend to each other
+                iff their segments are equal and above 0.
+            cls_positions: int [B K], the starts of the packed sequences; without them the pooler reads position 0.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
 
         Raises:
             UserError: the rows are longer than the position table.
@@ -328,27 +335,30 @@ class BertModel(nn.Module):
         return BertOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
 
     def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
-        """The row of the position table that every token takes, int [B T]."""
+        """Return the row of the position table for every token, int [B T]."""
         return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
 
     def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
-        """Arguments of `BertEmbeddings` -> the input of the encoder."""
+        """Map the arguments of `BertEmbeddings` to the input of the encoder."""
         return self.embeddings(*inputs, deterministic=deterministic)
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """First tokens -> the vectors that represent their sequences."""
+        """Map first tokens to the vectors that represent their sequences."""
         return jnp.tanh(self.pooler(x))
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """words . norm(activation(W x + b)) + c, the scores of all tokens; W maps to the features of the word table."""
+    """words . norm(activation(W x + b)) + c, the scores of all tokens.
+
+    W projects to the embedding size of the word table.
+    """
 
     config: EncoderConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
-        """[B P D] and the word table -> float32 [B P V]."""
+        """Map [B P D] and the word table to float32 [B P V]."""
         config, dtype = self.config, self.execution.dtype
         x = Projection((words.features,), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
@@ -358,19 +368,22 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder, under its system's name, with the masked language model's head; `pooling` adds a pooler."""
+    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler."""
 
     config: EncoderConfig
     execution: Execution = Execution()
     pooling: ClassVar[bool] = False
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=self.pooling)
         self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
 
     def __call__(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
-        """As the encoder; `masked_positions` int [B P] limits the logits over the vocabulary to these tokens."""
+        """Take and return the same as the encoder, with logits over the vocabulary.
+
+        `masked_positions` int [B P] limits the logits to these tokens.
+        """
         output = self.encoder(input_ids, **inputs)
         hidden = gather_tokens(output.last_hidden_state, masked_positions)
         return output.replace(logits=self.masked_language_model(hidden, self.encoder.embeddings.word_embeddings))
@@ -382,13 +395,13 @@ class BertForPreTraining(BertForMaskedLM):
     pooling: ClassVar[bool] = True
 
     def setup(self) -> None:
-        """The encoder and the two heads."""
+        """Create the encoder and the two heads."""
         super().setup()
         init, dtype = self.config.initializer, self.execution.dtype
         self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """As `BertForMaskedLM`, with `seq_relationship_logits`."""
+        """Take and return the same as `BertForMaskedLM`, with `seq_relationship_logits`."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(seq_relationship_logits=self.next_sentence(output.pooler_output))
 
@@ -400,52 +413,52 @@ class BertForNextSentencePrediction(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         init, dtype = self.config.initializer, self.execution.dtype
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.next_sentence = Projection((2,), ("embed", None), init, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """As `BertModel`, with `seq_relationship_logits`."""
+        """Take and return the same as `BertModel`, with `seq_relationship_logits`."""
         output = self.encoder(input_ids, **inputs)
         return output.replace(seq_relationship_logits=self.next_sentence(output.pooler_output))
 
 
 class BertForSequenceClassification(nn.Module):
-    """The encoder with dropout and a linear layer on the pooled [CLS]; one label makes it a regression."""
+    """The encoder with dropout and a linear layer on the pooled [CLS]; with one label it is a regression."""
 
     config: EncoderConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The encoder, dropout and the classifier."""
+        """Create the encoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
-        """As the encoder, with logits [B labels]."""
+        """Take and return the same as the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
         return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))
 
 
 class BertForMultipleChoice(nn.Module):
-    """The encoder with dropout and a linear layer on the pooled [CLS] that gives every choice a number."""
+    """The encoder with dropout and a linear layer on the pooled [CLS], which gives every choice one score."""
 
     config: EncoderConfig
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The encoder, dropout and the classifier."""
+        """Create the encoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... 1]."""
+        """Map [... D] to float32 [... 1]."""
         return self.classifier(self.dropout(pooled, deterministic))
 
     def __call__(
@@ -456,9 +469,10 @@ class BertForMultipleChoice(nn.Module):
         output_hidden_states: bool = False,
         **inputs: jax.Array | None,
     ) -> BertOutput:
-        """As the encoder, the C choices of a question side by side: int [B C T] -> logits [B C].
+        """Take and return the same as the encoder, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
-        With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, [B C] as one axis.
+        With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, with [B C] as one
+        axis.
         """
         rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
         output = self.encoder(
@@ -472,14 +486,14 @@ class BertForMultipleChoice(nn.Module):
 
 
 def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
-    """The embeddings, each layer, and what else the encoder holds, such as a pooler."""
+    """Return the parameter groups: the embeddings, each layer, and other parts of the encoder, such as a pooler."""
     name = config.system.name
     layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
     return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
 
 
 def encoder_template(config: EncoderConfig) -> Template:
-    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    """Return the template [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
     return Template().with_types(config.type_vocab_size)
 
 

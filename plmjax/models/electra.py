@@ -1,22 +1,22 @@
 """ELECTRA: replaced token detection (Clark et al., ICLR 2020, arXiv 2003.10555; google-research/electra).
 
-A small generator fills in hidden tokens; a discriminator tells for every token whether the generator replaced it. Both
-are BERT encoders; after pretraining only the discriminator is used. They share embeddings of E features, which each
-network projects to its own width:
+A small generator predicts hidden tokens. A discriminator decides for every token whether the generator replaced it.
+Both are BERT encoders. After pretraining only the discriminator is used. They share embeddings of size E, and each
+network projects them to its own hidden size:
 
     x = norm(words[input_ids] + positions[0..T) + types[token_type_ids]);  x = W_E x + b_E unless E is the width
     L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
     generator, at hidden tokens:     softmax(words . norm(gelu(W x_i + b)) + c)
     discriminator, at every token:   sigmoid(w' gelu(W' x_i + b') + b'')
 
-The discriminator's input and both losses are in `plmjax.objectives.electra`. There is no pooler: the vector of [CLS]
-itself represents the text.
+The discriminator's input and both losses are in `plmjax.objectives.electra`. There is no pooler: the hidden state of
+[CLS] itself represents the text.
 
 Deviation: the generator's head always has the exact GELU, as in transformers, so that every generator can be exported;
-the released code has the tanh form there too.
+the released code uses the tanh form there too.
 Deviation: the heads for sequences and for choices have a layer with GELU before the linear one, as in transformers, so
-that fine-tuned models can be exported; the released code has the linear layer alone.
-Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone; the paper pads.
+that fine-tuned models can be exported; the released code has only the linear layer.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
 """
 
 import dataclasses
@@ -52,30 +52,32 @@ from plmjax.models.families.task_heads import TOKEN_HEADS
 class ElectraConfig(EncoderConfig):
     """Sizes of a discriminator and of its generator; the defaults are ELECTRA-Small.
 
-    The named sizes take overrides: `ElectraConfig.small(vocab_size=8192)`.
+    Arguments override the fields of a named size: `ElectraConfig.small(vocab_size=8192)`.
     """
 
     hidden_size: int = 256
-    """Features of a token in the discriminator, D."""
+    """Hidden size of the discriminator, D."""
     num_attention_heads: int = 4
-    """Attention heads of the discriminator, N."""
+    """Number of attention heads of the discriminator, N."""
     intermediate_size: int = 1024
-    """Features inside the discriminator's feed-forward network, F."""
+    """Inner size of the discriminator's feed-forward network, F."""
     classifier_dropout: float | None = None
-    """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
+    """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
     embedding_size: int = 128
-    """Features of the embeddings that both networks share, E."""
+    """Embedding size, shared by both networks, E."""
     generator_hidden_size: int = 0
-    """Features of a token in the generator, which has as many layers; 0 is a quarter of `hidden_size`."""
+    """Hidden size of the generator; 0 is a quarter of `hidden_size`. The generator has as many layers as the
+    discriminator.
+    """
     generator_num_attention_heads: int = 0
-    """Attention heads of the generator; 0 is one for each 64 features."""
+    """Number of attention heads of the generator; 0 is one for each 64 features."""
     generator_intermediate_size: int = 0
-    """Features inside the generator's feed-forward network; 0 is four times its features."""
+    """Inner size of the generator's feed-forward network; 0 is four times its hidden size."""
     summary_last_dropout: float = 0.1
-    """Dropout between the two layers of the multiple choice head."""
+    """Dropout rate between the two layers of the multiple choice head."""
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain, the generator's sizes too."""
+        """Check the settings that no later shape error would explain, including the generator's sizes."""
         super().__post_init__()
         generators = ("generator_hidden_size", "generator_num_attention_heads", "generator_intermediate_size")
         check_ranges("model", self, **dict.fromkeys(generators, FROM_0))
@@ -132,10 +134,10 @@ class ElectraConfig(EncoderConfig):
         )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) of a network alone.
+        """Return the model FLOPs of one training step (backward = 2 x forward) of one network.
 
-        With `predictions` a row this is the generator with its head; with 0 it is the discriminator without a head.
-        Matrix products: 6 (L (4 D^2 + 2 D F) + 2 L T D + E D unless E = D) a token and 6 (D E + E V) a prediction.
+        With `predictions` per row this is the generator with its head; with 0 it is the discriminator without a head.
+        Matrix products: 6 (L (4 D^2 + 2 D F) + 2 L T D + E D unless E = D) per token and 6 (D E + E V) per prediction.
         """
         network = self.generator if predictions else self
         size, embedded = network.hidden_size, self.embedding_size
@@ -146,7 +148,7 @@ class ElectraConfig(EncoderConfig):
 
 
 class ElectraModel(BertModel):
-    """One of the two networks without a head; `pooler_output` is the vector of [CLS] itself.
+    """One of the two networks without a head; `pooler_output` is the hidden state of [CLS] itself.
 
     shared: the embeddings of the other network, used in place of its own.
     """
@@ -156,7 +158,7 @@ class ElectraModel(BertModel):
     shared: BertEmbeddings | None = None
 
     def setup(self) -> None:
-        """Embeddings, their projection to the width of the layers, and the layers."""
+        """Create the embeddings, their projection to the hidden size of the layers, and the layers."""
         config, execution = self.config, self.execution
         if self.shared is None:
             self.embeddings = BertEmbeddings(config, config.embedding_size, execution)
@@ -167,7 +169,7 @@ class ElectraModel(BertModel):
         self.encoder = BertEncoder(config, execution)
 
     def embed(self, *inputs: jax.Array | None, deterministic: bool) -> jax.Array:
-        """As the base, [B T E], then [B T D]."""
+        """Compute the embeddings of the base class, [B T E], and project them to [B T D]."""
         embeddings = self.embeddings if self.shared is None else self.shared
         x = embeddings(*inputs, deterministic=deterministic)
         if self.config.embedding_size == self.config.hidden_size:
@@ -175,7 +177,7 @@ class ElectraModel(BertModel):
         return nn.with_logical_constraint(self.embeddings_project(x), ("batch", "length", "embed"))
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """The first tokens themselves."""
+        """Return the first tokens themselves."""
         return x
 
 
@@ -187,7 +189,7 @@ class ReplacedTokenDetectionHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B T D] -> float32 [B T]."""
+        """Map [B T D] to float32 [B T]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="transform")(x)
         x = ACTIVATIONS[config.hidden_act](x)
@@ -195,13 +197,16 @@ class ReplacedTokenDetectionHead(nn.Module):
 
 
 class ElectraForPreTraining(nn.Module):
-    """Both networks with their heads; a subclass that uses one network has the parameters of that one only."""
+    """Both networks with their heads.
+
+    A subclass that uses one network has only the parameters of that network.
+    """
 
     config: ElectraConfig
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The discriminator with the embeddings, the generator beside them, and the two heads."""
+        """Create the discriminator with the embeddings, the generator beside them, and the two heads."""
         config, execution = self.config, self.execution
         self.electra = ElectraModel(config, execution)
         self.generator = ElectraModel(config.generator, execution, shared=self.electra.embeddings)
@@ -210,21 +215,21 @@ class ElectraForPreTraining(nn.Module):
         self.replaced_token_detection = ReplacedTokenDetectionHead(config, execution)
 
     def generate(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
-        """The generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
+        """Run the generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
         output = self.generator(input_ids, **inputs)
         hidden = gather_tokens(output.last_hidden_state, masked_positions)
         words = self.electra.embeddings.word_embeddings
         return output.replace(logits=self.masked_language_model(hidden, words))
 
     def discriminate(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """The discriminator, called as `ElectraModel`: logits [B T]."""
+        """Run the discriminator, called as `ElectraModel`: logits [B T]."""
         output = self.electra(input_ids, **inputs)
         return output.replace(logits=self.replaced_token_detection(output.last_hidden_state))
 
     def __call__(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
     ) -> tuple[BertOutput, BertOutput]:
-        """The outputs of `generate` and of `discriminate` for the same tokens."""
+        """Return the outputs of `generate` and of `discriminate` for the same tokens."""
         generated = self.generate(input_ids, masked_positions=masked_positions, **inputs)
         return generated, self.discriminate(input_ids, **inputs)
 
@@ -233,7 +238,7 @@ class ElectraForMaskedLM(ElectraForPreTraining):
     """The generator alone, with its head and the embeddings."""
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """As `generate`."""
+        """Take and return the same as `generate`."""
         return self.generate(input_ids, **inputs)
 
 
@@ -241,12 +246,13 @@ class ElectraForReplacedTokenDetection(ElectraForPreTraining):
     """The discriminator alone, with its head; transformers calls it ElectraForPreTraining."""
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
-        """As `discriminate`."""
+        """Take and return the same as `discriminate`."""
         return self.discriminate(input_ids, **inputs)
 
 
 class ClassificationHead(nn.Module):
-    """W' dropout(gelu(W dropout(x) + b)) + b' of the vector of [CLS] (transformers' ElectraClassificationHead)."""
+    """W' dropout(gelu(W dropout(x) + b)) + b' of the hidden state of [CLS] (transformers' ElectraClassificationHead).
+    """
 
     config: ElectraConfig
     execution: Execution
@@ -254,7 +260,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... outputs]."""
+        """Return [... D] -> float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         dropout = Dropout(config.head_dropout)
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
@@ -263,30 +269,30 @@ class ClassificationHead(nn.Module):
 
 
 class ElectraForSequenceClassification(BertForSequenceClassification):
-    """The discriminator with a head of two layers on [CLS], initialised for the task."""
+    """The discriminator with a head of two layers on [CLS], initialized for the task."""
 
     config: ElectraConfig
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
-        """As the encoder, with logits [B labels]."""
+        """Take and return the same as the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
         return output.replace(logits=self.classifier(output.pooler_output, deterministic))
 
 
 class MultipleChoiceHead(nn.Module):
-    """w . dropout(gelu(W x + b)) + c of the vector of [CLS] (transformers' ElectraSequenceSummary)."""
+    """w . dropout(gelu(W x + b)) + c of the hidden state of [CLS] (transformers' ElectraSequenceSummary)."""
 
     config: ElectraConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... 1]."""
+        """Return [... D] -> float32 [... 1]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="summary")(x)
         x = Dropout(config.summary_last_dropout)(ACTIVATIONS["gelu"](x), deterministic)
@@ -294,22 +300,25 @@ class MultipleChoiceHead(nn.Module):
 
 
 class ElectraForMultipleChoice(BertForMultipleChoice):
-    """The discriminator with a head of two layers on [CLS] of every choice, initialised for the task."""
+    """The discriminator with a head of two layers on [CLS] of every choice, initialized for the task."""
 
     config: ElectraConfig
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = MultipleChoiceHead(self.config, self.execution)
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... 1]."""
+        """Return [... D] -> float32 [... 1]."""
         return self.classifier(pooled, deterministic)
 
 
 def _parts(config: ElectraConfig) -> tuple[ParameterGroup, ...]:
-    """As BERT's, with the layers of both networks, which are equally many, side by side."""
+    """Return the parameter groups of BERT, with the layers of both networks in the same groups.
+
+    Both networks have the same number of layers.
+    """
 
     def both(part: str) -> tuple[str, ...]:
         return tuple(f"{network}/{part}" for network in ("electra", "generator"))

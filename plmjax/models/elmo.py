@@ -1,18 +1,18 @@
 """ELMo: word vectors from the layers of two language models, one for each direction (Peters et al., NAACL 2018, arXiv
 1802.05365; allenai/bilm-tf bilm/training.py and bilm/model.py).
 
-A word is read by its spelling, so that every word has a vector. Two stacks of projected LSTMs read the words, one
-forward, the other backward; each predicts the next word in its direction, and they share the words' vectors and the
-softmax. What is used afterwards is a mix of all layers of both (equation 1):
+A word is read by its characters, so every word has an embedding. Two stacks of projected LSTMs read the words, one
+forward, the other backward. Each predicts the next word in its direction. They share the words' embeddings and the
+softmax. A task uses a mix of all layers of both (equation 1):
 
     ELMo_k = gamma * sum over layers j of s_j h_kj,   s = softmax(w),   h_kj = [forward_kj ; backward_kj]
 
-where the layer 0 is the word's own vector, twice. The mix is layers/scalar_mix.py, spelling is
+where the layer 0 is the word's own embedding, twice. The mix is in layers/scalar_mix.py, the characters are in
 layers/words/characters.py.
 
     characters -> convolutions of several widths, the largest number over the word -> highway layers -> projection
 
-Deviation: the paper names a residual connection; the released code has it around all LSTM layers but the first.
+Deviation: the paper names a residual connection; the released code has it around all LSTM layers except the first.
 Deviation: in the released code a residual passes on the inputs of a layer after their dropout, as here.
 """
 
@@ -46,7 +46,7 @@ from plmjax.models.families.task_heads import TokenClassification
 DIRECTIONS = ("forward", "backward")
 
 States = dict[str, tuple[LstmState, ...]]
-"""Direction -> the state of every layer."""
+"""Dict from direction to the states of every layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,36 +54,36 @@ class ElmoConfig(ModelConfig):
     """Sizes; the defaults are those of the published elmo_2x4096_512_2048cnn_2xhighway."""
 
     vocab_size: int = 793_471
-    """Words of the softmax; any other word is read all the same."""
+    """Vocabulary size of the softmax; words outside the vocabulary can still be read."""
     max_characters_per_token: int = 50
-    """Characters of a word, its two marks included; longer words are cut."""
+    """Maximum number of characters of a word, including its two marks; longer words are truncated."""
     character_dim: int = 16
-    """Numbers of a character's vector."""
+    """Embedding size of a character."""
     filter_widths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
-    """Characters that each kind of filter covers."""
+    """Number of characters that each kind of filter covers."""
     filter_counts: tuple[int, ...] = (32, 32, 64, 128, 256, 512, 1024)
-    """Filters of each width."""
+    """Number of filters of each width."""
     n_highway: int = 2
-    """Highway layers."""
+    """Number of highway layers."""
     n_layers: int = 2
-    """LSTM layers in each direction."""
+    """Number of LSTM layers in each direction."""
     dim: int = 4096
-    """Numbers of an LSTM's cell."""
+    """Hidden size of an LSTM's cell."""
     projection_dim: int = 512
-    """Numbers of a word's vector and of an LSTM's output."""
+    """Embedding size, also the size of an LSTM's output."""
     cell_clip: float = 3.0
-    """Largest number of a cell."""
+    """Largest absolute value in a cell."""
     proj_clip: float = 3.0
-    """Largest number of an LSTM's output."""
+    """Largest absolute value in an LSTM's output."""
     use_skip_connections: bool = True
-    """Whether the inputs of every LSTM layer but the first are added to its outputs."""
+    """True to add the inputs of every LSTM layer, except the first, to its outputs."""
     dropout: float = 0.1
-    """Of the inputs of every LSTM layer, and of the output of the last."""
+    """Dropout rate of the inputs of every LSTM layer, and of the output of the last layer."""
 
     field_names: ClassVar[dict[str, str]] = {"depth": "n_layers", "characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         sizes = ("vocab_size", "character_dim", "n_layers", "dim", "projection_dim")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), n_highway=FROM_0, dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
@@ -115,24 +115,24 @@ class ElmoConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Numbers of a word, of both directions."""
+        """Hidden size of a word, of both directions."""
         return 2 * self.projection_dim
 
     @property
     def filters(self) -> int:
-        """Filters of all widths."""
+        """Number of filters of all widths."""
         return sum(self.filter_counts)
 
     def zero_states(self, batch_size: int) -> States:
-        """The states before a text."""
+        """Return the states before a text."""
         state = LstmState.zeros(batch_size, self.dim, self.projection_dim)
         return {way: (state,) * self.n_layers for way in DIRECTIONS}
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step, matrix products only (backward = 2 x forward).
+        """Return the model FLOPs of one training step, matrix products only (backward = 2 x forward).
 
-        In pretraining each direction reads words of its own, and scores all words of the vocabulary for a prediction;
-        with 0 predictions both directions read the same words, whose vectors are made once.
+        In pretraining each direction reads words of its own, and computes the scores of the whole vocabulary for a
+        prediction. With 0 predictions both directions read the same words, and their embeddings are computed once.
         """
         kernels = zip(self.filter_widths, self.filter_counts, strict=True)
         longest = self.max_characters_per_token
@@ -146,10 +146,12 @@ class ElmoConfig(ModelConfig):
 
 @flax.struct.dataclass
 class ElmoOutput:
-    """last_hidden_state: [B T 2 P], both directions of the last layer.
+    """The output of the encoder.
 
-    hidden_states: [L+1 B T 2 P], the words' vectors twice, then both directions of each layer; None unless asked for.
-    states: after the last word in each direction.
+    last_hidden_state: [B T 2 P], both directions of the last layer.
+    hidden_states: [L+1 B T 2 P], the words' embeddings twice, then both directions of each layer; None unless
+        requested.
+    states: states after the last word in each direction.
     """
 
     last_hidden_state: jax.Array
@@ -159,40 +161,45 @@ class ElmoOutput:
 
 @flax.struct.dataclass
 class ElmoScores:
-    """scores: direction -> the scores of the word after each one in that direction. states: after the last words."""
+    """The output of the pretraining module.
+
+    scores: dict from direction to the scores of the word after each word in that direction.
+    states: states after the last words.
+    """
 
     scores: dict[str, VocabularyScores]
     states: States
 
 
 class Highway(nn.Module):
-    """g relu(W x + b) + (1 - g) x, where g = sigmoid(V x + c) begins nearly shut (Srivastava et al., arXiv 1505.00387).
+    """g relu(W x + b) + (1 - g) x with g = sigmoid(V x + c) (Srivastava et al., arXiv 1505.00387).
 
-    The released code calls this gate `carry`, though what it opens for is the transformation.
+    The gate g is nearly 0 at first. The released code calls this gate `carry`, although g is the weight of the
+    transformation.
     """
 
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[... F] -> [... F]."""
+        """Return [... F] -> [... F]."""
         sizes, shut = (x.shape[-1:], ("embed", "mlp"), _scaled, self.dtype), nn.initializers.constant(-2.0)
         gate = nn.sigmoid(Projection(*sizes, bias_init=shut, name="gate")(x))
         return gate * nn.relu(Projection(*sizes, name="transform")(x)) + (1 - gate) * x
 
 
 class WordEncoder(nn.Module):
-    """The vector of a word from its characters (Kim et al. 2016, arXiv 1508.06615)."""
+    """The embedding of a word, computed from its characters (Kim et al. 2016, arXiv 1508.06615)."""
 
     config: ElmoConfig
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, characters: jax.Array) -> jax.Array:
-        """int [B T C] of layers/words/characters.py -> [B T P]."""
+        """Map int [B T C] of layers/words/characters.py to [B T P]."""
         config = self.config
         table = self.param("characters", _named(uniform(1.0), None, None), (CHARACTERS, config.character_dim))
-        table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is of no word
+        table = jnp.pad(table, ((1, 0), (0, 0)))  # id 0 is padding
         x = jnp.take(table, characters, axis=0, mode="clip").astype(self.dtype)
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
         found = []
@@ -208,7 +215,7 @@ class WordEncoder(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """The LSTM layers of one direction, which are given the words in the order in which it reads them."""
+    """The LSTM layers of one direction. They read the words in the order of that direction."""
 
     config: ElmoConfig
     dtype: jnp.dtype
@@ -223,9 +230,9 @@ class LanguageModel(nn.Module):
         visible: jax.Array | None = None,
         deterministic: bool = True,
     ) -> tuple[list[jax.Array], tuple[LstmState, ...]]:
-        """[B T P] -> the outputs of every layer [B T P], and their states after the last word that is read.
+        """Map [B T P] to the outputs of every layer [B T P], and their states after the last word that is read.
 
-        starts, visible: as `plmjax.layers.recurrent.lstm.recurrence` has them.
+        starts, visible: as in `plmjax.layers.recurrent.lstm.recurrence`.
         """
         config, outputs, after = self.config, [], []
         for layer, before in enumerate(states):
@@ -254,7 +261,7 @@ class ElmoModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The parts that both directions share, and those of each."""
+        """Create the parts that both directions share, and those of each."""
         dtype = self.execution.dtype
         self.words = WordEncoder(self.config, dtype)
         self.forward = LanguageModel(self.config, dtype)
@@ -271,16 +278,16 @@ class ElmoModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> ElmoOutput:
-        """Both directions of the same words.
+        """Run both directions over the same words.
 
         Args:
-            characters: int [B T C], sentences with their marks, as layers/words/characters.py spells them.
-            attention_mask: [B T], 0 for padding; None: there is none.
-            states: before the first word of each direction; None: zero.
-            positions: int [B T], a word's place in its sentence, which changes nothing here.
-            segment_ids: int [B T], which of the packed sentences a word belongs to, 0 for padding; every sentence
-                begins with states of zeros.
-            output_hidden_states: whether all layers are returned.
+            characters: int [B T C], sentences with their marks, as defined in layers/words/characters.py.
+            attention_mask: [B T], the padding mask, 0 for padding; None: no padding.
+            states: states before the first word of each direction; None: zero.
+            positions: int [B T], the position of each word in its sentence, which has no effect here.
+            segment_ids: int [B T], the packed sentence of each word, 0 for padding; every sentence begins with states
+                of zeros.
+            output_hidden_states: returns all layers.
         """
         for x in (attention_mask, positions, segment_ids):
             if x is not None:
@@ -299,12 +306,15 @@ class ElmoModel(nn.Module):
         return ElmoOutput(hidden[-1], all_layers, {"forward": after, "backward": before})
 
     def read(self, way: str, characters: jax.Array, states: tuple[LstmState, ...], **reads: Any) -> Any:
-        """One direction alone, as `LanguageModel`, of the characters of words in the order in which it reads them."""
+        """Run one direction, as `LanguageModel` does.
+
+        The characters are those of words in the order of that direction.
+        """
         return getattr(self, way)(self.words(characters), states, **reads)
 
 
 class ElmoForPreTraining(nn.Module):
-    """Each direction with the softmax that they share, over its own part of a text."""
+    """Each direction, over its own part of a text, with the shared softmax."""
 
     config: ElmoConfig
     execution: Execution = Execution()
@@ -319,13 +329,16 @@ class ElmoForPreTraining(nn.Module):
         *,
         deterministic: bool = True,
     ) -> ElmoScores:
-        """What each direction predicts after every word of its own part of a text, in the order in which it reads.
+        """Compute the scores that each direction gives to the next word, in the order of that direction.
+
+        Each direction reads its own part of a text.
 
         Args:
-            characters: direction -> int [B T C].
-            starts: direction -> bool [B T], true where it begins a document.
-            visible: direction -> bool [B T], false for padding.
-            states: before the first word of each direction.
+            characters: dict from direction to int [B T C].
+            starts: dict from direction to bool [B T], true at the first word of a document in the order of that
+                direction.
+            visible: dict from direction to bool [B T], the padding mask, false for padding.
+            states: states before the first word of each direction.
         """
         config = self.config
         elmo = ElmoModel(config, self.execution, name=config.system.name)
@@ -347,17 +360,20 @@ def _named(init: Initializer, *axes: str | None) -> Initializer:
 
 
 def _scaled(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Normal, with the inverse root of the inputs for a deviation: [inputs outputs]."""
+    """Draw normal values [inputs outputs]; the standard deviation is 1 / sqrt(inputs)."""
     return jax.random.normal(key, shape, dtype) / math.sqrt(shape[0])
 
 
 def _scaled_rows(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """The same of a table whose rows are the outputs."""
+    """Draw normal values as `_scaled` does, for a table whose rows are the outputs."""
     return jax.random.normal(key, shape, dtype) / math.sqrt(shape[1])
 
 
 def _joint_glorot(inputs: int) -> Initializer:
-    """Glorot's uniform initializer of kernels that the released code has as one, [inputs + outputs, 4 cells]."""
+    """Return Glorot's uniform initializer for kernels that are one kernel in the released code.
+
+    That kernel is [inputs + outputs, 4 cells].
+    """
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
         fans = 2 * inputs + math.prod(shape[1:]) if len(shape) == 3 else sum(shape)
@@ -367,7 +383,7 @@ def _joint_glorot(inputs: int) -> Initializer:
 
 
 def _parts(config: ElmoConfig) -> tuple[ParameterGroup, ...]:
-    """The words' vectors, then the layers of both directions."""
+    """Return the parameter groups: the words' embeddings, then the layers of both directions."""
     layers = [tuple(f"elmo/{way}/layer_{layer}" for way in DIRECTIONS) for layer in range(config.n_layers)]
     return tuple(ParameterGroup(prefixes) for prefixes in [("elmo/words",), *layers])
 

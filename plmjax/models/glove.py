@@ -1,16 +1,16 @@
 """GloVe: word vectors whose products are the logarithms of cooccurrences (Pennington et al., EMNLP 2014;
 stanfordnlp/GloVe glove.c).
 
-No text is read, only the counts X of which word stands near which (plmjax/data/cooccurrence). Every word is a row i and
-a column j of X, with a vector and a bias each:
+The model reads no text, only the counts X of neighbouring words (plmjax/data/cooccurrence). Every word is a row i and a
+column j of X. Each row and each column has an embedding and a bias:
 
     w_i . w~_j + b_i + b~_j  is to be  log X_ij
 
-How far it may miss is the objective's (plmjax/objectives/weighted_least_squares.py). X is symmetric, so that w and w~
-differ by their first values alone; the vectors that are used afterwards are w + w~, without biases.
+The objective defines the loss (plmjax/objectives/weighted_least_squares.py). X is symmetric, so w and w~ differ only by
+their initial values. The final embeddings are w + w~, without biases.
 
-Deviation: the released program also writes a vector `<unk>`, the mean of the 100 rarest words; here a word that has no
-vector has none.
+Deviation: the released program also writes an embedding `<unk>`, the mean of the 100 rarest words; here a word outside
+the vocabulary has no embedding.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ class GloveConfig(ModelConfig):
     """Sizes of the tables; the defaults are those of the published glove.6B.300d."""
 
     vocab_size: int = 400_000
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     vector_size: int = 300
-    """Numbers of a vector, D."""
+    """Embedding size, D."""
 
     depth: ClassVar[int] = 1
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
     six_billion = Size(
@@ -56,7 +56,7 @@ class Glove(nn.Module):
     config: GloveConfig
 
     def setup(self) -> None:
-        """All begin uniform in -1/2(D + 1) .. 1/2(D + 1) (glove.c, initialize_parameters)."""
+        """Create the tables with uniform values in -1/2(D + 1) .. 1/2(D + 1) (glove.c, initialize_parameters)."""
         size, features = self.config.vocab_size, self.config.vector_size
         first = uniform(1 / (2 * (features + 1)))
         self.words = Embedding(size, features, "vocab", first)
@@ -66,7 +66,7 @@ class Glove(nn.Module):
         self.context_biases = self.param("context_biases", biases, (size,))
 
     def __call__(self, input_ids: jax.Array, context_ids: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        """The logarithms of cooccurrences, float32 [...], of rows and columns, int [...]."""
+        """Compute the predicted logarithms of cooccurrences, float32 [...], of rows and columns, int [...]."""
         products = jnp.einsum("...D,...D->...", self.words(input_ids), self.contexts(context_ids))
         return products + self.word_biases[input_ids] + self.context_biases[context_ids]
 
@@ -75,7 +75,7 @@ SYSTEM = declare(
     System(
         GloveConfig,
         Kind.WORD_VECTORS,
-        {Purpose.PRETRAINING: lambda config, execution: Glove(config)},  # tables alone: all executions are the same
+        {Purpose.PRETRAINING: lambda config, execution: Glove(config)},  # only tables: all executions are the same
         parts=lambda config: (ParameterGroup(("words", "contexts", "word_biases", "context_biases")),),
         token_vectors=lambda params: params["words/embedding"] + params["contexts/embedding"],  # w + w~
         instead="put a layer above its vectors with experiments/static_vectors.py",

@@ -1,21 +1,21 @@
 """GPT: generative pre-training of a decoder (Radford et al. 2018; openai/finetune-transformer-lm).
 
-A transformer that reads from left to right learns to tell the next token. One table holds the vectors of tokens, of the
-special tokens of the tasks and of positions; it is the output layer too:
+A transformer that reads from left to right learns to predict the next token. One table holds the embeddings of tokens,
+of the special tokens of the tasks and of positions. It is also the output layer:
 
     x_t = table[token_t] + table[V + t]
     L times:  x = norm(x + attention(x, x up to each));  x = norm(x + feed_forward(x))
     next token:  softmax(table[:V] . x_t)
     a task:      softmax(W . x_t) at the row's last token, extract
 
-Each sum is normalised after it is taken, and there is no further norm at the end. In training, dropout falls on the
-whole table, before tokens are looked up in it: a number that is dropped is gone wherever the table is used in that
-step, in the output layer as well (train.py, `model`).
+Each sum is normalised, and there is no further norm at the end. In training, dropout is applied to the whole table
+before the lookup of tokens. A number that is dropped is 0 everywhere in that step, also in the output layer (train.py,
+`model`).
 
-Deviation: the scores are over the V tokens, as in the paper and in transformers. The released code has the rows of the
-positions in its softmax too, with which no target is ever found.
+Deviation: the scores are over the V tokens, as in the paper and in transformers. The released code also has the rows of
+the positions in its softmax, although no target is ever a position.
 Deviation: a label's score has no bias, as in the paper and in transformers; the released code has one (`clf`).
-Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself.
 """
 
 import dataclasses
@@ -59,36 +59,38 @@ class DecoderConfig(ModelConfig):
     """
 
     vocab_size: int = 40478
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     n_positions: int = 512
-    """Longest sequence."""
+    """Maximum sequence length."""
     n_embd: int = 768
-    """Features of a token, D."""
+    """Hidden size, D."""
     n_layer: int = 12
-    """Layers, L."""
+    """Number of layers, L."""
     n_head: int = 12
-    """Attention heads, N."""
+    """Number of attention heads, N."""
     activation_function: str = "gelu_new"
-    """gelu_new (tanh form), gelu (exact) or relu."""
+    """Activation: gelu_new (tanh form), gelu (exact) or relu."""
     embd_pdrop: float = 0.1
-    """Dropout of the embeddings."""
+    """Dropout rate of the embeddings."""
     resid_pdrop: float = 0.1
-    """Dropout of each sublayer's output."""
+    """Dropout rate of each sublayer's output."""
     attn_pdrop: float = 0.1
-    """Dropout of attention probabilities."""
+    """Dropout rate of attention probabilities."""
     layer_norm_epsilon: float = 1e-5
     """Added to the variance in layer normalisation."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights."""
     summary_first_dropout: float = 0.1
-    """Dropout of the input of a downstream task's head."""
+    """Dropout rate of the input of a downstream task's head."""
     pad_token_id: int | None = None
-    """Id that fills the rows of a task, from which transformers knows the last token; the model itself needs none."""
+    """Padding token id in the rows of a task, by which transformers finds the last token; the model itself does not
+    need it.
+    """
 
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
@@ -105,37 +107,38 @@ class DecoderConfig(ModelConfig):
 
     @property
     def inner_size(self) -> int:
-        """Features inside the feed-forward network, F."""
+        """Inner size of the feed-forward network, F."""
         return 4 * self.n_embd
 
     @property
     def head_dropout(self) -> float:
-        """Dropout of the input of a downstream task's head."""
+        """Dropout rate of the input of a downstream task's head."""
         return self.summary_first_dropout
 
     @property
     def initializer(self) -> Initializer:
-        """Normal, not cut."""
+        """Normal distribution, not truncated."""
         return nn.initializers.normal(self.initializer_range)
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another dropout of embeddings, sublayers and attention probabilities."""
+        """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
 
     def with_tokens(self, size: int, padding: int) -> Self:
-        """The same model with `size` tokens, for rows that are filled with the id `padding`."""
+        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
         return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """A cache for rows of up to `room` tokens."""
+        """Return a cache for rows of up to `room` tokens."""
         sizes = (self.n_head, self.n_embd // self.n_head)
         return KeyValueCache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) a token and 6 D V a prediction. Attention counts all pairs
-        of tokens, as everywhere in this project, though half of them are hidden.
+        There are `predictions` scored positions per row. Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) per
+        token and 6 D V per prediction. Attention counts all pairs of tokens, as everywhere in this project, although
+        half of them are hidden.
         """
         size = self.n_embd
         layer = 4 * size**2 + 2 * size * self.inner_size + 2 * sequence_length * size
@@ -148,7 +151,9 @@ class GptConfig(DecoderConfig):
     """Sizes of a GPT; the defaults are the published one."""
 
     both_orders: bool = False
-    """Whether a pair is read in both orders and labelled by the sum of their vectors, for tasks without an order."""
+    """True to read a pair in both orders and to label it by the sum of both hidden states, for tasks in which the order
+    does not matter.
+    """
 
     base = Size("The published model: 116,534,784 parameters.")
     tiny = Size("Two layers of 128.", n_embd=128, n_layer=2, n_head=2)
@@ -156,12 +161,12 @@ class GptConfig(DecoderConfig):
 
 @flax.struct.dataclass
 class DecoderOutput:
-    """What the modules of a decoder return; fields that a module does not compute are None.
+    """The output of the modules of a decoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D].
-    hidden_states: [L+1 B T D], the embeddings first; only when asked for.
-    scores: of the next token at every position; a language model's alone.
-    cache: what was given, with the tokens of this call.
+    hidden_states: [L+1 B T D], the embeddings first; only if requested.
+    scores: scores of the next token at every position; only for a language model.
+    cache: the given cache, with the tokens of this call.
     """
 
     last_hidden_state: jax.Array
@@ -177,7 +182,7 @@ class DecoderOutput:
 
 @flax.struct.dataclass
 class DecoderHeadOutput(DecoderOutput):
-    """What a decoder with the head of a task returns; `scores` are still those of its language model.
+    """The output of a decoder with the head of a task; `scores` are still those of its language model.
 
     logits: float32 [B outputs], or [B K outputs] of packed sequences; of choices [B C] or [B C K].
     """
@@ -186,7 +191,7 @@ class DecoderHeadOutput(DecoderOutput):
 
     @property
     def next_token_logits(self) -> jax.Array:
-        """The scores of the next token as an array, float32 [B T V]; of choices [B C] is one axis."""
+        """The scores of the next token as an array, float32 [B T V]; for choices [B C] is one axis."""
         return self.scores.logits()
 
 
@@ -201,7 +206,7 @@ class GptLayer(nn.Module):
     def __call__(
         self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
-        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, epsilon = config.initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -239,17 +244,17 @@ class GptModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> DecoderOutput:
-        """Reads rows of tokens, or further tokens of the rows in a cache.
+        """Read rows of tokens, or further tokens of the rows in a cache.
 
         Args:
             input_ids: int [B T].
             attention_mask: [B T], 1 for tokens that may be attended to; all by default.
-            positions: int [B T], from 0 in every sequence; by default 0..T-1, or those that follow the cache.
-            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding; not with a cache.
+            positions: int [B T], from 0 in every sequence; by default 0..T-1, or the positions after the cache.
+            segment_ids: int [B T], the packed sequence of each token, 0 for padding; not with a cache.
             prefix_lengths: int [B]; every token sees so many first tokens of its row (the prefix LM).
             cache: the tokens before these, with capacity for T more.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: whether to return the output of every layer.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
 
         Raises:
             UserError: the rows are longer than the position table.
@@ -282,29 +287,29 @@ class GptModel(nn.Module):
 
 
 class GptForCausalLM(nn.Module):
-    """The decoder, under its system's name, whose scores of the next token are those of its own table."""
+    """The decoder, with the name of its system, and the scores of the next token. Its own table is the output layer."""
 
     config: GptConfig
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The decoder."""
+        """Create the decoder."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
-        """As the decoder."""
+        """Take and return the same as the decoder."""
         return self.encoder(input_ids, **inputs)
 
 
 class GptForSequenceClassification(nn.Module):
-    """The decoder with dropout and a linear layer on the last token of a row; one label makes it a regression."""
+    """The decoder with dropout and a linear layer on the last token of a row; with one label it is a regression."""
 
     config: DecoderConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The decoder, dropout and the classifier."""
+        """Create the decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         axes, init = ("embed", None), config.initializer
         self.encoder = config.module(Purpose.ENCODING, self.execution)
@@ -312,10 +317,11 @@ class GptForSequenceClassification(nn.Module):
         self.classifier = Projection((self.num_labels,), axes, init, dtype, logits=True, use_bias=False)
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
-        """As `GptModel`, with logits [B labels], or [B K labels] of the sequences that end at `cls_positions`.
+        """Take and return the same as `GptModel`, with logits.
 
-        A pair in both orders, int [B 2 T], has logits [B 2 labels] or [B 2 K labels]: those of the sum of its two
-        vectors, the same for each order.
+        Logits are [B labels], or [B K labels] of the sequences that end at `cls_positions`. A pair in both orders, int
+        [B 2 T], has logits [B 2 labels] or [B 2 K labels]. They are computed from the sum of its two hidden states, and
+        are the same for each order.
         """
         output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
         pair = input_ids.ndim == 3
@@ -324,23 +330,23 @@ class GptForSequenceClassification(nn.Module):
 
 
 class GptForMultipleChoice(nn.Module):
-    """The decoder with dropout and a linear layer on the last token that gives every choice a number."""
+    """The decoder with dropout and a linear layer on the last token, which gives every choice one score."""
 
     config: DecoderConfig
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The decoder, dropout and the classifier."""
+        """Create the decoder, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)
         self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
-        """As `GptModel`, the C choices of a question side by side: int [B C T] -> logits [B C].
+        """Take and return the same as `GptModel`, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
-        With `cls_positions` int [B C K] logits are [B C K]. Dropout takes the same numbers from all choices of a
-        question (train.py, `model`). Hidden states and scores are those of the rows, [B C] as one axis.
+        With `cls_positions` int [B C K] logits are [B C K]. Dropout drops the same elements in all choices of a
+        question (train.py, `model`). Hidden states and scores are those of the rows, with [B C] as one axis.
         """
         output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
         kept = self.dropout(jnp.ones_like(last[:, :1] if input_ids.ndim == 3 else last), deterministic)
@@ -357,9 +363,9 @@ def read_to_the_end(
     output_hidden_states: bool = False,
     **inputs: jax.Array | None,
 ) -> tuple[DecoderHeadOutput, jax.Array]:
-    """The output of a decoder for rows, int [B T], or for C rows side by side, int [B C T]; and their last tokens.
+    """Return the output of a decoder for rows, int [B T], or for C adjacent rows, int [B C T], and their last tokens.
 
-    Those are [B D], or [B K D] at `cls_positions`; of rows side by side [B C D] or [B C K D].
+    The last tokens are [B D], or [B K D] at `cls_positions`; for adjacent rows [B C D] or [B C K D].
     """
     rows = {"input_ids": input_ids, "attention_mask": attention_mask, "cls_positions": cls_positions, **inputs}
     rows = {name: None if x is None else x.reshape(-1, x.shape[-1]) for name, x in rows.items()}
@@ -375,7 +381,7 @@ DECODER_TEMPLATE = Template("start A extract", "start A delimiter B extract", "l
 
 
 def _parts(config: GptConfig) -> tuple[ParameterGroup, ...]:
-    """The table and each layer."""
+    """Return the parameter groups: the table and each layer."""
     layers = (ParameterGroup(("gpt/layers",), layer) for layer in range(config.depth))
     return ParameterGroup(("gpt/table",)), *layers
 

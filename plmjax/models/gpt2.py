@@ -1,18 +1,18 @@
 """GPT-2: language models are unsupervised multitask learners (Radford et al. 2019; openai/gpt-2).
 
-GPT, larger, with each sublayer's norm before it and one more at the end, so that the residual sum itself is never
-normalised:
+A larger GPT. Each norm stands before its sublayer, and there is one more norm at the end. So the residual sum itself is
+never normalised:
 
     x_t = words[token_t] + positions[t]
     L times:  x = x + attention(norm(x), up to each);  x = x + feed_forward(norm(x))
     next token:  softmax(words . norm(x_t))
 
-The projections that end a sublayer begin smaller by 1 / sqrt(2 L), the number of sums on the residual path
-(section 2.3).
+The initial values of the projections at the end of a sublayer are smaller by a factor of 1 / sqrt(2 L). 2 L is the
+number of sums on the residual path (section 2.3).
 
 Deviation: that factor is in the paper and not in the released src/model.py; transformers has it too.
-Deviation: positions begin with a deviation of 0.01, as in src/model.py; transformers draws them with 0.02.
-Deviation: rows may hold several packed sequences (`segment_ids`), each attending to itself alone.
+Deviation: positions are initialized with a standard deviation of 0.01, as in src/model.py; in transformers it is 0.02.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself.
 """
 
 import dataclasses
@@ -50,31 +50,31 @@ from plmjax.models.gpt import (
 )
 
 POSITION_DEVIATION = 0.01
-"""Standard deviation that positions are drawn with (src/model.py, `model`)."""
+"""Standard deviation of the initial positions (src/model.py, `model`)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2Config(DecoderConfig):
     """Sizes of a GPT-2; the defaults are the smallest published one.
 
-    The named sizes take overrides: `Gpt2Config.small(vocab_size=8192)`.
+    Arguments override the fields of a named size: `Gpt2Config.small(vocab_size=8192)`.
     """
 
     vocab_size: int = 50257
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     n_positions: int = 1024
-    """Longest sequence."""
+    """Maximum sequence length."""
     n_inner: int | None = None
-    """Features inside the feed-forward network, F; None is 4 D."""
+    """Inner size of the feed-forward network, F; None is 4 D."""
     bos_token_id: int | None = 50256
-    """Id of the token that stands between documents; transformers begins a text without a prompt with it."""
+    """Token id between documents; transformers begins a text without a prompt with it."""
     eos_token_id: int | None = 50256
-    """The same token, where a text ends."""
+    """The same token id, at the end of a text."""
 
     field_names: ClassVar[dict[str, str]] = DecoderConfig.field_names | {"end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
-        """As every decoder's, and the inner size."""
+        """Check the settings of every decoder, and the inner size."""
         super().__post_init__()
         if self.n_inner is not None:
             check_ranges("model", self, n_inner=FROM_1)
@@ -87,17 +87,18 @@ class Gpt2Config(DecoderConfig):
 
     @property
     def inner_size(self) -> int:
-        """Features inside the feed-forward network, F."""
+        """Inner size of the feed-forward network, F."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     @property
     def residual_initializer(self) -> Initializer:
-        """Initializer of the projections that end a sublayer."""
+        """Initializer of the projections at the end of a sublayer."""
         return nn.initializers.normal(self.initializer_range / math.sqrt(2 * self.n_layer))
 
 
 class Gpt2Layer(nn.Module):
-    """Masked self-attention, then feed-forward; each reads the normalised sum and adds to it after dropout."""
+    """Masked self-attention, then feed-forward; each reads the normalised sum, and its output is added after dropout.
+    """
 
     config: Gpt2Config
     execution: Execution
@@ -107,7 +108,7 @@ class Gpt2Layer(nn.Module):
     def __call__(
         self, x: jax.Array, visibility: Visibility, cache: KeyValueCache | None, layer: jax.Array
     ) -> tuple[jax.Array, KeyValueCache | None]:
-        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
@@ -136,7 +137,7 @@ class Gpt2Model(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Two tables, dropout, and the norm."""
+        """Create two tables, dropout, and the norm."""
         config, dtype = self.config, self.execution.dtype
         positions = nn.initializers.normal(POSITION_DEVIATION)
         self.word_embeddings = Embedding(config.vocab_size, config.n_embd, "vocab", config.initializer, dtype)
@@ -157,7 +158,7 @@ class Gpt2Model(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> DecoderOutput:
-        """As `GptModel`; the last of the hidden states is normalised, as in transformers."""
+        """Take and return the same as `GptModel`; the last of the hidden states is normalised, as in transformers."""
         rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
         x = self.dropout(self.word_embeddings(input_ids) + self.position_embeddings(rows.positions), deterministic)
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
@@ -179,13 +180,14 @@ class Gpt2Model(nn.Module):
 
 
 class Gpt2ForCausalLM(GptForCausalLM):
-    """The decoder, under its system's name, whose scores of the next token are those of its word table."""
+    """The decoder, with the name of its system, and the scores of the next token. Its word table is the output layer.
+    """
 
     config: Gpt2Config
 
 
 def _parts(config: Gpt2Config) -> tuple[ParameterGroup, ...]:
-    """The embeddings, each layer, and the last norm."""
+    """Return the parameter groups: the embeddings, each layer, and the last norm."""
     layers = (ParameterGroup(("gpt2/layers",), layer) for layer in range(config.depth))
     embeddings = ParameterGroup(("gpt2/word_embeddings", "gpt2/position_embeddings"))
     return embeddings, *layers, ParameterGroup(("gpt2/layer_norm",))

@@ -1,18 +1,18 @@
 """NNLM: a neural probabilistic language model (Bengio, Ducharme, Vincent and Jauvin, JMLR 3, 2003).
 
-Every word has a vector, and a word is predicted from those of the n-1 words before it. Vectors and network are learned
-together, so that words that stand in the same places get vectors that lie close by:
+Every word has an embedding. A word is predicted from the embeddings of the n-1 words before it. Embeddings and network
+are learned together, so words in the same contexts get similar embeddings:
 
     x = (C(w_t-1), C(w_t-2), ..., C(w_t-n+1))
     y = b + W x + U tanh(d + H x)                       (equation 1; without direct connections W is 0)
     P(w_t | w_t-1, ..., w_t-n+1) = softmax(y)
 
-It is trained by stochastic gradient ascent with a rate that falls as `InverseTime` says, and weight decay on all
-weights and on C, but not on the biases b and d (section 2).
+It is trained by stochastic gradient ascent. The learning rate decreases as in `InverseTime`. Weight decay applies to
+all weights and to C, but not to the biases b and d (section 2).
 
 Deviation: in the paper the text is one stream of words. Here a row may hold the beginning of a text or several packed
-sequences; where no word stands so far before another one, its vector in x is 0.
-Deviation: the paper does not say how the weights are drawn; here they are normal, and the biases 0.
+sequences. If there is no word at that distance before another word, its embedding in x is 0.
+Deviation: the paper does not give the initial weights; here they are normal, and the biases are 0.
 """
 
 import dataclasses
@@ -42,19 +42,19 @@ class NnlmConfig(ModelConfig):
     """Sizes, in the letters of the paper; the defaults are those of its best model of the Brown corpus (table 1).
 
     Raises:
-        UserError: no hidden layer and no direct connections either.
+        UserError: neither a hidden layer nor direct connections.
     """
 
     vocab_size: int = 16_383
-    """Words of the vocabulary, |V|."""
+    """Vocabulary size, |V|."""
     vector_size: int = 30
-    """Numbers of a word's vector, m."""
+    """Embedding size, m."""
     hidden_size: int = 100
-    """Units of the hidden layer, h; 0 leaves it out."""
+    """Hidden size, h; 0 omits the hidden layer."""
     order: int = 5
-    """Words of an n-gram, n: the one that is predicted and those before it."""
+    """Length of an n-gram in words, n: the predicted word and the words before it."""
     direct_connections: bool = False
-    """Whether the vectors also reach the scores without the hidden layer, through W."""
+    """True to connect the embeddings directly with the scores, through W, besides the hidden layer."""
     initializer_range: float = 0.1
     """Standard deviation of the normal distribution of initial weights."""
 
@@ -62,7 +62,7 @@ class NnlmConfig(ModelConfig):
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, hidden_size=FROM_0, initializer_range=FROM_0)
         if self.order < 2:
             raise UserError(
@@ -86,29 +86,33 @@ class NnlmConfig(ModelConfig):
 
     @property
     def context(self) -> int:
-        """Numbers in the vectors of the words before one, (n-1) m."""
+        """Size of the embeddings of the words before a word, (n-1) m."""
         return (self.order - 1) * self.vector_size
 
     @property
     def features(self) -> int:
-        """Numbers that the scores are products with: the hidden layer's and, by direct connections, the vectors'."""
+        """Size of the output layer's input: the hidden size and, with direct connections, `context`."""
         return self.hidden_size + self.direct_connections * self.context
 
     @property
     def initializer(self) -> Initializer:
-        """Normal, not cut."""
+        """Normal distribution, not truncated."""
         return nn.initializers.normal(self.initializer_range)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward) with `predictions` scored positions a row.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only: 6 (n-1) m h a token, and 6 |V| (h + (n-1) m) a prediction, without W 6 |V| h.
+        There are `predictions` scored positions per row. Matrix products only: 6 (n-1) m h per token, and 6 |V| (h +
+        (n-1) m) per prediction, without W 6 |V| h.
         """
         hidden = sequence_length * self.context * self.hidden_size
         return 6.0 * batch_size * (hidden + predictions * self.vocab_size * self.features)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> "NnlmCache":
-        """Room for the words that the next one is told from, whatever the room of the text is."""
+        """Return an empty cache of the words that predict the next word.
+
+        Its capacity does not depend on `room`.
+        """
         none = jnp.zeros((batch, self.order - 1), jnp.int32)
         return NnlmCache(none, none)
 
@@ -117,31 +121,30 @@ class NnlmConfig(ModelConfig):
 class NnlmCache(Cache):
     """The last n-1 words that were read.
 
-    words, mask: int32 [B n-1]; the mask is 0 where a row has no such word.
+    words, mask: int32 [B n-1]; the mask is 0 if a row has no such word.
     """
 
     words: jax.Array
     mask: jax.Array
 
     def append(self, words: jax.Array, mask: jax.Array | None) -> Self:
-        """The cache with T new words, int [B T], and their mask: n-1+T words a row."""
+        """Append T new words, int [B T], and their mask: n-1+T words per row."""
         mask = jnp.ones_like(words) if mask is None else mask
         pairs = (self.words, words), (self.mask, mask)
         return NnlmCache(*(jnp.concatenate([old, new.astype(jnp.int32)], axis=1) for old, new in pairs))
 
     def last(self, count: int) -> Self:
-        """The last `count` words alone."""
+        """Return a cache with only the last `count` words."""
         return NnlmCache(self.words[:, -count:], self.mask[:, -count:])
 
 
 @flax.struct.dataclass
 class NnlmOutput:
-    """What the model returns.
+    """The output of the model.
 
-    last_hidden_state: [B T h + (n-1) m], what the scores are products with: tanh(d + H x) and, with direct
-        connections, x.
-    scores: of the next word at every position.
-    cache: of the words so far, where one was given.
+    last_hidden_state: [B T h + (n-1) m], the input of the output layer: tanh(d + H x) and, with direct connections, x.
+    scores: scores of the next word at every position.
+    cache: cache of the words so far, if a cache was given.
     """
 
     last_hidden_state: jax.Array
@@ -155,7 +158,7 @@ class NnlmOutput:
 
 
 class Nnlm(nn.Module):
-    """C is `words`, H and d are `hidden`, U is `output`, W is `direct` and b is `output_bias`."""
+    """The model. C is `words`, H and d are `hidden`, U is `output`, W is `direct` and b is `output_bias`."""
 
     config: NnlmConfig
     execution: Execution = Execution()
@@ -171,19 +174,19 @@ class Nnlm(nn.Module):
         *,
         deterministic: bool = True,
     ) -> NnlmOutput:
-        """The scores of the word after each, given it and the n-2 before it.
+        """Compute the scores of the word after each word, given that word and the n-2 words before it.
 
         Args:
             input_ids: int [B T].
-            attention_mask: [B T], 1 for words, 0 for padding; all are words by default.
-            positions: int [B T], the places of words in their sequences; by default 0..T-1. The word before another
-                is the one whose place is one less.
-            segment_ids: int [B T], which of the packed sequences a word belongs to, 0 for padding.
+            attention_mask: [B T], the padding mask, 1 for words, 0 for padding; all are words by default.
+            positions: int [B T], the positions of words in their sequences; by default 0..T-1. The previous word is the
+                word whose position is one less.
+            segment_ids: int [B T], the packed sequence of each word, 0 for padding.
             cache: the words before these, of rows that hold one text each, without positions and segments.
-            deterministic: nothing is drawn, in training either.
+            deterministic: no effect; the model draws no random numbers, also in training.
 
         Raises:
-            ValueError: an input's shape does not fit the others', or a cache beside positions or segments.
+            ValueError: an input's shape does not fit the others', or a cache is given with positions or segments.
         """
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         check_token_inputs(None, "", input_ids, attention_mask, positions, segment_ids)
@@ -216,9 +219,9 @@ class Nnlm(nn.Module):
 
 
 def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words: int) -> jax.Array:
-    """x for every position: the vectors of the last so many `words`, the position's own first.
+    """Compute x for every position: the embeddings of the last `words` words, that of the position itself first.
 
-    vectors: [B T m]. sequences, positions: int [B T], as the model is given them; 0 is no sequence.
+    vectors: [B T m]. sequences, positions: int [B T], as they are given to the model; 0 is no sequence.
 
     Returns:
         [B T words*m], 0 where the sequence has no such word.
@@ -235,7 +238,7 @@ def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words
 
 
 def _parts(config: NnlmConfig) -> tuple[ParameterGroup, ...]:
-    """The vectors, the hidden layer, and the scores."""
+    """Return the parameter groups: the embeddings, the hidden layer, and the output layer."""
     scores = ParameterGroup(("output", "direct", "output_bias"))
     return ParameterGroup(("words",)), ParameterGroup(("hidden",)), scores
 

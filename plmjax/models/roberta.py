@@ -8,16 +8,17 @@ the masked language model alone, without next sentence prediction.
     masked token:   softmax(words . norm(gelu(W x_i + b)) + c)
     p of the k-th real token, counted from 1 = k + the padding token's id; p of padding = that id
 
-fairseq keeps a row for the padding token in the position table too: with id 1 the first token of a text takes row 2,
-and 512 positions make a table of 514. GELU is the exact form, and initial weights come from a normal that is not cut.
+fairseq also keeps a row for the padding token in the position table. With padding id 1 the first token of a text takes
+row 2, and 512 positions need a table of 514 rows. GELU is the exact form. The normal distribution of the initial
+weights is not truncated.
 
-Deviation: rows may hold several packed sequences, as BERT's; positions count from each sequence's first token.
+Deviation: a row may hold several packed sequences, as BERT's; positions count from each sequence's first token.
 Deviation: `type_vocab_size` is 1, one vector added to every token. The released weights have no types; transformers
-adds this vector as zeros. Here it is initialised and trained like the others.
-Deviation: rows of the padding token in the tables are initialised like any other; in fairseq they are zero.
+adds this vector as zeros. Here it is initialized and trained like the others.
+Deviation: rows of the padding token in the tables are initialized like any other; in fairseq they are zero.
 Deviation: the masked language model's head always has the exact GELU, as in transformers, so that every model can be
 exported; fairseq's head has `hidden_act`, which is the exact GELU in all published models.
-Deviation: `RobertaModel` has a pooler only if asked for; transformers' class has one, which RoBERTa does not train.
+Deviation: `RobertaModel` has a pooler only if requested; transformers' class has one, which RoBERTa does not train.
 """
 
 import dataclasses
@@ -59,29 +60,29 @@ class RobertaConfig(EncoderConfig):
     """
 
     vocab_size: int = 50265
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     hidden_act: str = "gelu"
-    """gelu (exact), gelu_new (tanh form) or relu."""
+    """Activation: gelu (exact), gelu_new (tanh form) or relu."""
     max_position_embeddings: int = 514
-    """Rows of the position table: the longest sequence, the padding token's id and one."""
+    """Number of rows of the position table: the maximum sequence length, plus the padding token's id, plus one."""
     type_vocab_size: int = 1
-    """Kinds of segment; texts of a pair are told apart by the separators between them."""
+    """Number of token types; the texts of a pair differ by the separators between them."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights."""
     layer_norm_eps: float = 1e-5
     """Added to the variance in layer normalisation."""
     pad_token_id: int = 1
-    """Id that fills rows and from which positions are counted; the tokenizer's must be the same."""
+    """Padding token id, from which positions are counted; the tokenizer's must be the same."""
     bos_token_id: int | None = 0
-    """Id of <s>; transformers needs it."""
+    """Token id of <s>; transformers needs it."""
     eos_token_id: int | None = 2
-    """Id of </s>; transformers needs it."""
+    """Token id of </s>; transformers needs it."""
 
     classifier_dropout: float | None = None
-    """Dropout of the input of a downstream task's head; None is that of the embeddings and sublayers."""
+    """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         super().__post_init__()
         if not 0 <= self.pad_token_id < min(self.vocab_size, self.max_position_embeddings - 1):
             raise UserError(
@@ -99,23 +100,23 @@ class RobertaConfig(EncoderConfig):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Maximum sequence length."""
         return self.max_position_embeddings - self.pad_token_id - 1
 
     @property
     def initializer(self) -> Initializer:
-        """Normal."""
+        """Normal distribution."""
         return nn.initializers.normal(self.initializer_range)
 
 
 class RobertaModel(BertModel):
-    """BERT's encoder with its own rows of the position table; a pooler only where `pooling` asks for it."""
+    """BERT's encoder with its own rows of the position table; it has a pooler only if `pooling` is set."""
 
     config: RobertaConfig
     pooling: bool = False
 
     def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
-        """Which row of the position table every token takes, int [B T]; given positions count from 0."""
+        """Return the row of the position table for every token, int [B T]; given positions count from 0."""
         pad = self.config.pad_token_id
         real = input_ids != pad
         count = jnp.cumsum(real, axis=1) if positions is None else positions + 1
@@ -123,19 +124,19 @@ class RobertaModel(BertModel):
 
 
 class RobertaForMaskedLM(BertForMaskedLM):
-    """RoBERTa with the head it is pretrained with."""
+    """RoBERTa with its pretraining head."""
 
     config: RobertaConfig
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         exact = dataclasses.replace(self.config, hidden_act="gelu")
         self.masked_language_model = MaskedLanguageModelHead(exact, self.execution)
 
 
 class ClassificationHead(nn.Module):
-    """W' dropout(tanh(W dropout(x) + b)) + b' of one vector of a text (fairseq RobertaClassificationHead)."""
+    """W' dropout(tanh(W dropout(x) + b)) + b' of one hidden state of a text (fairseq RobertaClassificationHead)."""
 
     config: ModelConfig
     execution: Execution
@@ -143,7 +144,7 @@ class ClassificationHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[... D] -> float32 [... outputs]."""
+        """Return [... D] -> float32 [... outputs]."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         dropout = Dropout(config.head_dropout)
         x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
@@ -152,14 +153,14 @@ class ClassificationHead(nn.Module):
 
 
 class RobertaForSequenceClassification(nn.Module):
-    """RoBERTa with a head of two layers on <s>, initialised for the task; one label makes it a regression."""
+    """RoBERTa with a head of two layers on <s>, initialized for the task; with one label it is a regression."""
 
     config: RobertaConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The encoder and the head."""
+        """Create the encoder and the head."""
         self.roberta = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
@@ -171,20 +172,23 @@ class RobertaForSequenceClassification(nn.Module):
         deterministic: bool = True,
         **inputs: Any,
     ) -> BertOutput:
-        """As `RobertaModel`, with logits [B labels], or [B K labels] of the sequences that start at `cls_positions`."""
+        """Take and return the same as `RobertaModel`, with logits.
+
+        Logits are [B labels], or [B K labels] of the sequences that start at `cls_positions`.
+        """
         output = self.roberta(input_ids, deterministic=deterministic, **inputs)
         first = first_tokens(output.last_hidden_state, cls_positions)
         return output.replace(logits=self.classifier(first, deterministic))
 
 
 class RobertaForMultipleChoice(BertForMultipleChoice):
-    """RoBERTa with a pooler on <s> of every choice, which is not pretrained, and a linear layer on that."""
+    """RoBERTa with a pooler on <s> of every choice, which is not pretrained, and a linear layer on the pooler."""
 
     config: RobertaConfig
 
 
 def _template(config: RobertaConfig) -> Template:
-    """<s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
+    """Return the template <s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
     return Template(pair="cls A sep sep B:1 sep:1").with_types(config.type_vocab_size)
 
 

@@ -1,28 +1,28 @@
 """T5: a text-to-text transformer (Raffel et al., JMLR 2020, arXiv 1910.10683; the authors' code is mesh_tensorflow).
 
-Every task is text in and text out, and one encoder-decoder does them all. Its blocks are those of the Transformer but
-for this (section 2.1): a norm that only scales stands before each sublayer and after each stack, nothing has a bias,
-and no vector stands for a position. How far a key is from its query adds a number to their score instead, one for each
-head and each bucket of distances:
+Every task reads a text and generates a text, and one encoder-decoder does all tasks. Its blocks are those of the
+Transformer with these differences (section 2.1). A norm without a bias stands before each sublayer and after each
+stack. No layer has a bias. There are no position embeddings. Instead the distance between a key and its query adds a
+number to their score. There is one number for each head and each bucket of distances:
 
     L times, encoder:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
     L times, decoder:  x = x + attention(norm(x), up to each);  x = x + attention(norm(x), encoder);
                        x = x + feed_forward(norm(x))
     score(i, j) = q_i . k_j + b[head, bucket(j - i)]
 
-The numbers b belong to a stack and are shared by its layers; attention to the encoder has none. Scores are not divided
-by sqrt(H): the queries begin smaller instead.
+The numbers b belong to a stack and are shared by its layers. Attention to the encoder has no such numbers. Scores are
+not divided by sqrt(H). Instead the queries have smaller initial weights.
 
-Version 1.0 activates with ReLU and scores tokens with its word table, times 1 / sqrt(D). Version 1.1 has a gated
-feed-forward network, gelu(x W0) * (x W1), and an output layer of its own
-(google-research/text-to-text-transfer-transformer, released_checkpoints.md).
+Version 1.0 uses ReLU, and its output layer is the word table, times 1 / sqrt(D). Version 1.1 has a gated feed-forward
+network, gelu(x W0) * (x W1), and an output layer of its own (google-research/text-to-text-transfer-transformer,
+released_checkpoints.md).
 
-Dropout takes the same features from all tokens of a row, and in attention the same keys from all queries
+Dropout drops the same features of all tokens of a row. In attention it drops the same keys for all queries
 (mesh_tensorflow/transformer: `noise_shape` without the length).
 
-Deviation: transformers drops the elements of every token on their own.
+Deviation: transformers drops the elements of every token independently.
 Deviation: transformers 5 forces the output layer of version 1.1 to be the word table, unless a checkpoint has another.
-Deviation: the numbers b begin as transformers draws them; mesh_tensorflow leaves them to TensorFlow's default.
+Deviation: the numbers b are initialized as in transformers; mesh_tensorflow uses TensorFlow's default.
 """
 
 import dataclasses
@@ -59,7 +59,8 @@ from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.transformer import TransformerForConditionalGeneration
 
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
-"""`feed_forward_proj` -> its activation; "gated-" multiplies that by another projection."""
+"""Dict from `feed_forward_proj` to its activation; with "gated-" the activations are multiplied by another projection.
+"""
 STREAM = ("batch", "length", "embed")
 
 
@@ -74,51 +75,51 @@ _VERSION_1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 class T5Config(ModelConfig):
     """Sizes of a T5, named as in transformers' config.json; the defaults are those of version 1.0's small.
 
-    The named sizes take overrides: `T5Config.small(vocab_size=8192)`.
+    Arguments override the fields of a named size: `T5Config.small(vocab_size=8192)`.
 
     Raises:
         UserError: a size out of range, or an unknown feed-forward network.
     """
 
     vocab_size: int = 32128
-    """Tokens of the vocabulary: 32,000, 100 sentinels, and 28 that fill the table up."""
+    """Vocabulary size: 32,000, 100 sentinels, and 28 that fill the table up."""
     d_model: int = 512
-    """Features of a token, D."""
+    """Hidden size, D."""
     d_kv: int = 64
-    """Features of an attention head, H."""
+    """Size of an attention head, H."""
     d_ff: int = 2048
-    """Features inside the feed-forward network, F."""
+    """Inner size of the feed-forward network, F."""
     num_layers: int = 6
-    """Layers of the encoder."""
+    """Number of layers of the encoder."""
     num_decoder_layers: int = 6
-    """Layers of the decoder."""
+    """Number of layers of the decoder."""
     num_heads: int = 8
-    """Attention heads, N."""
+    """Number of attention heads, N."""
     relative_attention_num_buckets: int = 32
-    """Buckets of distances; half of them for each direction in the encoder."""
+    """Number of buckets of distances; half of them for each direction in the encoder."""
     relative_attention_max_distance: int = 128
-    """Distance from which on all are in the last bucket."""
+    """All distances from this one on are in the last bucket."""
     dropout_rate: float = 0.1
-    """Dropout of embeddings, sublayers, feed-forward activations, attention and the output of each stack."""
+    """Dropout rate of embeddings, sublayers, feed-forward activations, attention and the output of each stack."""
     layer_norm_epsilon: float = 1e-6
     """Added to the mean of squares in a norm."""
     initializer_factor: float = 1.0
     """Factor of all initial weights."""
     feed_forward_proj: str = "relu"
-    """relu (version 1.0) or gated-gelu (version 1.1)."""
+    """Feed-forward network: relu (version 1.0) or gated-gelu (version 1.1)."""
     tie_word_embeddings: bool = True
-    """Whether the word table, times 1 / sqrt(D), is the output layer (version 1.0)."""
+    """True if the word table, times 1 / sqrt(D), is the output layer (version 1.0)."""
     pad_token_id: int = 0
-    """Id that fills rows."""
+    """Padding token id."""
     eos_token_id: int = 1
-    """Id that ends a text."""
+    """Token id at the end of a text."""
     decoder_start_token_id: int = 0
-    """Id that the decoder is given first."""
+    """First token id that the decoder reads."""
 
     field_names: ClassVar[dict[str, str]] = {"width": "d_model", "depth": "num_layers", "end_token": "eos_token_id"}
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
         if not self.layer_norm_epsilon > 0:
@@ -176,23 +177,26 @@ class T5Config(ModelConfig):
 
     @property
     def gated(self) -> bool:
-        """Whether the activations are multiplied by another projection."""
+        """True if the activations are multiplied by another projection."""
         return self.feed_forward_proj.startswith("gated-")
 
     def normal(self, inputs: int) -> Initializer:
-        """Normal, not cut, with a variance of one over `inputs`."""
+        """Return a normal initializer, not truncated, with a variance of one over `inputs`."""
         return nn.initializers.normal(self.initializer_factor / math.sqrt(inputs))
 
     def norm(self, execution: Execution) -> RmsNorm:
-        """The norm before a sublayer and after a stack."""
+        """Return the norm before a sublayer and after a stack."""
         return RmsNorm(self.layer_norm_epsilon, execution.dtype)
 
     def row_dropout(self) -> Dropout:
-        """Dropout of [B T ...] that takes the same features from all tokens of a row."""
+        """Return a dropout of [B T ...] that drops the same features of all tokens of a row."""
         return Dropout(self.dropout_rate, together=(1,))
 
     def attention(self, execution: Execution) -> MultiHeadAttention:
-        """An attention without biases or scale, whose queries begin smaller by 1 / sqrt(H); layers drop its values."""
+        """Return an attention without biases or scale.
+
+        The initial weights of its queries are smaller by 1 / sqrt(H). The layers drop its values.
+        """
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -207,23 +211,24 @@ class T5Config(ModelConfig):
         )
 
     def relative_positions(self, execution: Execution, *, both_sides: bool) -> RelativePositions:
-        """What distances add to the scores in a stack."""
+        """Return the terms that distances add to the scores in a stack."""
         buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         init = self.normal(self.d_model)
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
 
     def with_dropout(self, rate: float) -> Self:
-        """The same model with another dropout."""
+        """Return the same model with another dropout rate."""
         return dataclasses.replace(self, dropout_rate=rate)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """The decoder's cache for rows of up to `room` tokens."""
+        """Return the decoder's cache for rows of up to `room` tokens."""
         return KeyValueCache.empty(self.num_decoder_layers, batch, room, self.num_heads, self.d_kv, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward): S tokens a row read, T = `predictions` asked for.
+        """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        Matrix products only. With I = N H and M matrices in a feed-forward network a row takes 6 times
+        A row has S source tokens and T = `predictions` predictions. Matrix products only. With I = N H and M matrices
+        in a feed-forward network a row takes 6 times
 
             encoder layers (4 D I + M D F + 2 S I) S
             + decoder layers ((6 D I + M D F + 2 T I + 2 S I) T + 2 D I S) + D V T
@@ -266,25 +271,25 @@ class T5FeedForward(nn.Module):
 
 
 class T5EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; each reads the normalised sum and adds to it after dropout."""
+    """Self-attention, then feed-forward; each reads the normalised sum, and its output is added after dropout."""
 
     config: T5Config
     execution: Execution
 
     def setup(self) -> None:
-        """The sublayers, a norm before each, and dropout."""
+        """Create the sublayers, a norm before each, and dropout."""
         config, execution = self.config, self.execution
         self.attention, self.attention_norm = config.attention(execution), config.norm(execution)
         self.feed_forward, self.feed_forward_norm = T5FeedForward(config, execution), config.norm(execution)
         self.dropout = config.row_dropout()
-        # One mask [B N 1 S] for the probabilities [B N T S] of all queries: their product with the values is that of
-        # all probabilities and of the values, [B S N H], that the mask keeps.
+        # One mask [B N 1 S] serves the probabilities [B N T S] of all queries. So dropping probabilities is the same as
+        # dropping the values [B S N H] by this mask: the product of both is the same.
         self.value_dropout = Dropout(config.dropout_rate, together=(3,))
 
     def __call__(
         self, x: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...], *, deterministic: bool
     ) -> jax.Array:
-        """[B T D] -> [B T D]."""
+        """Map [B T D] to [B T D]."""
         attend = functools.partial(self.attention.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
@@ -295,7 +300,10 @@ class T5EncoderLayer(nn.Module):
         return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
 
     def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
-        """Dropout of attention probabilities with one mask for all queries: a dropout of the values."""
+        """Drop attention probabilities with one mask for all queries.
+
+        This is a dropout of the values.
+        """
         return key_values.replace(values=self.value_dropout(key_values.values, deterministic))
 
 
@@ -303,13 +311,13 @@ class T5DecoderLayer(T5EncoderLayer):
     """Self-attention up to each token, attention to the encoder's output, then feed-forward, as in the encoder."""
 
     def setup(self) -> None:
-        """The attention to the encoder too."""
+        """Create the attention to the encoder as well."""
         super().setup()
         self.cross_attention = self.config.attention(self.execution)
         self.cross_attention_norm = self.config.norm(self.execution)
 
     def source(self, encoded: jax.Array) -> KeyValues:
-        """The encoder's output [B S D] as this layer attends to it."""
+        """Project the encoder's output [B S D] to the keys and values of this layer."""
         return self.cross_attention.key_values(encoded)
 
     def __call__(
@@ -324,7 +332,7 @@ class T5DecoderLayer(T5EncoderLayer):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValueCache | None]:
-        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         attend = functools.partial(self.attention.attend, deterministic=deterministic)
         attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
@@ -349,7 +357,7 @@ class T5Encoder(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """The layers, the numbers of distances, dropout, and the last norm."""
+        """Create the layers, the numbers of distances, dropout, and the last norm."""
         config, execution = self.config, self.execution
         self.layers = T5EncoderLayer(config, execution)
         self.relative_positions = config.relative_positions(execution, both_sides=True)
@@ -358,7 +366,10 @@ class T5Encoder(nn.Module):
     def __call__(
         self, x: jax.Array, visibility: Visibility, *, deterministic: bool, output_hidden_states: bool = False
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Embeddings [B S D] -> [B S D], and if asked for the hidden states [L+1 B S D], the last one the output."""
+        """Map embeddings [B S D] to [B S D] and, if requested, to the hidden states [L+1 B S D].
+
+        The last hidden state is the output.
+        """
         x = self.dropout(x, deterministic)
         terms = (self.relative_positions(visibility, x.shape[1], x.shape[1]),)
 
@@ -372,20 +383,20 @@ class T5Encoder(nn.Module):
 
 
 class T5Decoder(nn.Module):
-    """Layers as the encoder's, which see the tokens up to each, and the encoder's output."""
+    """Layers as the encoder's; each token sees the tokens up to itself, and the encoder's output."""
 
     config: T5Config
     execution: Execution
 
     def setup(self) -> None:
-        """The layers, the numbers of distances, dropout, and the last norm."""
+        """Create the layers, the numbers of distances, dropout, and the last norm."""
         config, execution = self.config, self.execution
         self.layers = T5DecoderLayer(config, execution)
         self.relative_positions = config.relative_positions(execution, both_sides=False)
         self.dropout, self.norm = config.row_dropout(), config.norm(execution)
 
     def source(self, encoded: jax.Array) -> KeyValues:
-        """The encoder's output [B S D] as every layer attends to it, [L B S N H]."""
+        """Project the encoder's output [B S D] to the keys and values of every layer, [L B S N H]."""
 
         def body(layer: T5DecoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
             return x, layer.source(x)
@@ -403,7 +414,7 @@ class T5Decoder(nn.Module):
         deterministic: bool,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
-        """Embeddings [B T D], and the encoder's output [B S D] or what `source` made of it."""
+        """Decode embeddings [B T D], with the encoder's output [B S D] or the result of `source`."""
         x = self.dropout(x, deterministic)
         keys = x.shape[1] if cache is None else cache.capacity
         terms = (self.relative_positions(visibility, x.shape[1], keys),)
@@ -430,13 +441,13 @@ class T5Decoder(nn.Module):
 
 
 class T5Model(nn.Module):
-    """The word table, which both stacks read, the encoder and the decoder."""
+    """The word table, which both stacks share, the encoder and the decoder."""
 
     config: T5Config
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The table and the stacks."""
+        """Create the table and the stacks."""
         config, dtype = self.config, self.execution.dtype
         self.shared = Embedding(config.vocab_size, config.d_model, "vocab", config.normal(1), dtype)
         self.encoder = T5Encoder(config, self.execution)
@@ -456,19 +467,21 @@ class T5Model(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
-        """Reads rows of source tokens and, each given those before it, rows of target tokens.
+        """Read rows of source tokens and rows of target tokens.
+
+        A target token sees only the target tokens up to itself.
 
         Args:
             input_ids: int [B S].
             attention_mask: [B S], 1 for tokens that may be attended to; all by default.
             decoder_input_ids: int [B T], the start token first.
             decoder_attention_mask: [B T], as that of the source.
-            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: which of the packed pairs a token
-                belongs to, 0 for padding.
+            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: the packed pair of each token, 0 for
+                padding.
             positions, decoder_positions: int [B S] and [B T]: only their shapes are checked, because the distance of
-                two tokens of a sequence is that of their places in the row.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: whether to return the output of every layer.
+                two tokens of a sequence is that of their positions in the row.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
 
         Raises:
             ValueError: an input's shape does not fit the others', or only one side has segments.
@@ -490,7 +503,7 @@ class T5Model(nn.Module):
         return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=states)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
-        """Reads sources, int [B S], once for all the tokens that are to be written."""
+        """Encode sources, int [B S], once for all tokens that will be generated."""
         self._check(input_ids, attention_mask)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         encoded, _ = self._encoded(input_ids, Visibility.of_rows(mask, None), True, False)
@@ -503,7 +516,10 @@ class T5Model(nn.Module):
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
-        """Reads rows of target tokens, int [B T], or further tokens of the rows in a cache with capacity for T more."""
+        """Decode rows of target tokens, int [B T], or further tokens of the rows in a cache.
+
+        The cache needs capacity for T more.
+        """
         rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
         x, visible = self._embedded(decoder_input_ids), source.visibility()
         return self.decoder(x, rows.visibility, source.key_values, visible, rows.cache, deterministic=True)
@@ -531,7 +547,7 @@ class T5ForConditionalGeneration(TransformerForConditionalGeneration):
     config: T5Config
 
     def setup(self) -> None:
-        """The model, and an output layer where the word table is none."""
+        """Create the model, and an output layer if the word table is not the output layer."""
         config, dtype = self.config, self.execution.dtype
         self.model = config.module(Purpose.ENCODING, self.execution)
         if not config.tie_word_embeddings:
@@ -547,7 +563,10 @@ class T5ForConditionalGeneration(TransformerForConditionalGeneration):
 
 
 def _parts(config: T5Config) -> tuple[ParameterGroup, ...]:
-    """The word table, then of each stack the numbers of distances, each layer, and the last norm."""
+    """Return the parameter groups: the word table, then the groups of each stack.
+
+    The groups of a stack are the numbers of distances, each layer, and the last norm.
+    """
     groups = [ParameterGroup(("t5/shared",))]
     for side, layers in (("encoder", config.num_layers), ("decoder", config.num_decoder_layers)):
         groups.append(ParameterGroup((f"t5/{side}/relative_positions",)))
@@ -567,7 +586,7 @@ SYSTEM = declare(
             Purpose.ENCODING: T5Model,
         },
         name="t5",
-        # A text and the end token; the texts of a task stand behind words of their own (section 2.4).
+        # A text and the end token; each text of a task follows words that introduce it (section 2.4).
         template=lambda config: Template("A end", "A B end", "last"),
         parts=_parts,
     )

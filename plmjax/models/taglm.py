@@ -1,18 +1,18 @@
 """TagLM: a tagger with the states of frozen language models beside its own (Peters et al., ACL 2017, arXiv 1705.00108).
 
-The two language models, one for each direction, have read much text without labels. What their top layers say of a word
-in its sentence is set beside the output of the tagger's first layer (section 2.4):
+The two language models, one for each direction, are trained on a large text without labels. The outputs of their top
+layers for a word in its sentence are concatenated with the output of the tagger's first layer (section 2.4):
 
     x_k   = [c_k ; w_k]                    characters and word
     h_k,1 = [biRNN_1(x)_k ; h_k^LM]        h_k^LM = [forward LM_k ; backward LM_k]
     h_k,2 = biRNN_2(h_1)_k
 
-and a conditional random field over a linear layer labels the sentence. The language models are not trained with the
-task: `--optimizer.frozen encoder/language_model`, as experiments/taglm.py has it.
+A conditional random field over a linear layer labels the sentence. The language models are not trained with the
+task: `--optimizer.frozen encoder/language_model`, as in experiments/taglm.py.
 
-Deviation: the language models are those of one model of words by their spelling (models/elmo.py), where the paper has a
-forward and a backward one of their own; a sentence's states begin at zero.
-Deviation: the tagger's own layers read the marks of a sentence's ends too, which the language models need.
+Deviation: the language models are those of one model that reads words by their characters (models/elmo.py); in the
+paper the forward and the backward model are separate. A sentence's states begin at zero.
+Deviation: the tagger's own layers also read the marks of a sentence's ends, which the language models need.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class TaglmConfig(LanguageModelTaggerConfig):
     """Sizes; as `TaggerConfig`, with those of the language models."""
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word; the second layer reads the language models too."""
+        """Return the number of multiplications for one word; the second layer also reads the language models."""
         return super().multiplications(first, second + self.language_model.width)
 
 
@@ -38,7 +38,7 @@ class Taglm(TaggerModule):
     """The tagger, with its language models as `language_model`."""
 
     def setup(self) -> None:
-        """The parts of a tagger, and the language models."""
+        """Create the parts of a tagger, and the language models."""
         super().setup()
         self.language_model = ElmoModel(self.config.language_model, self.execution)
 
@@ -53,7 +53,10 @@ class Taglm(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """As `plmjax.models.taggers.tagger.Tagger`. The language models have no dropout, in training neither."""
+        """Take and return the same as `plmjax.models.taggers.tagger.Tagger`.
+
+        The language models have no dropout, also in training.
+        """
         reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         language = self.language_model(characters, attention_mask, positions=positions, segment_ids=segment_ids)
         words = self.words(input_ids, characters, deterministic)

@@ -1,6 +1,6 @@
 """Transformer: attention is all you need (Vaswani et al. 2017, arXiv 1706.03762; tensorflow/tensor2tensor).
 
-An encoder reads a text, and a decoder writes another one token by token, looking at both:
+An encoder reads a text. A decoder generates another text token by token and attends to both:
 
     source:  x_s = sqrt(D) words[source_s] + sinusoids[s]
              L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
@@ -9,17 +9,18 @@ An encoder reads a text, and a decoder writes another one token by token, lookin
                        y = norm(y + feed_forward(y))
     next token:  softmax(words . y_t)
 
-One table holds the words of both languages and is the output layer too (section 3.4). In training, dropout falls on the
-vectors before the first layer and on what each sublayer adds (section 5.4).
+One table holds the words of both languages and is also the output layer (section 3.4). In training, dropout is applied
+to the embeddings before the first layer and to the output of each sublayer (section 5.4).
 
-Deviation: a position's sines are the first half of its vector and its cosines the second, as in the released code
-(tensor2tensor layers/common_attention.py) and in Marian. The paper lets them take turns: another order of features.
-Deviation: norms follow the sums, as in the paper; the released code came to put them before each sublayer.
+Deviation: the sines of a position are the first half of its vector and the cosines the second half, as in the released
+code (tensor2tensor layers/common_attention.py) and in Marian. In the paper they alternate, which is another order of
+features.
+Deviation: norms follow the sums, as in the paper; the released code later put them before each sublayer.
 Deviation: the projections of attention have biases, as in fairseq and in Marian; those of the released code have none.
-Deviation: initial values are those of the released code, where the paper is silent: kernels as Glorot & Bengio 2010
-draw them, words with a deviation of 1 / sqrt(D).
-Deviation: the row of the padding token learns where targets begin with it, as Marian's do (layers/words/embeddings.py).
-Deviation: rows may hold several packed pairs (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
+Deviation: the paper does not give the initial values; here they are those of the released code: kernels as in Glorot &
+Bengio 2010, words with a standard deviation of 1 / sqrt(D).
+Deviation: the row of the padding token is trained if targets begin with it, as in Marian (layers/words/embeddings.py).
+Deviation: a row may hold several packed pairs (`segment_ids`, `decoder_segment_ids`), and each attends only to itself.
 """
 
 import dataclasses
@@ -58,7 +59,7 @@ ROW = ("batch", "length", "embed")
 
 
 def both_sides(**sizes: int) -> dict[str, int]:
-    """`layers`, `heads` and `inner` features -> the fields of the encoder and of the decoder."""
+    """Return the fields of the encoder and of the decoder for `layers`, `heads` and `inner` features."""
     names = {"layers": "layers", "heads": "attention_heads", "inner": "ffn_dim"}
     return {f"{side}_{names[name]}": size for name, size in sizes.items() for side in ("encoder", "decoder")}
 
@@ -72,37 +73,37 @@ class EncoderDecoderConfig(ModelConfig):
     """
 
     vocab_size: int
-    """Tokens of the vocabulary, which both sides share."""
+    """Vocabulary size, which both sides share."""
     max_position_embeddings: int = 1024
-    """Longest row of either side."""
+    """Maximum length of a row on either side."""
     d_model: int = 512
-    """Features of a token, D."""
+    """Hidden size, D."""
     encoder_layers: int = 6
-    """Layers of the encoder."""
+    """Number of layers of the encoder."""
     decoder_layers: int = 6
-    """Layers of the decoder, L."""
+    """Number of layers of the decoder, L."""
     encoder_attention_heads: int = 8
-    """Attention heads of the encoder."""
+    """Number of attention heads of the encoder."""
     decoder_attention_heads: int = 8
-    """Attention heads of the decoder, N."""
+    """Number of attention heads of the decoder, N."""
     encoder_ffn_dim: int = 2048
-    """Features inside the encoder's feed-forward network."""
+    """Inner size of the encoder's feed-forward network."""
     decoder_ffn_dim: int = 2048
-    """Features inside the decoder's feed-forward network, F."""
+    """Inner size of the decoder's feed-forward network, F."""
     activation_function: str = "relu"
-    """relu, gelu (exact), gelu_new (tanh form) or swish."""
+    """Activation: relu, gelu (exact), gelu_new (tanh form) or swish."""
     dropout: float = 0.1
-    """Dropout of the first layer's input and of each sublayer's output."""
+    """Dropout rate of the first layer's input and of each sublayer's output."""
     attention_dropout: float = 0.0
-    """Dropout of attention probabilities."""
+    """Dropout rate of attention probabilities."""
     activation_dropout: float = 0.0
-    """Dropout of the features inside the feed-forward network."""
+    """Dropout rate of the features inside the feed-forward network."""
     pad_token_id: int = 0
-    """Id that fills rows; the model itself needs none, transformers begins a target with it unless told otherwise."""
+    """Padding token id; the model itself does not need it, transformers begins a target with it by default."""
     eos_token_id: int = 3
-    """Id of the token that ends a text, as transformers writes it."""
+    """Token id at the end of a text, as in transformers."""
     decoder_start_token_id: int = 3
-    """Id of the token that a target begins with, as transformers writes it."""
+    """First token id of a target, as in transformers."""
 
     output_bias: ClassVar[bool] = False
     field_names: ClassVar[dict[str, str]] = {
@@ -113,7 +114,7 @@ class EncoderDecoderConfig(ModelConfig):
     }
 
     def __post_init__(self) -> None:
-        """Checks what no later shape error would explain."""
+        """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "max_position_embeddings", "d_model", "encoder_layers", "decoder_layers")
         heads = ("encoder_attention_heads", "decoder_attention_heads")
         inner = ("encoder_ffn_dim", "decoder_ffn_dim")
@@ -139,29 +140,32 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def joining_initializer(self) -> Initializer:
-        """Initializer of the kernel [N H D] behind attention."""
+        """Initializer of the kernel [N H D] after attention."""
         return self.initializer
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another dropout of vectors, sublayers and attention probabilities."""
+        """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
 
     def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """A cache of the decoder for rows of up to `room` tokens."""
+        """Return a cache of the decoder for rows of up to `room` tokens."""
         sizes = (self.decoder_attention_heads, self.d_model // self.decoder_attention_heads)
         return KeyValueCache.empty(self.decoder_layers, batch, room, *sizes, execution.dtype)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward): of both sides, and 6 D V a prediction."""
+        """Return the model FLOPs of one training step (backward = 2 x forward).
+
+        They are those of both sides, and 6 D V per prediction.
+        """
         head = predictions * self.d_model * self.vocab_size
         return 6.0 * batch_size * (self.layers_products(sequence_length, predictions) + head)
 
     def layers_products(self, source: int, target: int) -> int:
-        """Multiplications of the matrix products of all layers for a row with so many tokens on each side.
+        """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
 
-        A layer of the encoder takes 4 D^2 + 2 D F + 2 S D for each of S tokens. One of the decoder takes
-        6 D^2 + 2 D F + 2 (T + S) D for each of T tokens, and 2 D^2 for the keys and values of each source token;
-        without a target there is no decoder. Attention counts all pairs of tokens, though some are hidden.
+        A layer of the encoder takes 4 D^2 + 2 D F + 2 S D for each of S tokens. A layer of the decoder takes 6 D^2 + 2
+        D F + 2 (T + S) D for each of T tokens, and 2 D^2 for the keys and values of each source token. Without a target
+        there is no decoder. Attention counts all pairs of tokens, although some are hidden.
         """
         size = self.d_model
         encoder = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
@@ -174,15 +178,15 @@ class EncoderDecoderConfig(ModelConfig):
 class TransformerConfig(EncoderDecoderConfig):
     """Sizes of a Transformer; the defaults are the base model.
 
-    The named sizes take overrides: `TransformerConfig.base(vocab_size=8192)`.
+    Arguments override the fields of a named size: `TransformerConfig.base(vocab_size=8192)`.
     """
 
     vocab_size: int = 37000
-    """Tokens of the vocabulary, which both sides share."""
+    """Vocabulary size, which both sides share."""
     scale_embedding: bool = True
-    """Whether words are multiplied by sqrt(D) before positions are added."""
+    """True to multiply words by sqrt(D) before positions are added."""
     output_bias: bool = False
-    """Whether the scores of the next token have a bias, `final_logits_bias`, as those of Marian do."""
+    """True to add a bias, `final_logits_bias`, to the scores of the next token, as in Marian."""
 
     base = Size("63,082,496 parameters (table 3 of the paper).")
     big = Size(
@@ -210,12 +214,12 @@ class TransformerConfig(EncoderDecoderConfig):
 
     @property
     def joining_initializer(self) -> Initializer:
-        """Initializer of the kernel [N H D] behind attention."""
+        """Initializer of the kernel [N H D] after attention."""
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
 
 def sinusoids(positions: int, features: int) -> np.ndarray:
-    """float32 [positions D]: sin(p / 10000^(2i/D)) for each i from 0 on, then the cosines (section 3.5)."""
+    """Return float32 [positions D]: sin(p / 10000^(2i/D)) for each i from 0 on, then the cosines (section 3.5)."""
     angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, features, 2) / features)
     return np.concatenate([np.sin(angles), np.cos(angles[:, : features // 2])], axis=1).astype(np.float32)
 
@@ -227,7 +231,7 @@ class EncoderLayer(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Two sublayers and their norms."""
+        """Create two sublayers and their norms."""
         config, execution = self.config, self.execution
         self.attention = _attention(config, config.encoder_attention_heads, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -236,7 +240,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def __call__(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
-        """[B S D] -> [B S D]."""
+        """Map [B S D] to [B S D]."""
         attention = functools.partial(self.attention, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
@@ -248,13 +252,16 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the source, then feed-forward; each is followed as in the encoder."""
+    """Masked self-attention, attention to the source, then feed-forward.
+
+    Each is followed by dropout, the residual sum and a norm, as in the encoder.
+    """
 
     config: EncoderDecoderConfig
     execution: Execution
 
     def setup(self) -> None:
-        """Three sublayers and their norms."""
+        """Create three sublayers and their norms."""
         config, execution, heads = self.config, self.execution, self.config.decoder_attention_heads
         self.attention = _attention(config, heads, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -265,7 +272,7 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def key_values(self, encoded: jax.Array) -> KeyValues:
-        """The keys and values of the encoder's output: [B S D] -> [B S N H] each."""
+        """Project the encoder's output to keys and values: [B S D] -> [B S N H] each."""
         return self.cross_attention.key_values(encoded)
 
     def __call__(
@@ -279,7 +286,7 @@ class DecoderLayer(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, KeyValueCache | None]:
-        """[B T D] -> [B T D], and the cache with the layer's keys and values of these tokens."""
+        """Map [B T D] to [B T D], and to the cache with the layer's keys and values of these tokens."""
         attend = functools.partial(self.attention.attend, deterministic=deterministic)
         attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
@@ -315,7 +322,10 @@ def encoded(
     deterministic: bool,
     output_hidden_states: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """What an encoder's layers make of vectors: [B S D] -> [B S D], and when asked for all states [depth+1 B S D]."""
+    """Run an encoder's layers: [B S D] -> [B S D].
+
+    If requested, return also all hidden states [depth+1 B S D].
+    """
     x = nn.with_logical_constraint(x, ROW)
 
     def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
@@ -333,7 +343,7 @@ class TransformerModel(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """A table, two stacks of layers, and dropout."""
+        """Create a table, two stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
         self.encoder_layers = EncoderLayer(config, execution)
@@ -341,7 +351,7 @@ class TransformerModel(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """What the encoder's first layer reads, before dropout: int [B S] twice -> [B S D]."""
+        """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
         size, rows = self.config.d_model, self.config.max_position_embeddings
         check_ids(positions, rows, f"the {rows} positions of the model")
         table = jnp.asarray(sinusoids(rows, size), self.execution.dtype)
@@ -349,7 +359,7 @@ class TransformerModel(nn.Module):
         return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """What the decoder's first layer reads, before dropout: int [B T] twice -> [B T D]."""
+        """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""
         return self.source_vectors(input_ids, positions)
 
     def __call__(
@@ -366,18 +376,18 @@ class TransformerModel(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
-        """Reads sources, and targets up to each of their tokens.
+        """Read sources and targets. A target token sees only the target tokens up to itself.
 
         Args:
             input_ids: int [B S], the source.
             attention_mask: [B S], 1 for tokens that may be attended to; all by default.
-            decoder_input_ids: int [B T], the target, each token before the one that is asked for.
+            decoder_input_ids: int [B T], the target, each token one position before its prediction.
             decoder_attention_mask: [B T], as `attention_mask`.
-            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: which of the packed pairs a token
-                belongs to, 0 for padding.
+            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: the packed pair of each token, 0 for
+                padding.
             positions, decoder_positions: int [B S] and [B T], from 0 in every sequence; 0, 1, ... by default.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: whether to return the output of every layer.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
 
         Raises:
             UserError: a row is longer than the model's positions.
@@ -393,7 +403,7 @@ class TransformerModel(nn.Module):
         return output.replace(encoder_last_hidden_state=read, encoder_hidden_states=encoder_states)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
-        """Reads sources, as `__call__`, for targets that are written token by token."""
+        """Encode sources, as in `__call__`, for targets that are generated token by token."""
         read, _ = self._encoded(input_ids, attention_mask, None, None, deterministic=True, output_hidden_states=False)
 
         def body(layer: DecoderLayer, read: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
@@ -409,11 +419,11 @@ class TransformerModel(nn.Module):
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
-        """Reads targets of sources that were read before.
+        """Decode targets of sources that were encoded before.
 
         Args:
             decoder_input_ids: int [B T].
-            source: what `encode` gave.
+            source: the result of `encode`.
             decoder_attention_mask: [B T], 1 for tokens that may be attended to; all by default.
             cache: the tokens before these, with capacity for T more.
 
@@ -433,7 +443,7 @@ class TransformerModel(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """The last of the encoder's states [B S D], and all of them when asked for."""
+        """Return the last hidden state of the encoder [B S D], and all of them if requested."""
         positions, visibility = self._source_row(input_ids, attention_mask, positions, segment_ids)
         x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
@@ -446,7 +456,7 @@ class TransformerModel(nn.Module):
         positions: jax.Array | None,
         segment_ids: jax.Array | None,
     ) -> tuple[jax.Array, Visibility]:
-        """The positions of the source's tokens, int [B S], and what each of them sees."""
+        """Return the positions of the source's tokens, int [B S], and the visibility of each token."""
         config = self.config
         check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
         if positions is None:
@@ -463,9 +473,10 @@ class TransformerModel(nn.Module):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> EncoderDecoderOutput:
-        """What the decoder says of a source: of the encoder's output [B S D], or of every layer's keys and values.
+        """Decode with a source: the encoder's output [B S D], or every layer's keys and values.
 
-        Of the former each layer makes its own where it needs them, so that none are held for the other layers.
+        With the encoder's output each layer computes its own keys and values when it needs them. So they are not kept
+        for the other layers.
         """
         depth, made = self.config.decoder_layers, source if isinstance(source, KeyValues) else None
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
@@ -488,13 +499,16 @@ class TransformerModel(nn.Module):
 
 
 class TransformerForConditionalGeneration(nn.Module):
-    """Encoder and decoder, under their system's name, whose scores of the next token are those of their word table."""
+    """Encoder and decoder, with the name of their system, and the scores of the next token.
+
+    The word table is the output layer.
+    """
 
     config: TransformerConfig
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The model, and the bias of the scores where there is one."""
+        """Create the model, and the bias of the scores if there is one."""
         self.model = self.config.module(Purpose.ENCODING, self.execution)
         if self.config.output_bias:
             init = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
@@ -508,11 +522,11 @@ class TransformerForConditionalGeneration(nn.Module):
         decoder_input_ids: jax.Array,
         **inputs: Any,
     ) -> EncoderDecoderOutput:
-        """As `TransformerModel`."""
+        """Take and return the same as `TransformerModel`."""
         return self._scored(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
-        """As `TransformerModel.encode`."""
+        """Take and return the same as `TransformerModel.encode`."""
         return self.model.encode(input_ids, attention_mask)
 
     def decode(
@@ -522,7 +536,7 @@ class TransformerForConditionalGeneration(nn.Module):
         decoder_attention_mask: jax.Array | None = None,
         cache: KeyValueCache | None = None,
     ) -> EncoderDecoderOutput:
-        """As `TransformerModel.decode`."""
+        """Take and return the same as `TransformerModel.decode`."""
         return self._scored(self.model.decode(decoder_input_ids, source, decoder_attention_mask, cache))
 
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
@@ -533,7 +547,7 @@ class TransformerForConditionalGeneration(nn.Module):
 
 
 def encoder_decoder_parts(config: EncoderDecoderConfig) -> tuple[ParameterGroup, ...]:
-    """The word table, each layer of the encoder and each of the decoder."""
+    """Return the parameter groups: the word table, each layer of the encoder and each of the decoder."""
     name, sides = config.system.name, {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     layers = (
         ParameterGroup((f"{name}/{side}_layers",), layer) for side, depth in sides.items() for layer in range(depth)

@@ -1,17 +1,18 @@
 """word2vec: word vectors that predict neighbouring words (Mikolov et al., ICLR 2013 workshop, arXiv 1301.3781, and
 NeurIPS 2013, arXiv 1310.4546; tmikolov/word2vec word2vec.c).
 
-No hidden layer: two tables of vectors and the products of their rows. Every word w is an input v_w and an output u_w.
+There is no hidden layer, only two embedding tables and the products of their rows. Every word w has an input embedding
+v_w and an output embedding u_w.
 
     skip-gram:  each word t within the window of a word s predicts it         score(t, s) = u_s . v_t
     CBOW:       the words within the window of s predict it together          score(s)    = u_s . mean_t v_t
 
-What becomes of the scores is the objective's: negative sampling (plmjax/objectives/negative_sampling.py) tells the word
-s from words that were drawn; the hierarchical softmax (hierarchical_softmax.py) has inner nodes of a tree in the output
-table, and gives each word a probability. The vectors that are used afterwards are those of the input table.
+The objective uses the scores. Negative sampling (plmjax/objectives/negative_sampling.py) distinguishes the word s from
+words that were drawn. The hierarchical softmax (hierarchical_softmax.py) has inner nodes of a tree in the output table,
+and gives each word a probability. The final embeddings are those of the input table.
 
-Deviation: the sum instead of the mean in CBOW is that of the first release (v0.1b); later ones and the default take the
-mean. There gensim divides the gradient of the sum by the number of words.
+Deviation: CBOW with the sum instead of the mean is that of the first release (v0.1b); later releases and the default
+take the mean. For the sum gensim divides the gradient by the number of words.
 """
 
 import dataclasses
@@ -34,15 +35,15 @@ class Word2VecConfig(ModelConfig):
     """Sizes of the two tables; the defaults are those of the published GoogleNews-vectors-negative300."""
 
     vocab_size: int = 3_000_000
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     vector_size: int = 300
-    """Numbers of a vector, D."""
+    """Embedding size, D."""
 
     depth: ClassVar[int] = 1
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1)
 
     google_news = Size("1,800,000,000 parameters, of which the 900,000,000 of the input table were published.")
@@ -55,7 +56,7 @@ class Word2Vec(nn.Module):
     config: Word2VecConfig
 
     def setup(self) -> None:
-        """Inputs begin uniform in -1/2D .. 1/2D, outputs at 0 (word2vec.c, InitNet)."""
+        """Create the input table, uniform in -1/2D .. 1/2D, and the output table, zeros (word2vec.c, InitNet)."""
         sizes = (self.config.vocab_size, self.config.vector_size, "vocab")
         self.input_vectors = Embedding(*sizes, uniform(1 / (2 * self.config.vector_size)))
         self.output_vectors = Embedding(*sizes, nn.initializers.zeros)
@@ -63,47 +64,50 @@ class Word2Vec(nn.Module):
     def __call__(
         self, input_ids: jax.Array, output_ids: jax.Array, *, deterministic: bool = True
     ) -> tuple[jax.Array, jax.Array]:
-        """int [B T] and int [B ...] -> the inputs' vectors [B T D] and the outputs' vectors [B ... D]."""
+        """Map int [B T] and int [B ...] to the inputs' embeddings [B T D] and the outputs' embeddings [B ... D]."""
         return self.input_vectors(input_ids), self.output_vectors(output_ids)
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What predicts a word: the two architectures differ in it alone.
+    """The rule that defines the input of a prediction. It is the only difference between the two architectures.
 
-    `pairs`, float32 [B N T S], is 1 where the word t lies within the window of the word s. B N are stretches of rows, T
-    S words, H is the number of what predicts in a stretch, K of drawn words.
+    `pairs`, float32 [B N T S], is 1 if the word t is within the window of the word s. B N are stretches of rows, T and
+    S are words, H is the number of predictors in a stretch, and K the number of drawn words.
     """
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
-        """Vectors of the words [B N T D] -> what predicts, [B N H D]."""
+        """Map embeddings of the words [B N T D] to the predictors [B N H D]."""
         raise NotImplementedError(f"{type(self).__name__} must say what predicts.")
 
     def predictions(self, pairs: jax.Array) -> jax.Array:
-        """The weights of predictions: 1 where there is one."""
+        """Return the weights of predictions: 1 for a prediction."""
         raise NotImplementedError(f"{type(self).__name__} must say what is predicted.")
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
-        """Of all predictions, shaped as their weights and K; the outputs of the words are [B N S D] or [B N S K D]."""
+        """Return the scores of all predictions.
+
+        Their shape is that of the weights, and K. The outputs of the words are [B N S D] or [B N S K D].
+        """
         raise NotImplementedError(f"{type(self).__name__} must score its predictions.")
 
     def asked(self, predictions: jax.Array) -> jax.Array:
-        """How often each word is predicted, [B N S]."""
+        """Return the number of predictions of each word, [B N S]."""
         raise NotImplementedError(f"{type(self).__name__} must count its predictions of a word.")
 
     def contrasts(self, predictions: jax.Array, differs: jax.Array) -> jax.Array:
-        """In how many predictions by h a drawn word k is a negative, [B N H K].
+        """Return the number of predictions by h in which a drawn word k is a negative, [B N H K].
 
-        differs: float32 [B N S K], 1 where k is another word than s.
+        differs: float32 [B N S K], 1 if k is another word than s.
         """
         raise NotImplementedError(f"{type(self).__name__} must count its predictions beside a drawn word.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SkipGram(Architecture):
-    """Every neighbour t of a word s predicts it alone: H = T, and predictions are weighed as [B N T S].
+    """Every neighbour t of a word s predicts it alone: H = T, and the weights of predictions are [B N T S].
 
-    As in word2vec.c the window is that of the word that is predicted; in the paper it is the other's.
+    As in word2vec.c the window is that of the predicted word; in the paper it is that of the other word.
     """
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
@@ -124,13 +128,13 @@ class SkipGram(Architecture):
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousBagOfWords(Architecture):
-    """All neighbours of a word s predict it together: H = S, and predictions are weighed as [B N S].
+    """All neighbours of a word s predict it together: H = S, and the weights of predictions are [B N S].
 
-    Of the mean, word2vec.c adds the gradient to each of the vectors whole and not by their share.
+    With the mean, word2vec.c adds the whole gradient to each of the embeddings, not its share.
     """
 
     mean: bool = True
-    """Predict from the mean of the vectors; otherwise from their sum."""
+    """Predict from the mean of the embeddings; otherwise from their sum."""
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
         total = jnp.einsum("BNTS,BNTD->BNSD", pairs, vectors)
@@ -156,7 +160,7 @@ SYSTEM = declare(
     System(
         Word2VecConfig,
         Kind.WORD_VECTORS,
-        {Purpose.PRETRAINING: lambda config, execution: Word2Vec(config)},  # tables alone: all executions are the same
+        {Purpose.PRETRAINING: lambda config, execution: Word2Vec(config)},  # only tables: all executions are the same
         parts=lambda config: (ParameterGroup(("input_vectors", "output_vectors")),),
         token_table="input_vectors/embedding",
         instead="put a layer above its vectors with experiments/static_vectors.py",

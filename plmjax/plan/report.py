@@ -103,7 +103,7 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return (header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined ones.
+    """Return (header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined.
 
     The plans were made with a breakdown; a phase whose refined estimate is not known has no row.
     """

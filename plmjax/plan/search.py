@@ -67,7 +67,7 @@ def what_fits(
 
 
 def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
-    """Return the approximate bytes that a device needs for any batch: the state, a copy of the parameters and a gradient."""
+    """Return about the bytes of a device for any batch: the state, a copy of the parameters and a gradient."""
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
     state = program.state

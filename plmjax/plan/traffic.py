@@ -28,7 +28,7 @@ class Traffic:
         self._demands: dict[tuple[str, str], float] = {}
 
     def total(self) -> float:
-        """Return the bytes that one device reads from and writes to HBM, loops multiplied, without those of communication."""
+        """Return the bytes that a device reads from and writes to HBM, loops multiplied, without communication."""
         return sum(self.bytes(instruction) * times for instruction, times in self.program.executed)
 
     def bytes(self, instruction: Instruction) -> float:

@@ -35,7 +35,7 @@ INK = "#767676"
 
 
 def measures(runs: list[Run]) -> list[str]:
-    """Return names to chart, one for `train/x` and `eval/x` together: losses, accuracies, then the rest in logged order."""
+    """Return names to chart, one for `train/x` and `eval/x`: losses, accuracies, the rest in logged order."""
     keys = {key: None for run in runs for record in run.records for key in record}
     names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
     last = ["joint_loss", "gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
@@ -58,7 +58,7 @@ def colours(runs: list[Run]) -> list[str]:
 
 
 def draw(axes: Any, runs: list[Run], measure: str) -> None:
-    """Draw one measure of every run: training as a line, evaluation as a line with dots, the unigram entropy as a level."""
+    """Draw a measure of every run: training as a line, evaluation as dots, the unigram entropy as a level."""
     drawn = []  # (line, label): matplotlib would leave a run whose name begins with _ out of its own legend
     for run, colour in zip(runs, colours(runs), strict=True):
         label = f"{run.name}, " if len(runs) > 1 else ""

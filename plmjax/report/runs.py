@@ -109,7 +109,7 @@ def _read(workdir: Path, name: str) -> Run:
 
 
 def _samples(path: Path) -> list[dict[str, Any]]:
-    """Return the texts of a run, each an object with its `prompt` and `text`; an empty list if nothing was generated."""
+    """Return the texts of a run, objects with `prompt` and `text`; an empty list if nothing was generated."""
     if not path.exists():
         return []
     found = []

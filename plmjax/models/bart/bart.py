@@ -1,19 +1,19 @@
 """BART: denoising sequence-to-sequence pre-training (Lewis et al. 2019, arXiv 1910.13461; fairseq models/bart).
 
-The Transformer, whose encoder reads a damaged text and whose decoder writes it as it was. It differs from the original
-in that positions are learned, for each side its own, words are not scaled, vectors are normalised before the first
-layer, and GELU takes the place of ReLU:
+BART is a Transformer. Its encoder reads a corrupted text, and its decoder generates the original text. There are four
+differences from the original Transformer. Positions are learned, separately for each side. Words are not scaled.
+Embeddings are normalised before the first layer. GELU replaces ReLU:
 
     source:  x_s = norm(words[source_s] + positions[s])
     target:  y_t = norm(words[target_t] + others[t]), after </s>
     next token:  softmax(words . y_t)
     a task:      W tanh(V y_t + b) + c at the text's last </s>; both sides read the text
 
-For a task the decoder reads the text shifted by one token behind </s>, so that its state at the last </s> has seen all
-of the text (section 3.1; fairseq tasks/sentence_prediction.py).
+For a task the decoder reads </s> and then the text, shifted by one token. So its hidden state at the last </s> depends
+on the whole text (section 3.1; fairseq tasks/sentence_prediction.py).
 
-Deviation: the tables of positions have two rows that are never read, as the released ones; they count as parameters.
-Deviation: rows may hold several packed texts (`segment_ids`, `decoder_segment_ids`), each attending to itself alone.
+Deviation: the position tables have two rows that are never read, as in the released models; they count as parameters.
+Deviation: a row may hold several packed texts (`segment_ids`, `decoder_segment_ids`), and each attends only to itself.
 """
 
 import dataclasses
@@ -46,45 +46,45 @@ from plmjax.models.transformer import (
 )
 
 FIRST_POSITION = 2
-"""Row of a position table that the first token takes: in fairseq positions count from the padding token's id + 1."""
+"""Row of a position table for the first token: in fairseq positions count from the padding token's id + 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BartConfig(EncoderDecoderConfig):
     """Sizes of a BART; the defaults are the base model.
 
-    The named sizes take overrides: `BartConfig.base(vocab_size=8192)`.
+    Arguments override the fields of a named size: `BartConfig.base(vocab_size=8192)`.
     """
 
     vocab_size: int = 50265
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     d_model: int = 768
-    """Features of a token, D."""
+    """Hidden size, D."""
     encoder_attention_heads: int = 12
-    """Attention heads of the encoder."""
+    """Number of attention heads of the encoder."""
     decoder_attention_heads: int = 12
-    """Attention heads of the decoder, N."""
+    """Number of attention heads of the decoder, N."""
     encoder_ffn_dim: int = 3072
-    """Features inside the encoder's feed-forward network."""
+    """Inner size of the encoder's feed-forward network."""
     decoder_ffn_dim: int = 3072
-    """Features inside the decoder's feed-forward network, F."""
+    """Inner size of the decoder's feed-forward network, F."""
     activation_function: str = "gelu"
-    """gelu (exact), gelu_new (tanh form), relu or swish."""
+    """Activation: gelu (exact), gelu_new (tanh form), relu or swish."""
     classifier_dropout: float = 0.0
-    """Dropout inside the head of a downstream task, before each of its two layers."""
+    """Dropout rate inside the head of a downstream task, before each of its two layers."""
     init_std: float = 0.02
     """Standard deviation of the normal distribution of initial weights."""
     bos_token_id: int = 0
-    """Id of the token that a text begins with."""
+    """Token id at the beginning of a text."""
     pad_token_id: int = 1
-    """Id that fills rows; the model itself needs none."""
+    """Padding token id; the model itself does not need it."""
     eos_token_id: int = 2
-    """Id of </s>, the token that ends a text."""
+    """Token id of </s>, at the end of a text."""
     decoder_start_token_id: int = 2
-    """Id that the decoder reads first: </s>."""
+    """First token id that the decoder reads: </s>."""
 
     def __post_init__(self) -> None:
-        """As every encoder-decoder's, and what is BART's own."""
+        """Check the settings of every encoder-decoder, and those of BART."""
         super().__post_init__()
         check_ranges("model", self, classifier_dropout=SHARE, init_std=FROM_0)
 
@@ -94,23 +94,26 @@ class BartConfig(EncoderDecoderConfig):
 
     @property
     def initializer(self) -> Initializer:
-        """Normal, not cut."""
+        """Normal distribution, not truncated."""
         return nn.initializers.normal(self.init_std)
 
     @property
     def head_dropout(self) -> float:
-        """Dropout of the input of a downstream task's head."""
+        """Dropout rate of the input of a downstream task's head."""
         return self.classifier_dropout
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """As every encoder-decoder's; with 0 predictions both sides read the row, as for the head of a task."""
+        """Return the model FLOPs of one training step, as for every encoder-decoder.
+
+        With 0 predictions both sides read the row, as for the head of a task.
+        """
         read = 6.0 * batch_size * self.layers_products(sequence_length, sequence_length)
         return super().train_flops(batch_size, sequence_length, predictions) if predictions else read
 
 
 @flax.struct.dataclass
 class BartClassificationOutput(EncoderDecoderOutput):
-    """What a BART with the head of a task returns; `scores` are still those of its language model.
+    """The output of a BART with the head of a task; `scores` are still those of its language model.
 
     logits: float32 [B outputs], or [B K outputs] of packed texts.
     """
@@ -119,12 +122,12 @@ class BartClassificationOutput(EncoderDecoderOutput):
 
 
 class BartModel(TransformerModel):
-    """The Transformer's two stacks of layers behind vectors of BART's own."""
+    """The Transformer's two stacks of layers, with the embeddings of BART."""
 
     config: BartConfig
 
     def setup(self) -> None:
-        """For each side a table of positions and a norm besides."""
+        """Create a position table and a norm for each side, besides the Transformer's parts."""
         super().setup()
         config, dtype = self.config, self.execution.dtype
         rows, init = config.max_position_embeddings + FIRST_POSITION, config.initializer
@@ -134,11 +137,11 @@ class BartModel(TransformerModel):
         self.decoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """What the encoder's first layer reads, before dropout: int [B S] twice -> [B S D]."""
+        """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
         return self.encoder_layer_norm(self.words(input_ids) + self.encoder_positions(self._rows(positions)))
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
-        """What the decoder's first layer reads, before dropout: int [B T] twice -> [B T D]."""
+        """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""
         return self.decoder_layer_norm(self.words(input_ids) + self.decoder_positions(self._rows(positions)))
 
     def _rows(self, positions: jax.Array) -> jax.Array:
@@ -154,7 +157,10 @@ class BartModel(TransformerModel):
         decoder_input_ids: jax.Array | None = None,
         **inputs: Any,
     ) -> EncoderDecoderOutput:
-        """As `TransformerModel`; without a target the decoder reads the source, shifted by one token behind </s>."""
+        """Take and return the same as `TransformerModel`.
+
+        Without a target the decoder reads </s> and then the source, shifted by one token.
+        """
         if decoder_input_ids is None:
             positions, segment_ids = inputs.get("positions"), inputs.get("segment_ids")
             begins = jnp.arange(input_ids.shape[1]) == 0 if positions is None else positions == 0
@@ -165,20 +171,26 @@ class BartModel(TransformerModel):
 
 
 class BartForConditionalGeneration(TransformerForConditionalGeneration):
-    """Encoder and decoder, under their system's name, whose scores of the next token are those of their word table."""
+    """Encoder and decoder, with the name of their system, and the scores of the next token.
+
+    The word table is the output layer.
+    """
 
     config: BartConfig
 
 
 class BartForSequenceClassification(nn.Module):
-    """Both sides read a text; the decoder's state at its last token passes a dense layer, tanh and a linear layer."""
+    """BART with a classifier for texts. Both sides read a text.
+
+    The decoder's hidden state at the last token passes a dense layer, tanh and a linear layer.
+    """
 
     config: BartConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The model and the head."""
+        """Create the model and the head."""
         self.model = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
@@ -191,7 +203,10 @@ class BartForSequenceClassification(nn.Module):
         deterministic: bool = True,
         **inputs: Any,
     ) -> BartClassificationOutput:
-        """As `BartModel` without a target, with logits [B labels], or [B K labels] of texts that end at int [B K]."""
+        """Take and return the same as `BartModel` without a target, with logits.
+
+        Logits are [B labels], or [B K labels] of texts that end at int [B K].
+        """
         output = self.model(input_ids, attention_mask, deterministic=deterministic, **inputs)
         last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
         fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
@@ -199,7 +214,10 @@ class BartForSequenceClassification(nn.Module):
 
 
 def bart_parts(config: BartConfig) -> tuple[ParameterGroup, ...]:
-    """Tables and norms of the embeddings, each layer of the encoder and each of the decoder."""
+    """Return the parameter groups: embeddings, each layer of the encoder and each of the decoder.
+
+    The embeddings are one group of tables and norms.
+    """
     words, *layers = encoder_decoder_parts(config)
     own = (f"bart/{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm"))
     return ParameterGroup((*words.prefixes, *own)), *layers

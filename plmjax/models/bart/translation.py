@@ -1,21 +1,21 @@
-"""BART behind a new source encoder: translation into the language that it was pretrained on (Lewis et al. 2019, 3.4).
+"""BART after a new source encoder: translation into BART's language (Lewis et al. 2019, 3.4).
 
-A BART knows one language, that of the targets. Where it had a word of the source, it now reads what another encoder,
-which begins at random, says of the word of another language; so the new encoder learns to write sentences into BART's
-encoder that are damaged, but of the target's language:
+BART knows one language, that of the targets. Instead of the embeddings of its own words, it now reads the outputs of
+another encoder for the words of another language. This source encoder is initialized at random. It learns to produce
+inputs for BART's encoder that are like corrupted sentences of the target's language:
 
     e = layers(norm(others[source] + their positions))     the source encoder, M layers like those of BART's encoder
     x_s = norm(e_s + positions[s])                          BART, whose own word was e_s before
     the target as in BART
 
-It is trained in two stages. The first trains the source encoder, BART's positions and the projections of the input of
-self-attention (queries, keys, values) in the first layer of BART's encoder: all but `FROZEN_AT_FIRST`. The second
-trains everything, for a small number of steps.
+The training has two stages. The first stage trains the source encoder, BART's positions and the projections of the
+input of self-attention (queries, keys, values) in the first layer of BART's encoder: everything except
+`FROZEN_AT_FIRST`. The second stage trains everything, for a small number of steps.
 
-Deviation: the source encoder has a table of words of its own, but of the tokens of BART's tokenizer. The paper lets
-the vocabulary of the source be another one.
-Deviation: the paper says little of the source encoder but that it has 6 layers; here it has positions of its own and
-layers of the sizes of BART's.
+Deviation: the source encoder has its own word table, but with the tokens of BART's tokenizer. In the paper the source
+may have another vocabulary.
+Deviation: the paper says little about the source encoder except that it has 6 layers; here it has positions of its own
+and layers of the sizes of BART's.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, Ba
 from plmjax.models.transformer import LAYER_NORM_EPSILON, EncoderLayer, encoded
 
 SOURCE_ENCODER = "source_encoder"
-"""First name in the paths of the source encoder's parameters; those of BART keep theirs."""
+"""First name in the paths of the source encoder's parameters; BART's parameters keep their paths."""
 FROZEN_AT_FIRST = (
     "bart/words",
     "bart/encoder_layer_norm",
@@ -48,7 +48,7 @@ FROZEN_AT_FIRST = (
     "bart/encoder_layers/feed_forward_layer_norm",
     "bart/decoder_layers",
 )
-"""What the first stage does not train, as `optimizer.frozen` takes it."""
+"""Parameters that the first stage does not train, in the form of `optimizer.frozen`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +56,20 @@ class BartTranslationConfig(BartConfig):
     """Sizes of a BART and of the encoder before it."""
 
     source_layers: int = 6
-    """Layers of the source encoder, M."""
+    """Number of layers of the source encoder, M."""
 
     def __post_init__(self) -> None:
-        """As BART's, and the layers."""
+        """Check the settings of BART, and the number of layers."""
         super().__post_init__()
         check_ranges("model", self, source_layers=FROM_1)
 
     @classmethod
     def before(cls, bart: BartConfig, source_layers: int) -> Self:
-        """That of a BART with so many new layers before it."""
+        """Return the config of a BART with `source_layers` new layers before it."""
         return cls(**dataclasses.asdict(bart), source_layers=source_layers)
 
     def layers_products(self, source: int, target: int) -> int:
-        """As BART's, with the layers of the source encoder."""
+        """Return the multiplications of BART, and those of the layers of the source encoder."""
         size = self.d_model
         layer = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
         return super().layers_products(source, target) + self.source_layers * layer
@@ -82,7 +82,7 @@ class SourceEncoder(nn.Module):
     execution: Execution
 
     def setup(self) -> None:
-        """Two tables, a norm, the layers, and dropout."""
+        """Create two tables, a norm, the layers, and dropout."""
         config, execution = self.config, self.execution
         init, dtype = config.initializer, execution.dtype
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)
@@ -94,7 +94,7 @@ class SourceEncoder(nn.Module):
     def __call__(
         self, input_ids: jax.Array, positions: jax.Array, visibility: Visibility, *, deterministic: bool
     ) -> jax.Array:
-        """int [B S] twice -> [B S D]."""
+        """Map int [B S] twice to [B S D]."""
         x = self.dropout(self.layer_norm(self.words(input_ids) + self.positions(positions)), deterministic)
         depth = self.config.source_layers
         last, _ = encoded(self.layers, depth, self.execution, x, visibility, deterministic=deterministic)
@@ -102,7 +102,7 @@ class SourceEncoder(nn.Module):
 
 
 class BartBehindEncoder(BartModel):
-    """BART, whose encoder reads what `source_encoder` says of a token where it read the token's word."""
+    """BART with the outputs of `source_encoder` as the embeddings of the source."""
 
     config: BartTranslationConfig
     source_encoder: nn.Module | None = None
@@ -126,18 +126,18 @@ class BartBehindEncoder(BartModel):
 
 
 class BartForTranslation(BartForConditionalGeneration):
-    """Source encoder and BART; the scores of the next token are those of BART's word table."""
+    """Source encoder and BART with the scores of the next token. BART's word table is the output layer."""
 
     config: BartTranslationConfig
 
     def setup(self) -> None:
-        """The source encoder, and the model that reads it."""
+        """Create the source encoder, and the model that reads it."""
         self.source_encoder = SourceEncoder(self.config, self.execution)
         self.model = BartBehindEncoder(self.config, self.execution, self.source_encoder, name=self.config.system.name)
 
 
 def _parts(config: BartTranslationConfig) -> tuple[ParameterGroup, ...]:
-    """The source encoder's tables and norm, each of its layers, then BART's."""
+    """Return the parameter groups: the source encoder's tables and norm, each of its layers, then BART's groups."""
     tables = ParameterGroup(tuple(f"{SOURCE_ENCODER}/{part}" for part in ("words", "positions", "layer_norm")))
     layers = (ParameterGroup((f"{SOURCE_ENCODER}/layers",), layer) for layer in range(config.source_layers))
     return tables, *layers, *bart_parts(config)

@@ -1,1 +1,1 @@
-"""Models without a paper of their own, which others are compared with."""
+"""Models without a paper of their own, for comparison with other models."""

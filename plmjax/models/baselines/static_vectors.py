@@ -1,15 +1,15 @@
 """Static word vectors as a model of texts: the simplest one, and the first row of every comparison.
 
-No word knows its neighbours. A token is its vector v; a text is the mean of its vectors; a pair of texts is what two
-means u and w have in common and not (as in InferSent, Conneau et al. 2017, arXiv 1705.02364, figure 1, over a bag of
-words):
+The embedding of a word does not depend on its neighbours. A token is represented by its embedding v, and a text by the
+mean of its embeddings. A pair of texts is represented by its two means u and w, their differences and their products
+(as in InferSent, Conneau et al. 2017, arXiv 1705.02364, figure 1, over a bag of words):
 
     a label of a token:  W v + b
     a label of a text:   W u + b
     a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
 
-The table is that of any model of words, such as word2vec (plmjax/finetuning/starts/token_embeddings.py), and is trained
-or frozen.
+The table may come from any model of words, such as word2vec (plmjax/finetuning/starts/token_embeddings.py). It is
+trained or frozen.
 """
 
 import dataclasses
@@ -38,33 +38,33 @@ class StaticVectorsConfig(ModelConfig):
     """Sizes of the table."""
 
     vocab_size: int = 8192
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     vector_size: int = 100
-    """Numbers of a vector, D."""
+    """Embedding size, D."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights."""
     dropout: float = 0.0
-    """Dropout of the input of a task's head."""
+    """Dropout rate of the input of a task's head."""
 
     depth: ClassVar[int] = 0
     field_names: ClassVar[dict[str, str]] = {"width": "vector_size"}
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("model", self, vocab_size=FROM_1, vector_size=FROM_1, initializer_range=FROM_0, dropout=SHARE)
 
     @property
     def head_dropout(self) -> float:
-        """Dropout of the input of a downstream task's head."""
+        """Dropout rate of the input of a downstream task's head."""
         return self.dropout
 
     @property
     def initializer(self) -> Initializer:
-        """Normal, not cut."""
+        """Normal distribution, not truncated."""
         return nn.initializers.normal(self.initializer_range)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """0: there are no matrix products below the head."""
+        """Return 0: there are no matrix products below the head."""
         return 0.0
 
 
@@ -86,7 +86,7 @@ class StaticVectors(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> BertOutput:
-        """Vectors [B T D] of tokens, int [B T]; nothing else that tells of a row changes them.
+        """Look up the embeddings [B T D] of tokens, int [B T]. The other inputs have no effect.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -99,14 +99,14 @@ class StaticVectors(nn.Module):
 
 
 class StaticVectorsForSequenceClassification(nn.Module):
-    """A linear layer on the means of texts; one label makes it a regression."""
+    """A linear layer on the means of texts; with one label it is a regression."""
 
     config: StaticVectorsConfig
     execution: Execution = Execution()
     num_labels: int = 2
 
     def setup(self) -> None:
-        """The table, dropout and the classifier."""
+        """Create the table, dropout and the classifier."""
         config, dtype = self.config, self.execution.dtype
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.dropout = Dropout(config.head_dropout)
@@ -124,13 +124,15 @@ class StaticVectorsForSequenceClassification(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> BertOutput:
-        """As `StaticVectors`, with logits [B labels], or [B K labels] of the packed sequences at `cls_positions`.
+        """Take and return the same as `StaticVectors`, with logits.
+
+        Logits are [B labels], or [B K labels] of the packed sequences at `cls_positions`.
 
         Args:
             attention_mask: [B T], 1 for tokens; all by default.
             token_type_ids: int [B T], 0 in the first text and 1 in the second; all are 0 by default.
-            segment_ids: int [B T], which of the packed sequences a token belongs to, 0 for padding.
-            cls_positions: int [B K], a token of each sequence; without it a row is one sequence.
+            segment_ids: int [B T], the packed sequence of each token, 0 for padding.
+            cls_positions: int [B K], the position of a token of each sequence; without it a row is one sequence.
         """
         places = {"token_type_ids": token_type_ids, "positions": positions, "segment_ids": segment_ids}
         output = self.encoder(input_ids, attention_mask, **places, output_hidden_states=output_hidden_states)
@@ -147,12 +149,12 @@ class StaticVectorsForSequenceClassification(nn.Module):
 
 
 class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
-    """A linear layer that gives every pair of a question and a choice one number."""
+    """A linear layer that gives one score to every pair of a question and a choice."""
 
     num_labels: int = 1
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None) -> BertOutput:
-        """The C choices of a question side by side: int [B C T] -> logits [B C], or [B C K] of packed questions."""
+        """Map the C adjacent choices of a question, int [B C T], to logits [B C], or [B C K] of packed questions."""
         rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
         output = super().__call__(input_ids.reshape(-1, input_ids.shape[-1]), **rows, deterministic=deterministic)
         scores = output.logits[..., 0]
@@ -160,7 +162,9 @@ class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
 
 
 def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:
-    """What the head is given of sequences, float32 [B K 4D]: (u, w, |u - w|, u * w), of one text (u, 0, 0, 0).
+    """Compute the input of the head for sequences, float32 [B K 4D]: (u, w, |u - w|, u * w).
+
+    For one text it is (u, 0, 0, 0).
 
     vectors: [B T D]. own: bool [B K T], the tokens of each sequence. types: int [B T], the text of each token.
     """

@@ -1,7 +1,8 @@
-"""The biattentive classification network: what CoVe's paper gives its vectors to (McCann et al., NeurIPS 2017, arXiv
+"""The biattentive classification network: the classifier of CoVe's paper (McCann et al., NeurIPS 2017, arXiv
 1708.00107, section 5).
 
-It reads two texts, or one text twice. Their words w are vectors that stay as they are, static ones or [GloVe ; CoVe]:
+It reads two texts, or one text twice. The embeddings w of their words are not trained. They are static embeddings or
+[GloVe ; CoVe]:
 
     x = biLSTM(relu(W w + b))                           y likewise
     C_y[t] = sum over s of softmax_s(x_t . y_s) y_s     what y has for each word of x; C_x[s] likewise
@@ -9,12 +10,13 @@ It reads two texts, or one text twice. Their words w are vectors that stay as th
     pool(X) = [max ; mean ; min ; sum over t of softmax_t(v . X_t) X_t]
     three maxout layers on [pool(X) ; pool(Y)], the last with an output for each label
 
-A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each normalizes what
-it reads over the batch; the paper does not say whether before its maps or after. A microbatch is normalized by itself.
+A maxout layer takes the largest of several linear maps (Goodfellow et al. 2013, arXiv 1302.4389). Each maxout layer
+normalizes its input over the batch. The paper does not say whether this is before its maps or after. A microbatch is
+normalized by itself.
 
-Deviation: sizes of the maxout layers and the number of their pieces, which the paper chose by task, are those of
-allenai/allennlp's configurations of this network: 4 H, 2 H and the labels, of 4 pieces; one rate of dropout serves all.
-Deviation: the scores of the last pooling have no bias, which their softmax would not see.
+Deviation: the paper chose the sizes of the maxout layers and the number of their pieces by task. Here they are those of
+allenai/allennlp's configurations of this network: 4 H, 2 H and the labels, of 4 pieces. There is one dropout rate.
+Deviation: the scores of the last pooling have no bias, because it would not change their softmax.
 """
 
 import dataclasses
@@ -43,68 +45,68 @@ from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.families.task_heads import HEAD
 
 POOLINGS = 4
-"""Largest, mean, smallest, self-attentive."""
+"""Number of poolings: largest, mean, smallest, self-attentive."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BiattentiveConfig(ModelConfig):
-    """Sizes of the network, and the model whose vectors it reads."""
+    """Sizes of the network, and the config of the model that computes its embeddings."""
 
     vectors: CoveConfig | StaticVectorsConfig = CoveConfig()
-    """CoVe, of which the words' vectors are read too, or static vectors alone."""
+    """CoVe, with the words' static embeddings, or static embeddings only."""
     hidden_size: int = 300
-    """Numbers of every cell in each direction, H."""
+    """Hidden size of every cell in each direction, H."""
     pieces: int = 4
-    """Linear maps of a maxout layer."""
+    """Number of linear maps in a maxout layer."""
     dropout: float = 0.2
-    """Dropout of the inputs of each layer but the biLSTM upon the words."""
+    """Dropout rate of the inputs of each layer except the biLSTM over the words."""
 
     def __post_init__(self) -> None:
-        """Checks the sizes and the rate."""
+        """Check the sizes and the rate."""
         check_ranges("model", self, hidden_size=FROM_1, pieces=FROM_1, dropout=SHARE)
 
     @property
     def system(self) -> System:
-        """The declaration, with the encoder's name and the words of the model whose vectors are read."""
+        """The declaration, with the encoder's name and the word table of the model that computes the embeddings."""
         below = self.vectors.system
         return dataclasses.replace(SYSTEM, name=below.name, token_table=below.token_table)
 
     @property
     def vocab_size(self) -> int:
-        """Words."""
+        """Vocabulary size."""
         return self.vectors.vocab_size
 
     @property
     def width(self) -> int:
-        """Numbers of a word within the network."""
+        """Hidden size of a word within the network."""
         return 2 * self.hidden_size
 
     @property
     def depth(self) -> int:
-        """Layers of the model whose vectors are read."""
+        """Number of layers of the model that computes the embeddings."""
         return self.vectors.depth
 
     @property
     def token_width(self) -> int:
-        """Numbers of a word's vector."""
+        """Embedding size."""
         return self.vectors.token_width
 
     @property
     def features(self) -> int:
-        """Numbers of a word as it is read."""
+        """Size of the network's input for a word."""
         context = self.vectors.width if self.vectors.depth else 0
         return self.vectors.token_width + context
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another rate."""
+        """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward), matrix products only.
+        """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
         A token takes F H, 8 H (H + H) in the first biLSTM, 4 T H between the texts, and 8 H (6 H + H) and 4 H in each
-        of the other two and its pooling; a row takes the maxout layers on 16 H numbers. The labels' own layer is the
-        task's to count.
+        of the other two and its pooling. A row takes the maxout layers on 16 H numbers. The labels' own layer is
+        counted by the task.
         """
         size = self.hidden_size
         token = self.features * size + 2 * GATES * size * (2 * size + 2 * 7 * size) + 4 * sequence_length * size
@@ -122,7 +124,7 @@ class SelfAttentivePooling(nn.Module):
 
     @nn.compact
     def __call__(self, y: jax.Array, own: jax.Array) -> jax.Array:
-        """An LSTM's output [B T D], the tokens of the text bool [B T] -> [B 4 D]."""
+        """Map an LSTM's output [B T D] and the tokens of the text bool [B T] to [B 4 D]."""
         scores = Projection((1,), ("embed", None), self.initializer, self.dtype, logits=True, use_bias=False)(y)
         weights = jax.nn.softmax(jnp.where(own[..., None], scores, EXCLUDED), axis=1)
         attended = jnp.einsum("BTO,BTD->BD", weights.astype(self.dtype), y)
@@ -134,7 +136,7 @@ class SelfAttentivePooling(nn.Module):
 
 
 class BiattentiveNetwork(nn.Module):
-    """The network: vectors of the words of two texts -> a score for each label."""
+    """The network: it maps the embeddings of the words of two texts to a score for each label."""
 
     config: BiattentiveConfig
     execution: Execution
@@ -144,14 +146,14 @@ class BiattentiveNetwork(nn.Module):
     def __call__(
         self, x: jax.Array, first: jax.Array, second: jax.Array, starts: jax.Array, *, deterministic: bool
     ) -> jax.Array:
-        """[B T F] -> float32 [B labels].
+        """Map [B T F] to float32 [B labels].
 
         Args:
-            first, second: bool [B T], the tokens of each text; the same where there is one text.
-            starts: bool [B T], where a text begins.
+            first, second: bool [B T], the tokens of each text; both are equal if there is one text.
+            starts: bool [B T], true at the first token of a text.
 
         Raises:
-            UserError: a batch to train on that has one row only.
+            UserError: a training batch that has only one row.
         """
         config, dtype, dropout = self.config, self.execution.dtype, Dropout(self.config.dropout)
         size, init = config.hidden_size, uniform(config.hidden_size**-0.5)
@@ -179,9 +181,9 @@ class BiattentiveNetwork(nn.Module):
 
 
 def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """What the other text has for every word: [B T D] -> [B T D].
+    """Compute for every word a weighted mean of the other text: [B T D] -> [B T D].
 
-    first, second: bool [B T], the tokens of each text; where they are the same, a text looks at itself.
+    first, second: bool [B T], the tokens of each text; if both are equal, a text attends to itself.
     """
     scores = jnp.einsum("BTD,BSD->BTS", x, x, preferred_element_type=jnp.float32)
     seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
@@ -190,7 +192,10 @@ def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 class BiattentiveForSequenceClassification(nn.Module):
-    """Vectors, read without dropout, and the network `classifier` upon them; one label makes it a regression."""
+    """Embeddings, computed without dropout, and the network `classifier` over them.
+
+    With one label it is a regression.
+    """
 
     config: BiattentiveConfig
     execution: Execution = Execution()
@@ -208,16 +213,17 @@ class BiattentiveForSequenceClassification(nn.Module):
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
     ) -> BertOutput:
-        """logits, float32 [B labels], of the text or the pair in each row.
+        """Return logits, float32 [B labels], of the text or the pair in each row.
 
         Args:
             input_ids: int [B T].
             attention_mask: [B T], 1 for tokens; all by default.
             token_type_ids: int [B T], 0 in the first text and 1 in the second; a row without a 1 has one text.
-            positions: int [B T]; LSTMs need none, and their shape alone is checked.
+            positions: int [B T]; LSTMs do not need positions, so only the shape is checked.
             segment_ids: int [B T], 1 at tokens and 0 at padding.
-            cls_positions: int [B 1], a token of the row; with it logits are [B 1 labels], as of packed rows.
-            deterministic: without dropout.
+            cls_positions: int [B 1], the position of a token of the row; with it logits are [B 1 labels], as for packed
+                rows.
+            deterministic: disables dropout.
         """
         rows = (attention_mask, token_type_ids, positions, segment_ids)
         output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, *rows, output_hidden_states=True)
@@ -234,13 +240,13 @@ class BiattentiveForSequenceClassification(nn.Module):
 
 
 def _parts(config: BiattentiveConfig) -> tuple[ParameterGroup, ...]:
-    """Those of the vectors; the network is the head."""
+    """Return the parameter groups of the embeddings; the network is the head."""
     groups = config.vectors.parameter_groups
     return tuple(group for group in groups if group.prefixes[0].split("/")[0] == config.system.name)
 
 
 def _encoder(config: BiattentiveConfig, execution: Execution, **options: Any) -> nn.Module:
-    """The model whose vectors are read."""
+    """Return the model that computes the embeddings."""
     return config.vectors.system.modules[Purpose.ENCODING](config.vectors, execution, **options)
 
 

@@ -1,28 +1,29 @@
 """CoVe: learned in translation, contextualized word vectors (McCann et al., NeurIPS 2017, arXiv 1708.00107;
 salesforce/cove OpenNMT-py/onmt and cove/encoder.py).
 
-A translation model is trained, and its encoder kept. That encoder, the MT-LSTM, reads the fixed vectors w of words in
-both directions (section 3.1); what it says of each word beside its vector is what a task is given (section 4):
+A translation model is trained, and its encoder is kept. That encoder, the MT-LSTM, reads the fixed embeddings w of
+words in both directions (section 3.1). A task reads its output for each word besides the word's embedding (section 4):
 
     CoVe(w) = MT-LSTM(w)          the task reads [w ; CoVe(w)]
 
-The decoder writes the translation z one word at a time (section 3.2). It is fed the state that it spoke with last, so
-that it knows what it has attended to, and looks at all states H of the encoder (Luong et al. 2015, arXiv 1508.04025):
+The decoder generates the translation z one word at a time (section 3.2). Its input includes the previous attentional
+state, so that it knows the positions it has attended to. It attends to all states H of the encoder (Luong et al. 2015,
+arXiv 1508.04025):
 
     h_t = LSTM([z_{t-1} ; s_{t-1}], h_{t-1})                  begins with the last states of both directions, s_0 = 0
     a_t = softmax(H (W h_t))                                  "general" attention; "dot" has no W
     s_t = tanh(V [H^T a_t ; h_t])
     p(z_t) = softmax(U s_t + b)
 
-Words are those of a file of vectors such as GloVe's; a word that it lacks is the zero vector, with which all begin.
-The vectors stay as they are where the experiment freezes them (`--optimizer.frozen cove/words`).
+The words are those of a file of embeddings such as GloVe's. A word that is not in the file has the zero vector. All
+embeddings begin with zero. They stay fixed if the experiment freezes them (`--optimizer.frozen cove/words`).
 
-Dropout falls where the released code has it: on the vectors of words, between the encoder's layers and on its output,
-on the input of every cell of the decoder, and on s_t before it is used or fed. What that code drops twice in a row,
-words and s on their way into the first cell, is dropped once here, at the rate of both.
+Dropout is applied where the released code has it: to the embeddings of words, between the encoder's layers and to its
+output, to the input of every cell of the decoder, and to s_t before it is used or fed. The released code drops two
+values twice in a row, words and s before the first cell. Here they are dropped once, at the combined rate.
 
-Deviation: the released code attends to padding in training; here no token sees any.
-Deviation: both languages share one vocabulary, with a table of vectors for each side, and sources end with the end
+Deviation: the released code attends to padding in training; here no token sees padding.
+Deviation: both languages share one vocabulary, with an embedding table for each side, and sources end with the end
 token, as in the other translation models here.
 Deviation: a row holds one pair, since the decoder begins with the last state of a row's source.
 """
@@ -65,26 +66,28 @@ class CoveConfig(ModelConfig):
     """Sizes of the translation model; the defaults are the published ones."""
 
     vocab_size: int = 50_000
-    """Words of both languages."""
+    """Vocabulary size, for the words of both languages."""
     vector_size: int = 300
-    """Numbers of a word's vector on each side, E."""
+    """Embedding size on each side, E."""
     hidden_size: int = 300
-    """Numbers of the encoder's cell in each direction, H; the decoder's has 2 H."""
+    """Hidden size of the encoder's cell in each direction, H; the decoder's is 2 H."""
     num_layers: int = 2
-    """Layers of each side, L."""
+    """Number of layers of each side, L."""
     attention: str = "general"
-    """How the decoder's state asks the encoder's: general, through a matrix, or dot."""
+    """Score function of the decoder's attention to the encoder: general, with a matrix, or dot."""
     dropout: float = 0.2
-    """Dropout of words, between layers, and of the outputs of both sides."""
+    """Dropout rate of words, between layers, and of the outputs of both sides."""
     initializer_range: float = 0.1
-    """All but the source's vectors begin uniform from minus this to this."""
+    """Bound of the uniform distribution of all initial values except the source's embeddings: from minus this value to
+    this value.
+    """
     decoder_start_token_id: int = 2
-    """Id of the token that a target begins with."""
+    """First token id of a target."""
 
     field_names: ClassVar[dict[str, str]] = {"depth": "num_layers"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes, the rate and the attention."""
+        """Check the sizes, the rate and the attention."""
         sizes = ("vocab_size", "vector_size", "hidden_size", "num_layers")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE, initializer_range=FROM_0)
         check_choice("--model.attention", self.attention, ATTENTIONS)
@@ -98,31 +101,31 @@ class CoveConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Numbers of a word in context, of both directions, D."""
+        """Hidden size of a word in context, of both directions, D."""
         return 2 * self.hidden_size
 
     @property
     def token_width(self) -> int:
-        """Numbers of a word's vector."""
+        """Embedding size."""
         return self.vector_size
 
     @property
     def initializer(self) -> Initializer:
-        """Uniform; of the decoder's words, and of all kernels and biases."""
+        """Uniform initializer, for the decoder's words, and for all kernels and biases."""
         return uniform(self.initializer_range)
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another rate."""
+        """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
     def empty_cache(self, batch: int, room: int, execution: Execution) -> None:
-        """None: the decoder begins with the state that its source ends with."""
+        """Return None: the decoder begins with the last state of its source."""
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Model FLOPs of one training step (backward = 2 x forward), matrix products only.
+        """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
-        A layer takes 4 H' (D' + H') for each token and direction, attention 3 D^2 for a token of the target (2 D^2
-        without a matrix of its own) and 2 S D for those of the source, the output layer D V.
+        A layer takes 4 H' (D' + H') for each token and direction. Attention takes 3 D^2 for a token of the target (2
+        D^2 without a matrix of its own) and 2 S D for the tokens of the source. The output layer takes D V.
         """
         size, below = self.hidden_size, (self.vector_size, *(self.width,) * (self.num_layers - 1))
         encoder = sum(2 * GATES * size * (inputs + size) for inputs in below)
@@ -135,11 +138,11 @@ class CoveConfig(ModelConfig):
 
 @flax.struct.dataclass
 class EncoderOutput:
-    """What the MT-LSTM returns.
+    """The output of the MT-LSTM.
 
     last_hidden_state: [B S D], CoVe: the last layer's output, without dropout.
-    hidden_states: the words' vectors [B S E], then the output [B S D] of every layer; None unless asked for.
-    states: of both directions of every layer, after the last token that each reads.
+    hidden_states: the words' embeddings [B S E], then the output [B S D] of every layer; None unless requested.
+    states: states of both directions of every layer, after the last token that each reads.
     """
 
     last_hidden_state: jax.Array
@@ -165,16 +168,16 @@ class MtLstm(nn.Module):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> EncoderOutput:
-        """Reads rows of texts, each by itself.
+        """Read rows of texts independently.
 
         Args:
             input_ids: int [B S].
-            attention_mask: [B S], 0 where a token is not read: the states pass by it unchanged.
+            attention_mask: [B S], the padding mask, 0 for tokens that are not read; they leave the states unchanged.
             token_type_ids: int [B S], 0 in the first text of a pair and 1 in the second.
-            positions: int [B S]; an LSTM needs none, and their shape alone is checked.
-            segment_ids: int [B S], which of the packed sequences a token belongs to, 0 for padding.
-            deterministic: without dropout.
-            output_hidden_states: whether the words and all layers are returned.
+            positions: int [B S]; an LSTM does not need positions, so only the shape is checked.
+            segment_ids: int [B S], the packed sequence of each token, 0 for padding.
+            deterministic: disables dropout.
+            output_hidden_states: returns the words and all layers.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -202,11 +205,11 @@ class MtLstm(nn.Module):
 
 @flax.struct.dataclass
 class EncodedSource:
-    """What the decoder sees of the text that the encoder read.
+    """The encoded source, as the decoder reads it.
 
     encoded: [B S D], the encoder's output.
     attention_mask: bool [B S], true at tokens that are attended to.
-    states: what each of the decoder's cells begins with, [B D].
+    states: initial state of each cell of the decoder, [B D].
     """
 
     encoded: jax.Array
@@ -216,7 +219,10 @@ class EncodedSource:
 
 @flax.struct.dataclass
 class DecoderState(Cache):
-    """What the decoder goes on from after a token: the states of its cells, and what it spoke with, `fed` [B D]."""
+    """The state of the decoder after a token.
+
+    It has the states of the decoder's cells, and `fed` [B D], the previous attentional state.
+    """
 
     cells: tuple[LstmState, ...]
     fed: jax.Array
@@ -224,12 +230,12 @@ class DecoderState(Cache):
 
 @flax.struct.dataclass
 class TranslationOutput:
-    """What the translation model returns.
+    """The output of the translation model.
 
     last_hidden_state: [B T D], s_t of every token of the target.
-    encoder_last_hidden_state: [B S D], the encoder's; None where the source was read before.
-    scores: of the next token at every position of the target.
-    cache: after the last token of the target.
+    encoder_last_hidden_state: [B S D], the encoder's; None if the source was read before.
+    scores: scores of the next token at every position of the target.
+    cache: the state after the last token of the target.
     """
 
     last_hidden_state: jax.Array
@@ -244,7 +250,7 @@ class TranslationOutput:
 
 
 class DecoderStep(nn.Module):
-    """One token of the target: the cells, one upon the other, then attention."""
+    """One token of the target: the stacked cells, then attention."""
 
     config: CoveConfig
     execution: Execution
@@ -253,7 +259,10 @@ class DecoderStep(nn.Module):
     def __call__(
         self, before: DecoderState, word: jax.Array, visible: jax.Array, source: EncodedSource, deterministic: bool
     ) -> tuple[DecoderState, jax.Array]:
-        """A word [B E], and whether it is read, bool [B] -> the state after it, and s_t [B D]."""
+        """Map a word [B E] and its mask, bool [B], to the state after it and s_t [B D].
+
+        The mask is false for words that are not read.
+        """
         config, cells = self.config, []
         dropout, twice = Dropout(config.dropout), Dropout(1 - (1 - config.dropout) ** 2)
         x = twice(jnp.concatenate([word, before.fed], axis=-1), deterministic)
@@ -277,7 +286,7 @@ class DecoderStep(nn.Module):
             projects_query=config.attention == "general",
             name="attention",
         )
-        queries = x.reshape(len(source.encoded), -1, config.width)  # those that look at one row of the source
+        queries = x.reshape(len(source.encoded), -1, config.width)  # queries for one row of the source
         attended = attention(queries, source.encoded, source.attention_mask[:, None])
         spoken = dropout(attended.reshape(x.shape), deterministic)
         return DecoderState(tuple(cells), jnp.where(visible[:, None], spoken, before.fed)), spoken
@@ -299,7 +308,10 @@ class RecurrentDecoder(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[jax.Array, DecoderState]:
-        """int [B T] -> s [B T D] and the state after the last token; without one before, that of the source."""
+        """Map int [B T] to s [B T D] and the state after the last token.
+
+        Without a state before the first token it is that of the source.
+        """
         config, dtype = self.config, self.execution.dtype
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer, dtype)
         words = nn.with_logical_constraint(Embedding(*sizes, name="words")(input_ids), ROW)
@@ -323,7 +335,7 @@ class CoveForTranslation(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """Both sides and the output layer."""
+        """Create both sides and the output layer."""
         config, init = self.config, self.config.initializer
         self.encoder = config.module(Purpose.ENCODING, self.execution)
         self.decoder = RecurrentDecoder(config, self.execution)
@@ -346,16 +358,17 @@ class CoveForTranslation(nn.Module):
         decoder_positions: jax.Array | None = None,
         deterministic: bool = True,
     ) -> TranslationOutput:
-        """Reads sources, and targets up to each of their tokens; a row holds one of each.
+        """Read sources and targets; each row holds one of each. A target token sees only the target up to itself.
 
         Args:
             input_ids: int [B S], the source.
-            attention_mask: [B S], 0 where a token is not read.
-            decoder_input_ids: int [B T], the target, each token before the one that is asked for.
+            attention_mask: [B S], 0 for tokens that are not read.
+            decoder_input_ids: int [B T], the target, each token one position before its prediction.
             decoder_attention_mask: [B T], as `attention_mask`.
             segment_ids, decoder_segment_ids: int [B S] and [B T], given together: 1 at tokens and 0 at padding.
-            positions, decoder_positions: int [B S] and [B T]; LSTMs need none, and their shape alone is checked.
-            deterministic: without dropout; otherwise the random collection "dropout" is needed.
+            positions, decoder_positions: int [B S] and [B T]; LSTMs do not need positions, so only the shape is
+                checked.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
 
         Raises:
             ValueError: an input's shape does not fit the others', or only one side has segments.
@@ -369,7 +382,7 @@ class CoveForTranslation(nn.Module):
         return output.replace(encoder_last_hidden_state=source.encoded)
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> EncodedSource:
-        """Reads sources, as `__call__`, for targets that are written token by token."""
+        """Encode sources, as in `__call__`, for targets that are generated token by token."""
         return self._read(input_ids, visible_tokens(attention_mask, None), True)
 
     def decode(
@@ -379,7 +392,10 @@ class CoveForTranslation(nn.Module):
         decoder_attention_mask: jax.Array | None = None,
         cache: DecoderState | None = None,
     ) -> TranslationOutput:
-        """Reads targets, int [R T], of sources that were read before; `cache` is what it returned for those before."""
+        """Decode targets, int [R T], of sources that were encoded before.
+
+        `cache` is the cache that the call for the previous tokens returned.
+        """
         visible = visible_tokens(decoder_attention_mask, None)
         return self._written(decoder_input_ids, visible, source, cache, True)
 
@@ -406,7 +422,7 @@ class CoveForTranslation(nn.Module):
 
 
 def _parts(config: CoveConfig) -> tuple[ParameterGroup, ...]:
-    """The words, each layer of the encoder, and the decoder."""
+    """Return the parameter groups: the words, each layer of the encoder, and the decoder."""
     layers = (ParameterGroup((f"{ENCODER}/layer_{layer}",)) for layer in range(config.num_layers))
     return ParameterGroup((f"{ENCODER}/words",)), *layers, ParameterGroup(("decoder",))
 

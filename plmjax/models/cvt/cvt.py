@@ -1,14 +1,14 @@
 """Cross-view training: an encoder with modules for several tasks, which learns from sentences without labels too (Clark
 et al., EMNLP 2018, arXiv 1809.08370; tensorflow/models research/cvt_text).
 
-The encoder reads characters and words; its first LSTM has a state for each direction, the second reads both:
+The encoder reads characters and words. Its first LSTM has a state for each direction, and the second reads both:
 
     x_t = [c_t ; s w_t]     c_t = relu(max over the word of convolutions of its characters), s a learned number
     f_t, b_t = biLSTM_1(x)_t          h_t = biLSTM_2([f ; b])_t
 
-Every task has a primary module, which sees all of it, and auxiliary modules, which see restricted views, in which a
-part of the sentence is hidden. Those of tagging (of parsing: plmjax/models/cvt/parsing.py; of translation:
-plmjax/models/cvt/translation.py):
+Every task has a primary module and auxiliary modules. The primary module sees the whole sentence. The auxiliary modules
+see restricted views, in which a part of the sentence is hidden. The modules of tagging are listed here (for parsing see
+plmjax/models/cvt/parsing.py, for translation plmjax/models/cvt/translation.py):
 
     primary     softmax(U relu(W [f_t ; b_t ; h_t]))
     full        softmax(U W [f_t ; b_t ; h_t])       no relu; everything
@@ -17,11 +17,11 @@ plmjax/models/cvt/translation.py):
     future      softmax(U relu(W f_{t-1}))           only words before it
     past        softmax(U relu(W b_{t+1}))           only words after it
 
-On labelled sentences a primary module learns the labels of its task; on others the auxiliary modules of every task
-learn what its primary one says there, which is not changed by that (plmjax/finetuning/cross_view/cross_view.py). So the
-encoder learns from all sentences.
+On labelled sentences a primary module learns the labels of its task. On other sentences the auxiliary modules of every
+task learn the predictions of its primary module, and these do not change the primary module
+(plmjax/finetuning/cross_view/cross_view.py). So the encoder learns from all sentences.
 
-Deviation: sentences have no marks at their ends, which the released code gives them.
+Deviation: sentences have no marks at their ends; the released code adds them.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
 States = tuple[jax.Array, jax.Array, jax.Array]
 """f and b, [B T P] each, and h [B T 2 P]."""
 Said = jax.Array | TokenScores
-"""The scores of a module, float32 [B T classes] of every word, or those of the words of a translation."""
+"""The scores of a module: float32 [B T classes] of every word, or those of the words of a translation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,38 +65,41 @@ class CvtConfig(ModelConfig):
     """Sizes; the defaults are those of the released code."""
 
     vocab_size: int = 400_000
-    """Words that have a vector; all others share that of the unknown one."""
+    """Vocabulary size; all other words share the embedding of the unknown word."""
     word_dim: int = 300
-    """Numbers of a word's vector."""
+    """Embedding size."""
     max_characters_per_token: int = 22
-    """Characters of a word, its two marks included; longer words are cut."""
+    """Maximum number of characters of a word, including its two marks; longer words are truncated."""
     character_dim: int = 50
-    """Numbers of a character's vector."""
+    """Embedding size of a character."""
     filter_widths: tuple[int, ...] = (2, 3, 4)
-    """Characters that a filter covers, of each group of filters."""
+    """Number of characters that a filter covers, for each group of filters."""
     filter_count: int = 100
-    """Filters of each width."""
+    """Number of filters of each width."""
     first_size: int = 1024
-    """Numbers of a cell of the first LSTM."""
+    """Hidden size of a cell of the first LSTM."""
     second_size: int = 512
-    """Numbers of a cell of the second LSTM."""
+    """Hidden size of a cell of the second LSTM."""
     projection_size: int = 512
-    """Numbers of an LSTM's output in each direction, if its cell has more; of a module's hidden layer, and of a cell
-    of the LSTM that reads translations."""
+    """Output size of an LSTM in each direction, if its cell is larger. It is also the size of a module's hidden layer,
+    and of a cell of the LSTM that reads translations.
+    """
     parser_size: int = 128
-    """Numbers of a dependent in the parser's products."""
+    """Size of a dependent's vector in the parser's products."""
     dropout: float = 0.5
-    """Of words, of what their characters say, of the LSTMs' outputs, and within parsers, in sentences with labels."""
+    """Dropout rate in sentences with labels. It applies to words, to the features of their characters, to the LSTMs'
+    outputs, and within parsers.
+    """
     unlabelled_dropout: float = 0.2
-    """The same in sentences without labels."""
+    """The same rate in sentences without labels."""
     attention_dropout: float = 0.5
-    """Of the weights of attention, in the view of translation that sees a part of the source."""
+    """Dropout rate of the weights of attention, in the view of translation that sees a part of the source."""
 
     depth: ClassVar[int] = 2
     field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
         check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
         check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE, attention_dropout=SHARE)
@@ -105,30 +108,33 @@ class CvtConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Numbers of a word that the primary module is given."""
+        """Size of the primary module's input for a word."""
         return 2 * sum(self.lstm_outputs)
 
     @property
     def token_width(self) -> int:
-        """Numbers of a word's vector."""
+        """Embedding size."""
         return self.word_dim
 
     @property
     def lstm_outputs(self) -> tuple[int, int]:
-        """Numbers of both LSTMs' outputs in each direction."""
+        """Output sizes of both LSTMs in each direction."""
         return min(self.first_size, self.projection_size), min(self.second_size, self.projection_size)
 
     @property
     def initializer(self) -> Initializer:
-        """Glorot's, of everything but the tables."""
+        """Glorot's initializer, for everything except the tables."""
         return nn.initializers.glorot_uniform()
 
     def with_dropout(self, rate: float) -> Self:
-        """The same sizes with another rate, for both kinds of sentences; what views see stays as it is."""
+        """Return the same sizes with another dropout rate for both kinds of sentence.
+
+        The attention dropout of the views is unchanged.
+        """
         return dataclasses.replace(self, dropout=rate, unlabelled_dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """6 for every multiplication of a word."""
+        """Return 6 for every multiplication of a word."""
         places = sum((self.characters - width + 1) * width for width in self.filter_widths)
         words = places * self.character_dim * self.filter_count
         inputs = self.word_dim + len(self.filter_widths) * self.filter_count
@@ -139,20 +145,20 @@ class CvtConfig(ModelConfig):
 
 
 class DropoutOfKind(nn.Module):
-    """Dropout with a rate for labelled rows and one for the others."""
+    """Dropout with one rate for labelled rows and one for the other rows."""
 
     config: CvtConfig
 
     @nn.compact
     def __call__(self, x: jax.Array, unlabelled: jax.Array, deterministic: bool) -> jax.Array:
-        """[B ...], bool [B] -> [B ...]."""
+        """Map [B ...] and bool [B] to [B ...]."""
         labelled = Dropout(self.config.dropout)(x, deterministic)
         others = Dropout(self.config.unlabelled_dropout)(x, deterministic)
         return jnp.where(unlabelled.reshape(-1, *[1] * (x.ndim - 1)), others, labelled)
 
 
 class Cvt(nn.Module):
-    """The words, their spelling, and two LSTMs of both directions."""
+    """The words, their characters, and two bidirectional LSTMs."""
 
     config: CvtConfig
     execution: Execution = Execution()
@@ -169,17 +175,17 @@ class Cvt(nn.Module):
         *,
         deterministic: bool = True,
     ) -> States:
-        """The states of all words.
+        """Return the states of all words.
 
         Args:
             input_ids: int [B T], words.
-            characters: int [B T C], the same words as layers/words/characters.py spells them.
-            unlabelled: bool [B], the rows whose dropout is that of sentences without labels; None: there are none.
-            attention_mask: [B T], 0 for padding; None: there is none.
-            positions: int [B T], a word's place in its sentence, which changes nothing here.
-            segment_ids: int [B T], which of the packed sentences a word belongs to, 0 for padding; no state goes from
-                one to another.
-            deterministic: without dropout.
+            characters: int [B T C], the characters of the same words (layers/words/characters.py).
+            unlabelled: bool [B], the rows with the dropout rate of sentences without labels; None: no rows.
+            attention_mask: [B T], the padding mask, 0 for padding; None: no padding.
+            positions: int [B T], the position of each word in its sentence, which has no effect here.
+            segment_ids: int [B T], the packed sentence of each word, 0 for padding; no state passes from one to
+                another.
+            deterministic: disables dropout.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -205,7 +211,7 @@ class Cvt(nn.Module):
         return *jnp.split(outputs[0], 2, axis=-1), outputs[1]
 
     def _spelled(self, characters: jax.Array, kind: jax.Array, deterministic: bool) -> list[jax.Array]:
-        """c, the filters of each width: [B T F]."""
+        """Compute c, the filters of each width: [B T F]."""
         config, dtype = self.config, self.execution.dtype
         sizes = (CHARACTERS + 1, config.character_dim, None, self.config.initializer, dtype)
         table = Embedding(*sizes, name="characters")
@@ -228,7 +234,7 @@ class PredictionModule(nn.Module):
 
     @nn.compact
     def __call__(self, view: jax.Array) -> jax.Array:
-        """[B T D] -> float32 [B T labels]."""
+        """Map [B T D] to float32 [B T labels]."""
         init = self.config.initializer
         hidden = Projection((self.config.projection_size,), ("embed", "mlp"), init, self.dtype, name="hidden")(view)
         hidden = nn.relu(hidden) if self.activated else hidden
@@ -246,9 +252,9 @@ class TaggingModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
-        """Scores of every word's label by the modules of these names, float32 [B T labels].
+        """Return the scores of every word's label by the modules with these names, float32 [B T labels].
 
-        `future` of a first word, and `past` of a last one, mean nothing.
+        `future` of a first word, and `past` of a last word, have no meaning.
         """
         forward, backward, _ = states
         everything = jnp.concatenate(states, axis=-1)
@@ -266,7 +272,7 @@ class TaggingModules(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The modules of a task: its name, how they are made, and the names of the auxiliary ones."""
+    """The modules of a task: its name, the function that makes them, and the names of the auxiliary modules."""
 
     task: str
     make: Callable[..., nn.Module]
@@ -280,7 +286,7 @@ class Heads(nn.Module):
 
     @nn.compact
     def __call__(self, task: str, *given: Any, method: str = "__call__") -> Any:
-        """A method of the modules of one task."""
+        """Call a method of the modules of one task."""
         (head,) = (head for head in self.heads if head.task == task)
         return getattr(head.make(name=task), method)(*given)
 
@@ -293,7 +299,7 @@ class CvtForTasks(nn.Module):
     heads: tuple[Head, ...]
 
     def setup(self) -> None:
-        """The encoder below its own name, all modules below that of a task's head."""
+        """Create the encoder with its own name, and all modules with the name of a task's head."""
         self.cvt = Cvt(self.config, self.execution)
         self.classifier = Heads(self.heads)
 
@@ -308,9 +314,9 @@ class CvtForTasks(nn.Module):
         deterministic: bool = True,
         **inputs: jax.Array,
     ) -> dict[str, dict[str, Said]]:
-        """As `Cvt`: task -> module -> what it says.
+        """Take the same as `Cvt` and return a dict from task to a dict from module to its scores.
 
-        decoder_input_ids, decoder_segment_ids: int [B U], what decoders read, where a task is a translation.
+        decoder_input_ids, decoder_segment_ids: int [B U], the inputs of decoders, if a task is a translation.
         """
         states = self.read(input_ids, characters, segment_ids=segment_ids, deterministic=deterministic, **inputs)
         tokens = {
@@ -323,25 +329,25 @@ class CvtForTasks(nn.Module):
         }
 
     def read(self, input_ids: jax.Array, characters: jax.Array, **inputs: jax.Array | bool) -> States:
-        """As `Cvt`."""
+        """Take and return the same as `Cvt`."""
         return self.cvt(input_ids, characters, **inputs)
 
     def say(
         self, task: str, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, Said]:
-        """What the modules of one task with these names say, by name.
+        """Return a dict from name to scores, for the modules of one task with these names.
 
-        tokens: what rows hold, by the names of `__call__`; a task takes what it needs.
+        tokens: the fields of the rows, named as in `__call__`; a task takes the fields that it needs.
         """
         return self.classifier(task, states, tokens, names, deterministic)
 
     def write(self, task: str, *given: Any) -> Any:
-        """As `TranslationModules.write`, of one task."""
+        """Call `TranslationModules.write` for one task."""
         return self.classifier(task, *given, method="write")
 
 
 def _parts(config: CvtConfig) -> tuple[ParameterGroup, ...]:
-    """The words with their characters, then both LSTMs."""
+    """Return the parameter groups: the words with their characters, then both LSTMs."""
     filters = range(len(config.filter_widths))
     parts = (f"{part}_{number}" for number in filters for part in ("filters", "filter_bias"))
     words = ParameterGroup(tuple(f"cvt/{part}" for part in ("words", "word_scale", "characters", *parts)))

@@ -1,23 +1,24 @@
 """The parser of cross-view training (Clark et al., EMNLP 2018, arXiv 1809.08370, section 3.2; tensorflow/models
 research/cvt_text task_specific/word_level/depparse_module.py), after Dozat and Manning (ICLR 2017).
 
-Of every word t it asks which word j of the sentence is its head, or the root, and in which relation r it stands to it:
+For every word t the parser predicts its head, a word j of the sentence or the root, and its relation r to the head:
 
     a_j = relu(W_1 x_j)     d_t = W_3 relu(W_2 y_t)     x_j, y_t what is seen of the head and of the dependent
     s(t, j, r) = a_j (K + K_r) d_t / m^2                s(t, root, r) = u_r d_t / m + c_r
     p(j, r | t) = softmax over all j and r of s(t, j, r)
 
-K is shared by the relations and K_r has one's own share; m is learned and begins as the fourth root of d's size. Words
-are independent of each other: what is predicted need not be a tree.
+K is shared by all relations, and K_r belongs to one relation. m is learned and begins as the fourth root of d's size.
+Words are predicted independently, so the result need not be a tree.
 
 The primary module and `full` see f, b and h of the head and of the dependent. The views see one direction of each:
 
     forwards_backwards    the head and the words before it; the dependent and those after it
 
-and so on: the name has the head's direction first. So a part of the sentence is hidden from every view.
+The other names follow the same scheme, with the head's direction first. So a part of the sentence is hidden from every
+view.
 
-Deviation: no word is a candidate for its own head; the released code allows it, but only one relation to the root,
-which is learned here.
+Deviation: no word is a candidate for its own head; the released code allows it. The released code has only one relation
+to the root; here the relation to the root is learned.
 """
 
 from typing import Any
@@ -32,13 +33,13 @@ from plmjax.layers.projection import Projection
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
 
 PARSING_VIEWS = ("full", "forwards_forwards", "forwards_backwards", "backwards_forwards", "backwards_backwards")
-"""The auxiliary modules of parsing: what they see of the head, and of the dependent."""
+"""The auxiliary modules of parsing, named by their view of the head and of the dependent."""
 
 
 class ParsingModule(nn.Module):
-    """s of views of the head and of the dependent.
+    """The scores s for views of the head and of the dependent.
 
-    dropout: of both hidden layers.
+    dropout: dropout rate of both hidden layers.
     """
 
     config: CvtConfig
@@ -48,7 +49,10 @@ class ParsingModule(nn.Module):
 
     @nn.compact
     def __call__(self, heads: jax.Array, dependents: jax.Array, deterministic: bool) -> jax.Array:
-        """[B T D] twice -> float32 [B T 1+T R], of every word the scores of the root and of all words as its head."""
+        """Map [B T D] twice to float32 [B T 1+T R].
+
+        For every word these are the scores of the root and of all words as its head.
+        """
         config, init, dtype = self.config, self.config.initializer, self.dtype
 
         def hidden(x: jax.Array, name: str) -> jax.Array:
@@ -84,11 +88,12 @@ class ParsingModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, jax.Array]:
-        """Scores of every word's head and relation by the modules of these names, float32 [B T (1+T) R].
+        """Return the scores of every word's head and relation by the modules with these names, float32 [B T (1+T) R].
 
-        tokens: `segment_ids` int [B T], which sentence each word belongs to.
+        tokens: `segment_ids` int [B T], the sentence of each word.
 
-        Class 0..R-1 is the root in every relation, j R + r the word in place j - 1 of the row in relation r.
+        Class 0..R-1 is the root with each relation. Class j R + r is the word at position j - 1 of the row with
+        relation r.
         """
         forward, backward, _ = states
         segment_ids = tokens["segment_ids"]
@@ -108,7 +113,10 @@ class ParsingModules(nn.Module):
 
 
 def candidates(segment_ids: jax.Array) -> jax.Array:
-    """Which heads a word may have, the root first: int [B T] -> bool [B T 1+T]. Padding has the root alone."""
+    """Return the candidate heads of each word, the root first: int [B T] -> bool [B T 1+T].
+
+    Padding has only the root.
+    """
     here = segment_ids > 0
     same = (segment_ids[:, :, None] == segment_ids[:, None, :]) & here[:, :, None]
     others = same & ~jnp.eye(segment_ids.shape[1], dtype=bool)

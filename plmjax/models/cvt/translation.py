@@ -1,19 +1,19 @@
 """Translation in cross-view training (Clark et al., EMNLP 2018, arXiv 1809.08370, section 3.3).
 
-An LSTM reads the words y of the translation so far, and bilinear attention the states h of the source:
+An LSTM reads the words y of the translation so far, and bilinear attention reads the states h of the source:
 
     g_t = LSTM(y_{t-1}, g_{t-1})
     alpha_t = softmax over j of h_j W_alpha g_t
     a_t = tanh(W_a [sum over j of alpha_tj h_j ; g_t])
     p(y_t | y_<t, source) = softmax(W_s a_t + b)
 
-The auxiliary decoders have the words and the LSTM of the primary one, and W_alpha, W_a, W_s and b of their own:
+The auxiliary decoders share the words and the LSTM with the primary decoder. Each has its own W_alpha, W_a, W_s and b:
 
     attention_dropout    a random share of alpha_t is dropped: it sees a part of the source
     future               p(y_t | y_<t-1, source) = softmax(W_s a_{t-1} + b): it does not see the word before
 
-Deviation: the paper does not say what the LSTM begins with. Here it begins with zeros, so that all that a decoder knows
-of the source has come through its own attention.
+Deviation: the paper does not give the initial state of the LSTM. Here it is zero, so a decoder reads the source only
+through its own attention.
 Deviation: the paper does not give the rate of attention dropout; the released code has no translation.
 """
 
@@ -41,7 +41,7 @@ TRANSLATION_VIEWS = ("attention_dropout", "future")
 class TranslationHead(LuongAttention):
     """The parameters that a decoder does not share: attention, a_t of g_t and the source, and scores of the next word.
 
-    words: of the target's vocabulary. dropout: of a_t. attention_dropout: of alpha_t.
+    words: vocabulary size of the target. dropout: dropout rate of a_t. attention_dropout: dropout rate of alpha_t.
     """
 
     words: int = 0
@@ -52,10 +52,11 @@ class TranslationHead(LuongAttention):
     def __call__(
         self, g: jax.Array, sentences: jax.Array, h: jax.Array, segment_ids: jax.Array, deterministic: bool
     ) -> TokenScores:
-        """The scores of the word after each of U words.
+        """Return the scores of the word after each of U words.
 
-        g: [B U P]. sentences: int [B U], the source of each, a number of `segment_ids`. h: [B T D], of the sources.
-        segment_ids: int [B T], which source each word belongs to.
+        g: [B U P]. sentences: int [B U], the source of each word, a number of `segment_ids`. h: [B T D], of the
+            sources.
+        segment_ids: int [B T], the source of each word.
         """
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
         a = self.attend(g, h, seen, deterministic)
@@ -71,7 +72,7 @@ class TranslationHead(LuongAttention):
 class TranslationModules(nn.Module):
     """The primary decoder and those of `TRANSLATION_VIEWS`.
 
-    words: of the target's vocabulary.
+    words: vocabulary size of the target.
     """
 
     config: CvtConfig
@@ -79,7 +80,7 @@ class TranslationModules(nn.Module):
     words: int
 
     def setup(self) -> None:
-        """What all decoders share, then what each has for itself."""
+        """Create the shared parts of all decoders, then the parts of each."""
         config, dtype = self.config, self.dtype
         bound = uniform(math.sqrt(3 / config.word_dim))
         self.target = Embedding(self.words, config.word_dim, "vocab", bound, dtype)
@@ -94,13 +95,13 @@ class TranslationModules(nn.Module):
     def __call__(
         self, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
     ) -> dict[str, TokenScores]:
-        """What the decoders of these names say after each word of the translations, [B U V].
+        """Return the scores of the decoders with these names after each word of the translations, [B U V].
 
-        tokens: `segment_ids` int [B T], which sentence each word belongs to; `decoder_input_ids` int [B U], the words
-        of their translations, each of which begins with the mark that ends it; `decoder_segment_ids` int [B U], the
-        sentence of each, 0 for padding.
+        tokens: `segment_ids` int [B T], the sentence of each word; `decoder_input_ids` int [B U], the words of their
+            translations, each beginning with the mark that ends it; `decoder_segment_ids` int [B U], the sentence of
+            each word, 0 for padding.
 
-        At the place of y_{t-1} the primary decoder says y_t, and `future` says y_{t+1}.
+        At the position of y_{t-1} the primary decoder predicts y_t, and `future` predicts y_{t+1}.
         """
         sentences = tokens["decoder_segment_ids"]
         dropout = self.labelled_dropout if PRIMARY in names else self.unlabelled_dropout
@@ -112,9 +113,10 @@ class TranslationModules(nn.Module):
     def write(
         self, states: States, segment_ids: jax.Array, sentences: jax.Array, words: jax.Array, before: LstmState
     ) -> tuple[jax.Array, LstmState]:
-        """One word more of N translations a row, by the primary decoder without dropout.
+        """Compute one decode step of N translations per row, by the primary decoder without dropout.
 
-        sentences: int [B N], the source of each. words: int [B N], the last one of each. before: of the LSTM, [B N].
+        sentences: int [B N], the source of each translation. words: int [B N], the last word of each.
+        before: state of the LSTM, [B N].
 
         Returns: scores of the next words, float32 [B N V]; and the state of the LSTM.
         """

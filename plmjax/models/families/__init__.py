@@ -1,1 +1,1 @@
-"""What several systems inherit and none of them owns."""
+"""Parts that several systems inherit and that belong to no single system."""

@@ -23,15 +23,16 @@ HEAD = "classifier"
 MIX = "scalar_mix"
 TRANSITIONS = "transitions"
 TASK_PARTS = (HEAD, MIX, TRANSITIONS)
-"""Parts of a fine-tuned model's parameters that are not pretrained: initialised for every task."""
+"""Parts of a fine-tuned model's parameters that are not pretrained: initialized for every task."""
 
 
 @flax.struct.dataclass
 class TaggingOutput:
-    """logits: float32 [B T labels], of each token by itself.
+    """The output of a head for labels.
 
-    mix_weights: float32 [mixes L+1], the weights of all learned mixes of layers; None where there are none.
-    transitions: what a label adds to another; None where labels are independent.
+    logits: float32 [B T labels], of each token independently.
+    mix_weights: float32 [mixes L+1], the weights of all learned mixes of layers; None without mixes.
+    transitions: score of one label after another; None if labels are independent.
     """
 
     logits: jax.Array
@@ -41,7 +42,10 @@ class TaggingOutput:
 
 @flax.struct.dataclass
 class SpanOutput:
-    """start_logits, end_logits: float32 [B T], the score of each token as the first and as the last of the answer."""
+    """The output of a head for answers.
+
+    start_logits, end_logits: float32 [B T], the score of each token as the first and as the last token of the answer.
+    """
 
     start_logits: jax.Array
     end_logits: jax.Array
@@ -67,7 +71,10 @@ class TokenClassification(nn.Module):
         deterministic: bool = True,
         **inputs: Any,
     ) -> TaggingOutput:
-        """As the encoder, which is given the ids of tokens, their characters or both, as its system says."""
+        """Take and return the same as the encoder, with logits.
+
+        The encoder reads token ids, characters or both, as its system declares.
+        """
         tokens = {"input_ids": input_ids, "characters": characters}
         inputs |= {name: tokens[name] for name in self.config.system.reads}
         inputs |= {
@@ -82,33 +89,35 @@ class TokenClassification(nn.Module):
         return TaggingOutput(head(hidden), self._mix_weights())
 
     def _mix_weights(self) -> jax.Array | None:
-        """Those of this module's mix, and of any within the encoder."""
+        """Return the weights of this module's mix, and of all mixes within the encoder."""
         parameters = flax.traverse_util.flatten_dict(nn.meta.unbox(self.variables["params"]))
         mixes = [value for path, value in parameters.items() if path[-2].startswith(MIX) and path[-1] == "weights"]
         return jnp.stack(mixes) if mixes else None
 
 
 class CrfTokenClassification(TokenClassification):
-    """The same with a conditional random field, which chooses the labels of a sentence together (layers/crf.py)."""
+    """The same head with a conditional random field, which chooses the labels of a sentence together (layers/crf.py).
+    """
 
     possible: Possible = Possible((), (), ())
 
     @nn.compact
     def __call__(self, input_ids: jax.Array | None = None, **inputs: Any) -> TaggingOutput:
-        """As `TokenClassification`, with the scores of transitions."""
+        """Take and return the same as `TokenClassification`, with the scores of transitions."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(transitions=TransitionScores(self.possible, name=TRANSITIONS)())
 
 
 class QuestionAnswering(nn.Module):
-    """S . x_i and E . x_i for every token i: does the answer start, does it end there (ibid., section 4.2)."""
+    """S . x_i and E . x_i for every token i, its scores as the start and as the end of the answer (ibid., section 4.2).
+    """
 
     config: ModelConfig
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> SpanOutput:
-        """As the encoder."""
+        """Take the same as the encoder and return the scores of spans."""
         output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, deterministic=deterministic, **inputs)
         axes, init = ("embed", None), self.config.initializer
         ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(output.last_hidden_state)
@@ -116,4 +125,4 @@ class QuestionAnswering(nn.Module):
 
 
 TOKEN_HEADS = {Purpose.TOKEN_LABELS: TokenClassification, Purpose.ANSWERS: QuestionAnswering}
-"""The heads for single tokens of an encoder that sees both sides of each."""
+"""The heads for single tokens of an encoder that sees both sides of each token."""

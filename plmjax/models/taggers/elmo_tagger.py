@@ -4,13 +4,13 @@
     x_k = [c_k ; w_k ; ELMo_k]                 beside the input
     h_k = [biRNN(biRNN(x))_k ; ELMo'_k]        beside the output
 
-Both are mixes of the same layers, each with weights and a scale of its own, which are trained with the task; a penalty
-of the weights' squares (`--objective.mix_penalty`) keeps them near the plain mean. Dropout is put on both. A
+Both are mixes of the same layers. Each has its own weights and its own scale, which are trained with the task. A
+penalty of the squared weights (`--objective.mix_penalty`) keeps them near the plain mean. Dropout is applied to both. A
 conditional random field over a linear layer labels the sentence. The language models are not trained with the task:
-`--optimizer.frozen encoder/language_model`, as experiments/taglm.py has it.
+`--optimizer.frozen encoder/language_model`, as in experiments/taglm.py.
 
-Deviation: a sentence's states begin at zero; the released code goes on from the sentences that it has read before.
-Deviation: the tagger's own layers read the marks of a sentence's ends too, which the language models need.
+Deviation: a sentence's states begin at zero; the released code continues with the states after the sentences before.
+Deviation: the tagger's own layers also read the marks of a sentence's ends, which the language models need.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ class ElmoTaggerConfig(LanguageModelTaggerConfig):
     """Sizes; as `TaggerConfig`, with those of the language models."""
 
     elmo_dropout: float = 0.5
-    """Of both mixes."""
+    """Dropout rate of both mixes."""
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         super().__post_init__()
         check_ranges("model", self, elmo_dropout=SHARE)
 
     @property
     def width(self) -> int:
-        """Numbers of a word that the head is given."""
+        """Size of the head's input for a word."""
         return super().width + self.language_model.width
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word; the first layer reads a mix too."""
+        """Return the number of multiplications for one word; the first layer reads a mix too."""
         return super().multiplications(first + self.language_model.width, second)
 
 
@@ -52,7 +52,7 @@ class ElmoTagger(TaggerModule):
     """The tagger, with its language models as `language_model`."""
 
     def setup(self) -> None:
-        """The parts of a tagger, the language models and both mixes of their layers."""
+        """Create the parts of a tagger, the language models and both mixes of their layers."""
         super().setup()
         self.language_model = ElmoModel(self.config.language_model, self.execution)
         self.scalar_mix_input = ScalarMix()
@@ -70,7 +70,10 @@ class ElmoTagger(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """As `plmjax.models.taggers.tagger.Tagger`, [B T 2 H + 2 P]. The language models themselves have no dropout."""
+        """Take and return the same as `plmjax.models.taggers.tagger.Tagger`, [B T 2 H + 2 P].
+
+        The language models themselves have no dropout.
+        """
         reads = self.reads(input_ids, attention_mask, positions, segment_ids)
         places = {"positions": positions, "segment_ids": segment_ids}
         layers = self.language_model(characters, attention_mask, **places, output_hidden_states=True).hidden_states

@@ -1,15 +1,17 @@
-"""A tagger of words from bidirectional recurrent layers over words and their characters, for language models to add to.
+"""A tagger of words: bidirectional recurrent layers over words and their characters.
+
+Language models can be added to it.
 
     x_k = [c_k ; w_k]     c_k from the characters of the word, w_k its vector
     h_k = biRNN(biRNN(x))_k                             (Peters et al., ACL 2017, arXiv 1705.00108, section 2.2)
 
 The paper's chunker has LSTMs, and c_k = max over the word of tanh(convolution of its characters) (Ma and Hovy 2016,
-arXiv 1603.01354). Its model for named entities has GRUs, for the characters too: c_k is the last states of both
+arXiv 1603.01354). Its model for named entities has GRUs, also for the characters: c_k is the last states of both
 directions of two bidirectional GRUs.
 
-It is the encoder of a tagger: a linear layer and a conditional random field stand on it
-(models/families/task_heads.py). TagLM (models/taglm.py) and ELMo as features (models/taggers/elmo_tagger.py) are the
-same with the states of a language model.
+It is the encoder of a tagger. The head is a linear layer and a conditional random field
+(models/families/task_heads.py). TagLM (models/taglm.py) and ELMo as features (models/taggers/elmo_tagger.py) add the
+states of a language model.
 """
 
 import dataclasses
@@ -45,32 +47,34 @@ from plmjax.models.families.task_heads import TokenClassification
 
 @dataclasses.dataclass(frozen=True)
 class TaggerConfig(ModelConfig):
-    """Sizes; the defaults are those of the paper's chunker where it tells them."""
+    """Sizes; the defaults are those of the paper's chunker, as far as the paper gives them."""
 
     vocab_size: int = 8192
-    """Words that have a vector; all others share that of the unknown one."""
+    """Vocabulary size; all other words share the embedding of the unknown word."""
     word_dim: int = 50
-    """Numbers of a word's vector."""
+    """Embedding size."""
     max_characters_per_token: int = 50
-    """Characters of a word, its two marks included; longer words are cut."""
+    """Maximum number of characters of a word, including its two marks; longer words are truncated."""
     character_dim: int = 25
-    """Numbers of a character's vector."""
+    """Embedding size of a character."""
     character_features: int = 30
-    """Filters over the characters of a word; or numbers of the state of the GRUs that read them, in each direction."""
+    """Number of filters over the characters of a word; or hidden size, in each direction, of the GRUs that read
+    characters.
+    """
     filter_width: int = 3
-    """Characters that a filter covers; 0: two bidirectional GRUs read the characters instead."""
+    """Number of characters that a filter covers; 0: two bidirectional GRUs read the characters instead."""
     cell: str = "lstm"
-    """The recurrent layers over words: lstm or gru."""
+    """Kind of the recurrent layers over words: lstm or gru."""
     hidden_size: int = 200
-    """Numbers of their cells, in each direction."""
+    """Hidden size of their cells, in each direction."""
     dropout: float = 0.25
-    """Of the inputs of all recurrent layers."""
+    """Dropout rate of the inputs of all recurrent layers."""
 
     depth: ClassVar[int] = 2
     field_names: ClassVar[dict[str, str]] = {"characters": "max_characters_per_token"}
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         sizes = ("vocab_size", "word_dim", "character_dim", "character_features", "hidden_size")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout=SHARE)
         check_ranges("model", self, max_characters_per_token=(3, math.inf))
@@ -87,29 +91,32 @@ class TaggerConfig(ModelConfig):
 
     @property
     def width(self) -> int:
-        """Numbers of a word that the head is given."""
+        """Size of the head's input for a word."""
         return 2 * self.hidden_size
 
     @property
     def token_width(self) -> int:
-        """Numbers of a word's vector."""
+        """Embedding size."""
         return self.word_dim
 
     @property
     def initializer(self) -> Initializer:
-        """Of the head."""
+        """Initializer of the head."""
         return nn.initializers.glorot_uniform()
 
     def with_dropout(self, rate: float) -> Self:
-        """The same model with another dropout of the layers' inputs."""
+        """Return the same model with another dropout rate of the layers' inputs."""
         return dataclasses.replace(self, dropout=rate)
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """6 for every multiplication of a word."""
+        """Return 6 for every multiplication of a word."""
         return 6.0 * batch_size * sequence_length * self.multiplications()
 
     def multiplications(self, first: int = 0, second: int = 0) -> int:
-        """Multiplications for one word, where so many numbers more go into the first and the second layer."""
+        """Return the number of multiplications for one word.
+
+        `first` and `second` are the numbers of additional inputs of the first and the second layer.
+        """
         features, width = self.character_features, self.filter_width
         if width == 0:
             places, spelling = self.max_characters_per_token, 2 * features
@@ -125,13 +132,13 @@ class TaggerConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelTaggerConfig(TaggerConfig):
-    """What the taggers have in common that are given the states of a language model for each direction."""
+    """Base of the configs of taggers that read the states of a language model for each direction."""
 
     language_model: ElmoConfig = ElmoConfig()
-    """The language models; those of the checkpoint that a run starts from."""
+    """The language models; those of the checkpoint from which a run starts."""
 
     def __post_init__(self) -> None:
-        """Checks the sizes."""
+        """Check the sizes."""
         super().__post_init__()
         own, theirs = self.max_characters_per_token, self.language_model.max_characters_per_token
         if own != theirs:
@@ -141,17 +148,21 @@ class LanguageModelTaggerConfig(TaggerConfig):
             )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """The tagger's, and of the language models, which are not trained, a third: the forward pass."""
+        """Return the FLOPs of the tagger, and a third of those of the language models.
+
+        The language models are not trained, so only their forward pass counts.
+        """
         own = super().train_flops(batch_size, sequence_length, predictions)
         return own + self.language_model.train_flops(batch_size, sequence_length, 0) / 3
 
 
 @flax.struct.dataclass
 class TaggerOutput:
-    """What the taggers return.
+    """The output of the taggers.
 
     last_hidden_state: [B T D].
-    hidden_states: what each of the two layers reads, then the last; they may differ in width. None unless asked for.
+    hidden_states: the inputs of each of the two layers, then the last hidden state; their widths may differ. None
+        unless requested.
     """
 
     last_hidden_state: jax.Array
@@ -159,7 +170,7 @@ class TaggerOutput:
 
 
 def _open_forget_gate(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """1 for the forget gate's bias and 0 for the others, [4 H] (Ma and Hovy 2016, section 3.2)."""
+    """Return 1 for the forget gate's bias and 0 for the others, [4 H] (Ma and Hovy 2016, section 3.2)."""
     return jnp.zeros(shape, dtype).at[FORGET].set(1.0)
 
 
@@ -167,13 +178,13 @@ CELLS = {
     "lstm": (functools.partial(BidirectionalLstm, bias_init=_open_forget_gate), lstm.GATES),
     "gru": (BidirectionalGru, gru.GATES),
 }
-"""Name of a cell -> its layer of both directions, and how many gates it has."""
+"""Dict from the name of a cell to its bidirectional layer and its number of gates."""
 KERNEL_INIT = nn.initializers.glorot_uniform(in_axis=0, out_axis=(1, 2))
-"""Of the recurrent layers."""
+"""Initializer of the recurrent layers."""
 
 
 def recurrent_multiplications(cell: str, inputs: int, hidden_size: int) -> int:
-    """Multiplications of a layer of both directions for one token."""
+    """Return the number of multiplications of a bidirectional layer for one token."""
     _, gates = CELLS[cell]
     return 2 * gates * hidden_size * (inputs + hidden_size)
 
@@ -186,9 +197,12 @@ class Words(nn.Module):
 
     @nn.compact
     def __call__(self, input_ids: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
-        """int [B T], int [B T C] of words/characters.py -> [B T F + W], or [B T 2 F + W] where GRUs read characters."""
+        """Map int [B T] and int [B T C] of words/characters.py to [B T F + W].
+
+        If GRUs read the characters, the result is [B T 2 F + W].
+        """
         config, bound = self.config, math.sqrt(3 / self.config.character_dim)
-        # Id 0 is of no word. A word with its two marks has room for the filters, however short it is.
+        # Id 0 is padding. Also the shortest word is long enough for the filters, because it has two marks.
         sizes = (CHARACTERS + 1, config.character_dim, None, uniform(bound), self.dtype)
         x = Embedding(*sizes, name="characters")(characters.astype(jnp.int32))
         x = x.reshape(-1, *x.shape[-2:])  # [B T C E] -> [N C E]
@@ -203,7 +217,10 @@ class Words(nn.Module):
         return jnp.concatenate([spelled.reshape(*input_ids.shape, -1), word(input_ids)], axis=-1)
 
     def _read(self, x: jax.Array, characters: jax.Array, deterministic: bool) -> jax.Array:
-        """[N C E], int [N C] -> [N 2 F]: what both directions know when they have read the word and its marks."""
+        """Map [N C E] and int [N C] to [N 2 F].
+
+        The result is the last states of both directions, after the word and its marks.
+        """
         visible, dropout = (characters > 0) & (characters != PADDING + 1), Dropout(self.config.dropout)
         for number in (1, 2):
             layer = BidirectionalGru(
@@ -220,7 +237,7 @@ class TaggerModule(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        """The words, and the two layers with dropout before them."""
+        """Create the words, and the two layers with dropout before them."""
         config, dtype = self.config, self.execution.dtype
         layer, _ = CELLS[config.cell]
         self.words = Words(config, dtype)
@@ -235,7 +252,7 @@ class TaggerModule(nn.Module):
         positions: jax.Array | None,
         segment_ids: jax.Array | None,
     ) -> dict[str, jax.Array | None]:
-        """The `visible` and `starts` of the layers.
+        """Return the `visible` and `starts` of the layers.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -245,7 +262,7 @@ class TaggerModule(nn.Module):
 
 
 class Tagger(TaggerModule):
-    """Without any language model."""
+    """The tagger without a language model."""
 
     def __call__(
         self,
@@ -258,15 +275,15 @@ class Tagger(TaggerModule):
         deterministic: bool = True,
         output_hidden_states: bool = False,
     ) -> TaggerOutput:
-        """The states of the second layer, [B T 2 H].
+        """Return the states of the second layer, [B T 2 H].
 
         Args:
             input_ids: int [B T], words.
-            characters: int [B T C], the same words as layers/words/characters.py spells them.
-            attention_mask: [B T], 0 for padding; None: there is none.
-            positions: int [B T], a word's place in its sentence, which changes nothing here.
-            segment_ids: int [B T], which of the packed sentences a word belongs to, 0 for padding; no state goes from
-                one to another.
+            characters: int [B T C], the characters of the same words (layers/words/characters.py).
+            attention_mask: [B T], the padding mask, 0 for padding; None: no padding.
+            positions: int [B T], the position of each word in its sentence, which has no effect here.
+            segment_ids: int [B T], the packed sentence of each word, 0 for padding; no state passes from one to
+                another.
 
         Raises:
             ValueError: an input's shape does not fit the others'.
@@ -279,15 +296,15 @@ class Tagger(TaggerModule):
 
 
 def tagger_parts(config: TaggerConfig) -> tuple[ParameterGroup, ...]:
-    """The words, then both layers."""
+    """Return the parameter groups: the words, then both layers."""
     return tuple(ParameterGroup((f"{config.system.name}/{part}",)) for part in ("words", "layer_1", "layer_2"))
 
 
 def upon_language_models(config: type, name: str, encoder: type[TaggerModule]) -> System:
-    """The system of a tagger that is given the states of a language model for each direction.
+    """Return the system of a tagger that reads the states of a language model for each direction.
 
-    Its parts are the language models, then the tagger; the mixes are of the task, as the head is. Sentences are marked
-    at both ends, as the language models know them.
+    Its parts are the language models, then the tagger. The mixes belong to the task, as the head does. Sentences have
+    marks at both ends, as in the language models.
     """
     return System(
         config,
