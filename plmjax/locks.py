@@ -181,7 +181,7 @@ def _started(pid: int) -> str:
 
 
 def _is_here(holder: str) -> bool:
-    """Whether a holder is a running process of this machine; another process may have its number by now."""
+    """Return whether a holder is a running process of this machine; another process may have its number by now."""
     known = _fields(holder)
     if known["machine"] != _machine() or not known["machine"] or _started(known["pid"]) != known["started"]:
         return False
@@ -189,7 +189,7 @@ def _is_here(holder: str) -> bool:
 
 
 def _is_gone(holder: str) -> bool:
-    """Whether a holder was a process of this machine that has ended."""
+    """Return whether a holder was a process of this machine that has ended."""
     return _fields(holder)["machine"] == _machine() != "" and not _is_here(holder)
 
 

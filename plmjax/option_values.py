@@ -1,4 +1,4 @@
-"""How the values of options are read and shown: `--workdir PATH ... (default: none)` in every --help.
+"""Reading and showing the values of options: `--workdir PATH ... (default: none)` in every --help.
 
 tyro itself shows an optional value as `{None}|PATH` and an empty list as `[INT [INT ...]]`, without a clear default.
 """
@@ -18,7 +18,7 @@ PLAIN = ConstructorRegistry()
 
 
 def _of(annotation: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """How one word of a type is read; None where it needs several words or options."""
+    """Return a reader of one word of a type; None if the type needs several words or options."""
     found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(annotation, info.markers))
     return found if isinstance(found, PrimitiveConstructorSpec) and found.nargs == 1 else None
 

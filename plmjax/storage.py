@@ -73,7 +73,7 @@ def path(text: str | os.PathLike) -> Path:
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
-    """Whether a path is one in a bucket."""
+    """Return whether a path is one in a bucket."""
     return os.fspath(path).startswith(SCHEME)
 
 
@@ -167,7 +167,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a path is a device, a pipe or an open file, which is written into and never replaced."""
+    """Return whether a path is a device, a pipe or an open file, which is written into and never replaced."""
     if in_bucket(path):
         return False
     return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
@@ -508,5 +508,5 @@ def finished_steps(folder: Path) -> list[int]:
 
 
 def is_finished(checkpoint: Path) -> bool:
-    """Whether Orbax has finished a checkpoint: renamed its folder or, in a bucket, written its last object."""
+    """Return whether Orbax has finished a checkpoint: renamed its folder or, in a bucket, written its last object."""
     return (checkpoint / "commit_success.txt").is_file() if in_bucket(checkpoint) else checkpoint.is_dir()

@@ -1,11 +1,11 @@
-"""What arguments of several commands mean."""
+"""The meaning of arguments that several commands share."""
 
 from typing import Annotated
 
 from tyro.conf import Suppress, arg
 
 OF_ANOTHER_FILE = {"--experiment": "an import in the file of this run's experiment"}
-"""Where a command that has an experiment of its own learns of the classes of another file."""
+"""Source of the classes of another file, for a command that has an experiment of its own."""
 Overrides = Suppress[tuple[str, ...]]
 Reference = Annotated[str, arg(metavar="EXPERIMENT")]
 

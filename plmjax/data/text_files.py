@@ -13,7 +13,7 @@ from plmjax.errors import UserError, quoted
 
 BLOCK = 1 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-"""How the names of compressed files end."""
+"""Suffixes of the names of compressed files."""
 
 
 def _zstandard(raw: Any) -> Any:

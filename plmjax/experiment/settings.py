@@ -19,7 +19,7 @@ PREFERENCES = ("last", "best")
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """Which tokenizer a run uses: a folder that exists, or one to train on the run's own text."""
+    """The tokenizer of a run: a folder that exists, or one to train on the run's own text."""
 
     path: str = ""
     """A tokenizer folder or published vocabulary; empty trains one on the input text."""
@@ -251,7 +251,7 @@ class Start:
         return params
 
     def draws(self, parameter: str) -> bool:
-        """Whether a parameter of the run, which is of no head, is drawn from the seed where the checkpoint has none."""
+        """Return whether a parameter outside of the heads is drawn from the seed if the checkpoint has none."""
         return False
 
 

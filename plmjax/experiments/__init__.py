@@ -7,5 +7,5 @@ from pathlib import Path
 
 _here = Path(__file__).resolve().parent
 FOLDER = _here if any(_here.glob("[!_]*.py")) else _here.parents[1] / "experiments"
-"""Where the files are."""
+"""Folder of the files."""
 __path__ = [str(FOLDER)]

@@ -251,8 +251,7 @@ class ElectraForReplacedTokenDetection(ElectraForPreTraining):
 
 
 class ClassificationHead(nn.Module):
-    """W' dropout(gelu(W dropout(x) + b)) + b' of the hidden state of [CLS] (transformers' ElectraClassificationHead).
-    """
+    """W' dropout(gelu(W dropout(x) + b)) + b' of the hidden state of [CLS] (transformers ElectraClassificationHead)."""
 
     config: ElectraConfig
     execution: Execution

@@ -264,7 +264,7 @@ class _Session:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the metric of the best checkpoint has not improved for too long."""
+        """Return whether the metric of the best checkpoint has not improved for too long."""
         return self.best.exhausted(self.record)
 
     def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:

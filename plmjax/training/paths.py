@@ -12,7 +12,7 @@ LAYERS = "layers"
 
 
 def is_parameter(node: Any) -> bool:
-    """Whether a node of a tree stands for one parameter: a box, or a partition."""
+    """Return whether a node of a tree stands for one parameter: a box, or a partition."""
     return isinstance(node, nn.meta.AxisMetadata | jax.sharding.PartitionSpec)
 
 

@@ -171,7 +171,7 @@ def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
 
 
 def _is_axes(leaf: Any) -> bool:
-    """Whether a leaf is the names of an array's axes; the tree around them may hold tuples too."""
+    """Return whether a leaf is the names of an array's axes; the tree around them may hold tuples too."""
     return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
 
 

@@ -36,7 +36,7 @@ _STRESS = re.compile(r"(?<!\w)_([^_\n]+)_(?!\w)")
 
 
 def recognise(head: str) -> bool:
-    """Whether the beginning of a file looks like a book: it names Project Gutenberg, or its lines end at one width."""
+    """Return whether a file begins like a book: with Project Gutenberg, or with lines that end at one width."""
     if "Project Gutenberg" in head[:4000]:
         return True
     widths = sorted(len(line) for line in head.split("\n")[:-1] if line.strip())

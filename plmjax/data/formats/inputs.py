@@ -27,7 +27,7 @@ from plmjax.errors import UserError, nearest, quoted
 DOCUMENTATION = "documentation"
 """The embedded corpus, which takes no files."""
 TFDS = "tfds:"
-"""What stands before the name of a dataset of TFDS."""
+"""Prefix of the name of a TFDS dataset."""
 FORMATS = (
     "auto",
     "text",
@@ -53,7 +53,7 @@ _BY_NAME: dict[str, Format] = {
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
-    """What `documents` would read: path, bytes on disk and SHA-256 of every file.
+    """Return the files that `documents` would read: path, bytes on disk and SHA-256 of every file.
 
     Raises:
       UserError: an unknown format, or inputs that are missing or do not go with it.

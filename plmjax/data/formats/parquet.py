@@ -12,7 +12,7 @@ from plmjax.errors import UserError, listed, quoted
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file begins as Parquet does."""
+    """Return whether a file begins as Parquet does."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 

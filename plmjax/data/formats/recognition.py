@@ -1,4 +1,4 @@
-"""What a file of raw text is, from its name and its beginning; and what is no prose, though it is text.
+"""Recognition of the format of a raw text from its name and its beginning, and of texts that are no prose.
 
 Only what cannot be prose is refused: a false alarm would keep somebody from their own text, while a table that passes
 for prose can be seen in what was prepared.
@@ -51,7 +51,7 @@ def recognise(path: Path, first: bytes) -> str:
 
 
 def _no_prose(name: str, head: str) -> tuple[str, str] | None:
-    """What a text is that is no prose, and what to do about it."""
+    """Return the kind of a text that is no prose, and advice."""
     if _HTML.match(head) or (name.endswith((".html", ".htm", ".xhtml")) and head.startswith("<")):
         return "HTML", "extract its text first"
     if head.startswith("<?xml"):
@@ -68,7 +68,7 @@ def _no_prose(name: str, head: str) -> tuple[str, str] | None:
 
 
 def _goes_on(head: str) -> bool:
-    """Whether the object that a text begins with does not end on its first line."""
+    """Return whether the object that a text begins with does not end on its first line."""
     line, found, _ = head.partition("\n")
     if not found or not line.rstrip().endswith(("{", ",", "[")):
         return False
@@ -80,7 +80,7 @@ def _goes_on(head: str) -> bool:
 
 
 def _is_table(head: str) -> bool:
-    """Whether all lines have as many tabs within them, or after a line of names as many commas without a space.
+    """Return whether all lines have as many tabs within them, or after a line of names as many commas without a space.
 
     A poem may have a comma in every line: before a space or, in Chinese, below a line that is no list of names.
     """

@@ -15,7 +15,7 @@ FORMATS = ("jsonl", "tsv", "parquet")
 
 
 class Parts(NamedTuple):
-    """What is read of a record. streams: name of a stream -> key of its text. fields: keys of numbers."""
+    """The parts of a record that are read. streams: name of a stream -> key of its text. fields: keys of numbers."""
 
     streams: Mapping[str, str]
     fields: tuple[str, ...] = ()

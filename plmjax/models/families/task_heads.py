@@ -96,8 +96,7 @@ class TokenClassification(nn.Module):
 
 
 class CrfTokenClassification(TokenClassification):
-    """The same head with a conditional random field, which chooses the labels of a sentence together (layers/crf.py).
-    """
+    """The same head with a conditional random field, which chooses all labels of a sentence (layers/crf.py)."""
 
     possible: Possible = Possible((), (), ())
 
@@ -109,8 +108,7 @@ class CrfTokenClassification(TokenClassification):
 
 
 class QuestionAnswering(nn.Module):
-    """S . x_i and E . x_i for every token i, its scores as the start and as the end of the answer (ibid., section 4.2).
-    """
+    """S . x_i and E . x_i for every token i, its scores as start and as end of the answer (ibid., section 4.2)."""
 
     config: ModelConfig
     execution: Execution = Execution()

@@ -50,5 +50,5 @@ class Best:
         return (score, 0) if score < best else (best, since + 1)
 
     def exhausted(self, record: Record | None) -> bool:
-        """Whether the run has waited for `patience` evaluations without a better one."""
+        """Return whether the run has waited for `patience` evaluations without a better one."""
         return bool(self.patience and record and record[1] >= self.patience)

@@ -83,7 +83,7 @@ ARRAYS = "arrays"
 
 @dataclasses.dataclass
 class Retention:
-    """Which checkpoints are kept: the newest, the newest `keep` of those a multiple of `every`, and the best."""
+    """The checkpoints that are kept: the newest, the newest `keep` of those a multiple of `every`, and the best."""
 
     every: int
     keep: int

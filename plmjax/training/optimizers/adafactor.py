@@ -37,7 +37,7 @@ class Adafactor(Optimizer):
     clip_norm: float = 0.0
     """Largest global norm of the gradient; 0 clips nothing."""
     relative: bool = True
-    """Whether the learning rate is multiplied by the root mean square of the parameter."""
+    """True if the learning rate is multiplied by the root mean square of the parameter."""
     smallest_size: float = 1e-3
     """Root mean square that a parameter is taken to have at least, so that zeros are trained."""
     decay_exponent: float = 0.8

@@ -32,7 +32,7 @@ class Frozen(NamedTuple):
     layers: slice | None
 
     def covers(self, name: str) -> bool:
-        """Whether a parameter's path begins with it."""
+        """Return whether a parameter's path begins with it."""
         return f"{name}/".startswith(f"{self.prefix}/")
 
 

@@ -55,7 +55,7 @@ class Optimizer(Choice):
 
     @property
     def by_rows(self) -> bool:
-        """Whether a row of a table whose gradient is 0 keeps its value and all that the rule holds of it.
+        """Return whether a row of a table whose gradient is 0 keeps its value and all that the rule holds of it.
 
         Then the rule may be given those rows alone that have a gradient.
         """
@@ -170,7 +170,7 @@ def evaluated(state: optax.OptState, params: Params) -> Params:
 
 
 def averages(state: optax.OptState) -> bool:
-    """Whether a rule keeps a mean of the parameters, so that `evaluated` may give others than are updated."""
+    """Return whether a rule keeps a mean of the parameters, so that `evaluated` may give others than are updated."""
     return bool(_states(AverageState, state))
 
 

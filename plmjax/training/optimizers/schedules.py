@@ -40,7 +40,7 @@ class WarmedUp(Schedule):
     """Base of the schedules that begin with a linear warm-up."""
 
     multiplied: ClassVar[bool] = False
-    """Whether the warm-up multiplies the schedule, or replaces its first steps by a rise to the peak."""
+    """True if the warm-up multiplies the schedule; else it replaces the first steps by a rise to the peak."""
 
     warmup_steps: int = 0
     """Steps of linear warm-up."""

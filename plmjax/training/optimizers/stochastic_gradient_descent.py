@@ -39,7 +39,7 @@ class StochasticGradientDescent(Decaying):
     momentum: float = 0.0
     """Decay of the running sum of gradients that is followed; 0 follows the gradient itself."""
     nesterov: bool = False
-    """Whether the momentum looks one step ahead."""
+    """True if the momentum looks one step ahead."""
     averaging: str = "none"
     """none, always, or non-monotone: once the held-out loss stops falling."""
     average_share: float = 0.0
