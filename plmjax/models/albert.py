@@ -10,10 +10,9 @@ ALBERT is BERT with two changes that save parameters, and one change that makes 
 
 Factorised embeddings (section 3.1): a vocabulary of V tokens costs V E + E D parameters instead of V D. Cross-layer
 sharing: L layers need the memory, the optimizer state and the network traffic of one layer, and the computation of L
-    layers.
-Groups (section 4.5): L layers are divided into N groups of M layers, and layers share parameters only within their
-group. With a smaller M the model is better and has more parameters. Published models have one group. Only the released
-code has `inner_group_num`.
+layers. Groups (section 4.5): L layers are divided into N groups of M layers, and layers share parameters only within
+their group. With a smaller M the model is better and has more parameters. Published models have one group. Only the
+released code has `inner_group_num`.
 
 Deviation: the projection from E to D exists also if E = D, as in transformers; the released code omits it then.
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.

@@ -251,7 +251,7 @@ class ElectraForReplacedTokenDetection(ElectraForPreTraining):
 
 
 class ClassificationHead(nn.Module):
-    """W' dropout(gelu(W dropout(x) + b)) + b' of the hidden state of [CLS] (transformers ElectraClassificationHead)."""
+    """W' dropout(gelu(W dropout(x) + b)) + b' of [CLS]'s hidden state (transformers' ElectraClassificationHead)."""
 
     config: ElectraConfig
     execution: Execution

@@ -97,7 +97,7 @@ class Gpt2Config(DecoderConfig):
 
 
 class Gpt2Layer(nn.Module):
-    """Masked self-attention, then feed-forward; each reads the normalised sum, its output is added after dropout."""
+    """Masked self-attention, then feed-forward; each reads the normalised sum and adds its output after dropout."""
 
     config: Gpt2Config
     execution: Execution
@@ -179,7 +179,10 @@ class Gpt2Model(nn.Module):
 
 
 class Gpt2ForCausalLM(GptForCausalLM):
-    """The decoder, under its system's name, and the scores of the next token by its word table."""
+    """The decoder, with the name of its system, and the scores of the next token.
+
+    Its word table is the output layer.
+    """
 
     config: Gpt2Config
 

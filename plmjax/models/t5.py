@@ -271,7 +271,7 @@ class T5FeedForward(nn.Module):
 
 
 class T5EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; each reads the normalised sum, and its output is added after dropout."""
+    """Self-attention, then feed-forward; each reads the normalised sum and adds its output after dropout."""
 
     config: T5Config
     execution: Execution

@@ -96,7 +96,7 @@ class TokenClassification(nn.Module):
 
 
 class CrfTokenClassification(TokenClassification):
-    """The same head with a conditional random field, which chooses all labels of a sentence (layers/crf.py)."""
+    """The same head with a conditional random field. It chooses a sentence's labels together (layers/crf.py)."""
 
     possible: Possible = Possible((), (), ())
 
