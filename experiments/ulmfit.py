@@ -37,7 +37,7 @@ from plmjax.data.layouts import Windows
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
-from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import SlantedTriangular
@@ -49,7 +49,7 @@ DROPOUTS = {"embedding": 0.02, "input": 0.1, "weight": 0.1, "hidden": 0.1, "outp
 def general() -> Experiment:
     """The language model of any text; of the documentation that every machine has until --data.input names text."""
     return Experiment(
-        model=AwdLstmConfig.tiny(vocab_size=6144, **{f"{place}_dropout": rate for place, rate in DROPOUTS.items()}),
+        model=UlmfitConfig.tiny(vocab_size=6144, **{f"{place}_dropout": rate for place, rate in DROPOUTS.items()}),
         objective=AwdLstmPretraining(),
         tokenizer=Tokenizer(kind="word", vocab_size=6144),
         data=Data(layout=Windows(overlap=20), format="documentation", sequence_length=90, held_out=0.02),

@@ -30,12 +30,12 @@ from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging
 from plmjax.finetuning.tasks.task import Task
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
-from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
@@ -113,7 +113,7 @@ def fine_tuned(run: Experiment) -> ModelConfig:
     if isinstance(run.start, BiattentiveClassifier):
         return CoveConfig.tiny()
     if isinstance(run.start, AwdLstmDropouts):
-        return AwdLstmConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
+        return UlmfitConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
     return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()

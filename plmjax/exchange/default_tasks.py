@@ -30,7 +30,6 @@ from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.albert import AlbertConfig
-from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
@@ -40,6 +39,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
@@ -73,7 +73,6 @@ _SPANS = SpanCorruption(z_loss=1e-4)
 
 PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     AlbertConfig: Pretraining(AlbertPretraining(), SentenceOrder(), 128),
-    AwdLstmConfig: Pretraining(AwdLstmPretraining(), Windows(overlap=20), 92),  # fastai's mean length
     BartConfig: Pretraining(Denoising(), FullSentences(), 512),
     BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     ElectraConfig: Pretraining(ElectraPretraining(), Segments(), 128),
@@ -83,6 +82,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,
+    UlmfitConfig: Pretraining(AwdLstmPretraining(), Windows(overlap=20), 92),  # fastai's mean length
 }
 """Class of a system's configs -> its pretraining, or a function from a config to it."""
 

@@ -7,7 +7,7 @@
 
 fastai's vocabulary is a pickled list of words. spaCy and fastai's own rules split the text into these words. So
 `plmjax import` needs a tokenizer whose ids are the rows of the embedding table. No file holds the dropout rates: the
-rates of `AwdLstmConfig.ulmfit` are used. Salesforce's model.pt is a whole pickled module, which is not read.
+rates of `UlmfitConfig.base` are used. Salesforce's model.pt is a whole pickled module, which is not read.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from plmjax.interop import torch_files
 from plmjax.interop.conversion import FLAT, Conversion, parameter, read_parameters, weight, write_tensors
 from plmjax.interop.tensors import Tensors
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
+from plmjax.models.ulmfit import UlmfitConfig
 
 FILE = "awd_lstm.pth"
 """The file that `save` writes into a folder."""
@@ -110,7 +111,7 @@ EXAMPLE = {"input_ids": np.ones((1, 1), np.int32)}
 """Example inputs of an AwdLstmForCausalLM."""
 
 
-def _config(tensors: Tensors) -> AwdLstmConfig:
+def _config(tensors: Tensors) -> UlmfitConfig:
     """Return the config whose sizes follow from the shapes of the tensors."""
     layers = sorted(
         int(found[1]) for name in tensors.shapes if (found := re.fullmatch(r"0\.rnns\.(\d+)\.weight_hh_l0_raw", name))
@@ -123,4 +124,4 @@ def _config(tensors: Tensors) -> AwdLstmConfig:
         )
     (size, width), (_, hidden) = shapes
     sizes = {"vocab_size": size, "embedding_size": width, "hidden_size": hidden, "num_layers": len(layers)}
-    return AwdLstmConfig.ulmfit(**sizes)
+    return UlmfitConfig.base(**sizes)

@@ -33,7 +33,7 @@ from plmjax.models.elmo import SYSTEM as ELMO
 class OwnFiles:
     """The functions of a system that has its own file format and no class in transformers.
 
-    config: class of its config.
+    config: class of its config; systems whose configs derive from it have the same files.
     part: the branch of a run's parameters in the files: the encoder, or empty if they hold the whole language model.
     load, save: read a folder into a module and parameters, and write it.
     """
@@ -147,7 +147,7 @@ def load(path: Path, architecture: str = "auto") -> tuple[nn.Module, dict[str, A
 def own_files(config: Any) -> OwnFiles | None:
     """Return the file functions of the config's system; None if transformers has the system or nothing writes it."""
     known = (library.own for library in LIBRARIES.values() if library.own is not None)
-    return next((own for own in known if own.config is type(config)), None)
+    return next((own for own in known if isinstance(config, own.config)), None)
 
 
 def _alternatives(libraries: Any) -> str:

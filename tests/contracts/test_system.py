@@ -15,7 +15,6 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, Purpose, System, system_of
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
-from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertConfig, BertForNextSentencePrediction, BertModel
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
@@ -23,6 +22,7 @@ from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
+from plmjax.models.ulmfit import UlmfitConfig
 
 FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
 SYSTEMS = {file.SYSTEM.config.__name__: file.SYSTEM for file in FILES if hasattr(file, "SYSTEM")}
@@ -124,8 +124,8 @@ def test_vectors_of_tokens_are_rows_of_a_table_or_what_the_system_says() -> None
 
 
 def test_a_config_may_choose_between_declarations() -> None:
-    assert Purpose.WRITING in AwdLstmConfig().system and not AwdLstmConfig().system.backwards
-    backwards = AwdLstmConfig(backwards=True)
+    assert Purpose.WRITING in UlmfitConfig().system and not UlmfitConfig().system.backwards
+    backwards = UlmfitConfig(backwards=True)
     assert Purpose.WRITING not in backwards.system and backwards.template.backwards
     assert GptConfig(both_orders=True).template.both_orders and not GptConfig().template.both_orders
     network = BiattentiveConfig(vectors=CoveConfig())

@@ -14,6 +14,7 @@ import numpy as np
 from plmjax.layers.words.characters import spelled
 from plmjax.models import awd_lstm, elmo
 from plmjax.models.cove import cove
+from plmjax.models.ulmfit import UlmfitConfig
 from tests.families import torch_layers
 from tests.families.family import (
     READS_AND_WRITES,
@@ -68,13 +69,13 @@ AWD_LSTM_ROW = Family(
     loops=False,
     sharded=("awd_lstm/layer_0/input/kernel", (3, 4, 4)),
     counts={
-        name: (getattr(awd_lstm.AwdLstmConfig, name)(), (Count(awd_lstm.AwdLstmForCausalLM, parameters),))
-        for name, parameters in {
-            "penn_treebank": 24_221_600,
-            "wikitext2": 33_556_078,
-            "wikitext103": 127_573_335,
-            "ulmfit": 44_333_280,
-        }.items()
+        name: (config, (Count(awd_lstm.AwdLstmForCausalLM, parameters),))
+        for name, config, parameters in (
+            ("penn_treebank", awd_lstm.AwdLstmConfig.penn_treebank(), 24_221_600),
+            ("wikitext2", awd_lstm.AwdLstmConfig.wikitext2(), 33_556_078),
+            ("wikitext103", awd_lstm.AwdLstmConfig.wikitext103(), 127_573_335),
+            ("ULMFiT", UlmfitConfig.base(), 44_333_280),
+        )
     },
     initial=awd_lstm.AwdLstmForCausalLM(
         awd_lstm.AwdLstmConfig(vocab_size=500, embedding_size=40, hidden_size=64, num_layers=2)

@@ -10,6 +10,10 @@ import pytest
 
 from plmjax import cli
 from plmjax.errors import UserError
+from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.training.checkpoints import checkpoints
 
 SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]
@@ -69,6 +73,16 @@ def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
         assert 0 < np.abs(after - before).max() < 0.02
 
 
+def test_a_classifier_may_stand_above_any_language_model_of_the_kind() -> None:
+    below, dropouts = AwdLstmConfig.tiny(vocab_size=30), AwdLstmDropouts(output=0.7)
+    above = dropouts.model(below)
+    assert (type(above), above.embedding_size, above.output_dropout) == (UlmfitConfig, below.embedding_size, 0.7)
+    turned = dataclasses.replace(above, classifier_dropout=0.3, backwards=True)
+    assert AwdLstmDropouts(output=0.7).model(turned) == turned
+    with pytest.raises(UserError, match="Expected an AWD-LSTM, found BertConfig"):
+        dropouts.model(BertConfig.tiny())
+
+
 def test_running_statistics_are_kept_and_averaged(stages: Path, tmp_path: Path) -> None:
     last = checkpoints.find(stages / "classifier")
     statistics = checkpoints.load_collections(last)["batch_stats"]["classifier"]
@@ -88,5 +102,5 @@ def test_rows_that_the_model_does_not_read_so_are_one_sentence(stages: Path) -> 
     with pytest.raises(UserError, match=r"Expected --data\.layout\.backwards False, as the model reads, found True"):
         cli.run([*command, "--data.input", str(stages / "train.jsonl"), "--workdir", str(stages / "wrong")])
     labelled = ["--data.train", "x.conllu", "--data.validation", "x.conllu", "--workdir", str(stages / "tags")]
-    with pytest.raises(UserError, match="Expected a model that labels words, found AwdLstmConfig"):
+    with pytest.raises(UserError, match="Expected a model that labels words, found UlmfitConfig"):
         cli.run(["finetune", "experiments/finetune_tagging.py", "--from", str(stages / "task"), *labelled])

@@ -13,7 +13,7 @@ from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
-from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, VOCABULARY, scaled_parameters
 
 NEW = 12
@@ -55,8 +55,8 @@ def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
 
 
 def test_a_model_that_reads_from_the_end_writes_nothing() -> None:
-    config = AwdLstmConfig.tiny(vocab_size=29, backwards=True)
-    with pytest.raises(UserError, match=r"writes text, found AwdLstmConfig, a decoder that reads texts from their end"):
+    config = UlmfitConfig.tiny(vocab_size=29, backwards=True)
+    with pytest.raises(UserError, match=r"writes text, found UlmfitConfig, a decoder that reads texts from their end"):
         Writer(config, {}, VOCABULARY)
 
 

@@ -15,7 +15,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import awd_lstm, libraries
-from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch
 from tests.systems.modules import random_params
@@ -63,7 +63,7 @@ def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Pa
     cli.run(["import", str(tmp_path / "lm.pth"), str(tmp_path / "run"), "--tokenizer", str(tokenizer)])
     params, description = checkpoints.load_parameters(tmp_path / "run")
     config = description.experiment.model
-    assert config == AwdLstmConfig.ulmfit(vocab_size=size, **SIZES)
+    assert config == UlmfitConfig.base(vocab_size=size, **SIZES)
     ids = np.array([[1, 5, 3, 2, 4]])
     found = config.module(Purpose.PRETRAINING, Execution()).apply({"params": params}, ids)
     x = state["0.encoder.weight"][torch.tensor(ids)]
@@ -125,7 +125,7 @@ def test_what_import_needs_besides(tokenizer: Path, tmp_path: Path) -> None:
 
 
 def test_a_classifier_has_no_scores_of_the_next_token(tmp_path: Path) -> None:
-    config = AwdLstmConfig(vocab_size=9, **SIZES)
+    config = UlmfitConfig(vocab_size=9, **SIZES)
     params = random_params(config.module(Purpose.TEXT_LABELS, Execution(), 2))
     with pytest.raises(UserError, match="found output_bias missing"):
         awd_lstm.save(config.module(Purpose.PRETRAINING, Execution()), params, tmp_path)

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.models import awd_lstm
-from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForSequenceClassification
+from plmjax.models import ulmfit
+from plmjax.models.ulmfit import UlmfitConfig, UlmfitForSequenceClassification
 from tests.models.test_awd_lstm import Reference
 from tests.optional import torch
 from tests.systems.modules import random_params
 
 SIZES = {"vocab_size": 23, "embedding_size": 6, "hidden_size": 10, "num_layers": 2}
-CONFIG = AwdLstmConfig(**SIZES, classifier_dropout=0.0).with_dropout(0.0)
+CONFIG = UlmfitConfig(**SIZES, classifier_dropout=0.0).with_dropout(0.0)
 LENGTHS = (11, 4, 9)
 SEGMENTS = (np.arange(11) < np.array(LENGTHS)[:, None]).astype(np.int32)
 IDS = np.random.default_rng(1).integers(4, 23, SEGMENTS.shape) * SEGMENTS
@@ -31,7 +31,7 @@ LABELS = np.array([0, 2, 1])
 @pytest.fixture(autouse=True)
 def windows_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest text has two windows and a part of a third."""
-    monkeypatch.setattr(awd_lstm, "WINDOW", 5)
+    monkeypatch.setattr(ulmfit, "WINDOW", 5)
 
 
 def drawn(module: nn.Module) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def theirs(model: Reference, head: Head) -> torch.Tensor:
 
 def test_scores_gradients_and_statistics_are_torchs() -> None:
     """The scores of an evaluation are of the statistics before the step."""
-    module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    module = UlmfitForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(module)
     inputs = {"input_ids": IDS, "segment_ids": SEGMENTS, "cls_positions": ENDS}
 
@@ -144,7 +144,7 @@ def packed() -> dict[str, np.ndarray]:
 
 def test_packed_texts_score_as_texts_of_their_own() -> None:
     """In training and in evaluation, and so are the statistics: a place without a text is no part of the batch."""
-    module = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    module = UlmfitForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(module)
 
     @jax.jit
@@ -162,7 +162,7 @@ def test_packed_texts_score_as_texts_of_their_own() -> None:
 
 def test_no_gradient_goes_back_beyond_a_window() -> None:
     """Of the last state; the pooled tokens of a window have a gradient of their own."""
-    encoder = AwdLstmForSequenceClassification(CONFIG, num_labels=3)
+    encoder = UlmfitForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(encoder)
     ids = np.arange(4, 15)[None]
 
@@ -179,7 +179,7 @@ def test_no_gradient_goes_back_beyond_a_window() -> None:
 
 
 def test_a_batch_of_one_text_has_nothing_to_be_normalized_by() -> None:
-    module = AwdLstmForSequenceClassification(CONFIG)
+    module = UlmfitForSequenceClassification(CONFIG)
     step = functools.partial(module.apply, deterministic=False, mutable=["batch_stats"])
     with pytest.raises(UserError, match=r"at least 2 examples .* found 1; raise --training.batch_size"):
         jax.eval_shape(step, drawn(module), IDS[:1])

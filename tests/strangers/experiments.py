@@ -46,6 +46,7 @@ from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.taglm import TaglmConfig
 from plmjax.models.transformer import TransformerConfig
+from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
@@ -175,7 +176,7 @@ def awd_lstm() -> Experiment:
 def ulmfit() -> Experiment:
     """Rows with a label each, which features pooled over the row tell, normalized over the batch."""
     # Normalization divides by the deviation of the features: of very small ones it would enlarge rounding noise.
-    model = dataclasses.replace(awd_lstm().model, initializer_range=1.0)
+    model = dataclasses.replace(UlmfitConfig.above(awd_lstm().model), initializer_range=1.0)
     return dataclasses.replace(classification(), model=model)
 
 

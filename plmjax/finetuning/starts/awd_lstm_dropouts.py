@@ -1,4 +1,4 @@
-"""A run that starts from an AWD-LSTM, with dropouts of its own."""
+"""An ULMFiT that starts from an AWD-LSTM, with dropouts of its own."""
 
 import dataclasses
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 from plmjax.errors import UserError
 from plmjax.experiment import Start
 from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.ulmfit import UlmfitConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmDropouts(Start):
-    """The checkpoint's AWD-LSTM with other dropouts; the defaults are those of ULMFiT's classifier.
+    """The checkpoint's AWD-LSTM with other dropouts, as an ULMFiT; the defaults are those of ULMFiT's classifier.
 
     Source: fastai text/models/awdlstm.py, `awd_lstm_clas_config`. fastai multiplies each of them by `drop_mult`.
     """
@@ -26,7 +27,7 @@ class AwdLstmDropouts(Start):
     output: float = 0.4
     """Dropout of the last layer's output, or of its pooled values."""
 
-    def model(self, origin: Any) -> AwdLstmConfig:
+    def model(self, origin: Any) -> UlmfitConfig:
         """Return a model of the same sizes.
 
         Raises:
@@ -35,4 +36,4 @@ class AwdLstmDropouts(Start):
         if not isinstance(origin, AwdLstmConfig):
             raise UserError(f"Expected an AWD-LSTM, found {type(origin).__name__}; name another checkpoint in --from.")
         rates = {f"{place}_dropout": rate for place, rate in dataclasses.asdict(self).items()}
-        return dataclasses.replace(origin, **rates)
+        return dataclasses.replace(UlmfitConfig.above(origin), **rates)
