@@ -43,9 +43,13 @@ class AttentionArrays:
                 changed[field.name] = change(x, axis)
         return dataclasses.replace(self, **changed)
 
-    def padded(self, queries: int, keys: int) -> Self:
-        """Return a copy for `queries` more queries and `keys` more keys at the end."""
-        return self.change_axis("queries", _append(queries)).change_axis("keys", _append(keys))
+    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return a copy for consecutive queries and keys that may lie outside the arrays, where the elements are 0.
+
+        Attention calls it once before it cuts blocks.
+        """
+        changed = self.change_axis("queries", lambda x, axis: placed(x, axis, first_query, queries))
+        return changed.change_axis("keys", lambda x, axis: placed(x, axis, first_key, keys))
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
         """Return a copy for a block of consecutive queries and a block of consecutive keys."""
@@ -65,6 +69,13 @@ class AttentionArrays:
         return tuple(found)
 
 
+def placed(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
+    """Return `count` elements of an axis of x from index `first` on; elements outside x are 0."""
+    x, sides = jnp.asarray(x), [(0, 0, 0)] * jnp.ndim(x)
+    sides[axis] = (-first, first + count - x.shape[axis], 0)
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), sides)
+
+
 def _axis(field: dataclasses.Field, name: str) -> int | None:
     names = field.metadata.get("axes", ())
     return names.index(name) - len(names) if name in names else None
@@ -72,13 +83,6 @@ def _axis(field: dataclasses.Field, name: str) -> int | None:
 
 def _is_cut(x: jax.Array | None, axis: int) -> bool:
     return x is not None and x.ndim >= -axis and x.shape[axis] > 1
-
-
-def _append(count: int) -> Callable[[jax.Array, int], jax.Array]:
-    def change(x: jax.Array, axis: int) -> jax.Array:
-        return jnp.pad(x, [(0, count if i == x.ndim + axis else 0) for i in range(x.ndim)])
-
-    return change
 
 
 def _cut(first: int | jax.Array, count: int) -> Callable[[jax.Array, int], jax.Array]:

@@ -193,13 +193,24 @@ class Visibility:
         terms = [condition.bias(own, others) for condition in self.conditions]
         return sum(terms[1:], terms[0]) if terms else None
 
-    def padded(self, queries: int, keys: int) -> Self:
-        """Return the same visibility for rows with `queries` more queries and `keys` more keys at the end."""
-        return self.replace(conditions=tuple(condition.padded(queries, keys) for condition in self.conditions))
+    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return the same visibility for consecutive queries and keys that may lie outside the rows."""
+        return self._moved(
+            first_query,
+            first_key,
+            tuple(condition.placed(first_query, queries, first_key, keys) for condition in self.conditions),
+        )
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
         """Return the same visibility for a block of consecutive queries and a block of consecutive keys."""
-        blocks = tuple(condition.block(first_query, queries, first_key, keys) for condition in self.conditions)
-        return self.replace(
-            conditions=blocks, query_offset=self.query_offset + first_query, key_offset=self.key_offset + first_key
+        return self._moved(
+            first_query,
+            first_key,
+            tuple(condition.block(first_query, queries, first_key, keys) for condition in self.conditions),
         )
+
+    def _moved(
+        self, first_query: int | jax.Array, first_key: int | jax.Array, conditions: tuple[Condition, ...]
+    ) -> Self:
+        offsets = self.query_offset + first_query, self.key_offset + first_key
+        return self.replace(conditions=conditions, query_offset=offsets[0], key_offset=offsets[1])

@@ -14,12 +14,12 @@ import numpy as np
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter
+from plmjax.layers.sinusoids import sinusoids
 from plmjax.models.transformer import (
     EncoderDecoderConfig,
     TransformerConfig,
     TransformerForConditionalGeneration,
     TransformerModel,
-    sinusoids,
 )
 
 REQUIRED = {
@@ -108,7 +108,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 def positions(config: TransformerConfig) -> dict[str, np.ndarray]:
     """Return the sinusoidal position embeddings of both sides."""
-    table = sinusoids(config.max_position_embeddings, config.d_model)
+    table = sinusoids(np.arange(config.max_position_embeddings), config.d_model)
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 

@@ -48,6 +48,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, by_source, check_segments
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding, check_ids
@@ -218,12 +219,6 @@ class TransformerConfig(EncoderDecoderConfig):
         return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
 
-def sinusoids(positions: int, features: int) -> np.ndarray:
-    """Return float32 [positions D]: sin(p / 10000^(2i/D)) for each i from 0 on, then the cosines (section 3.5)."""
-    angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, features, 2) / features)
-    return np.concatenate([np.sin(angles), np.cos(angles[:, : features // 2])], axis=1).astype(np.float32)
-
-
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
 
@@ -354,7 +349,7 @@ class TransformerModel(nn.Module):
         """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
         size, rows = self.config.d_model, self.config.max_position_embeddings
         check_ids(positions, rows, f"the {rows} positions of the model")
-        table = jnp.asarray(sinusoids(rows, size), self.execution.dtype)
+        table = jnp.asarray(sinusoids(np.arange(rows), size), self.execution.dtype)
         scale = math.sqrt(size) if self.config.scale_embedding else 1.0
         return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
 

@@ -12,7 +12,8 @@ from plmjax.errors import UserError
 from plmjax.exchange.default_tasks import task_of
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.interop import huggingface, marian
-from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel, sinusoids
+from plmjax.layers.sinusoids import sinusoids
+from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER
 from tests.systems.modules import outputs, random_params
 
@@ -72,7 +73,9 @@ def test_what_older_versions_wrote_is_read(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     tensors = safetensors.numpy.load_file(file)
     assert tensors["final_logits_bias"].shape == (1, 53)
-    table = {f"model.{side}.embed_positions.weight": sinusoids(19, 24).copy() for side in ("encoder", "decoder")}
+    table = {
+        f"model.{side}.embed_positions.weight": sinusoids(np.arange(19), 24).copy() for side in ("encoder", "decoder")
+    }
     copies = {name: tensors["model.shared.weight"].copy() for name in marian.COPIES}
     safetensors.numpy.save_file(tensors | table | copies, file)
     again, found = huggingface.load(tmp_path)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration, sinusoids
+from plmjax.layers.sinusoids import sinusoids
+from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER
 from tests.families.family import both_sides
 from tests.systems.modules import dropped, outputs, random_params
@@ -89,7 +90,7 @@ def test_positions_are_the_papers_in_another_order() -> None:
         for i in range(size // 2):
             expected[p, 2 * i] = np.sin(p / 10000 ** (2 * i / size))
             expected[p, 2 * i + 1] = np.cos(p / 10000 ** (2 * i / size))
-    np.testing.assert_allclose(sinusoids(50, size)[:, [0, 3, 1, 4, 2, 5]], expected, atol=1e-7)
+    np.testing.assert_allclose(sinusoids(np.arange(50), size)[:, [0, 3, 1, 4, 2, 5]], expected, atol=1e-7)
 
 
 def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> None:

@@ -258,8 +258,8 @@ def blockwise(
     """
     queries, keys = query.shape[1], key.shape[1]
     size, width = min(block, queries), min(block, keys)
-    padding = -queries % size, -keys % width
-    visibility, terms = visibility.padded(*padding), tuple(term.padded(*padding) for term in terms)
+    whole = 0, queries + -queries % size, 0, keys + -keys % width
+    visibility, terms = visibility.placed(*whole), tuple(term.placed(*whole) for term in terms)
     query_blocks, key_blocks, value_blocks = _blocks(query, size), _blocks(key, width), _blocks(value, width)
 
     def of_queries(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:

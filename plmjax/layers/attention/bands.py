@@ -19,7 +19,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.attention_arrays import AttentionArrays
+from plmjax.contracts.attention_arrays import placed
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Condition, Visibility
 
@@ -79,26 +79,14 @@ class Bands(NamedTuple):
         """Number of keys of all bands; a key that is in several bands counts once."""
         return self.width + (self.blocks - 1) * self.size
 
-    def place_queries(self, x: jax.Array, axis: int) -> jax.Array:
-        """Return the queries, padded to whole blocks."""
-        return _between(x, axis, 0, self.blocks * self.size)
-
-    def place_keys(self, x: jax.Array, axis: int) -> jax.Array:
-        """Return the keys of all bands: with padding where a band lacks keys, and without keys that are in no band."""
-        return _between(x, axis, self.start, self.keys)
-
     def cut_queries(self, x: jax.Array) -> jax.Array:  # [B T N H] -> [blocks B size N H]
         """Return the blocks of queries."""
-        return _blocks(self.place_queries(x, 1), self.size)
+        return _blocks(placed(x, 1, 0, self.blocks * self.size), self.size)
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
-        x = _blocks(self.place_keys(x, 1), self.size)
+        x = _blocks(placed(x, 1, self.start, self.keys), self.size)
         return jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=2)
-
-    def place(self, arrays: AttentionArrays) -> AttentionArrays:
-        """Return a condition or a score term for the queries and the keys of all bands."""
-        return arrays.change_axis("queries", self.place_queries).change_axis("keys", self.place_keys)
 
 
 def within_reach(backend: Backend) -> Backend:
@@ -121,32 +109,22 @@ def within_reach(backend: Backend) -> Backend:
         if bands is None:
             return backend(query, key, value, visibility, terms, rate, dropout_key)
         first = visibility.key_offset
-        placed = visibility.also(Exists(first, first + key.shape[1]))
-        placed = placed.replace(
-            conditions=tuple(bands.place(condition) for condition in placed.conditions),
-            key_offset=first + bands.start,
-        )
-        placed_terms = tuple(bands.place(term) for term in terms)
+        around = 0, bands.blocks * bands.size, bands.start, bands.keys
+        all_bands = visibility.also(Exists(first, first + key.shape[1])).placed(*around)
+        placed_terms = tuple(term.placed(*around) for term in terms)
 
         def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]
             number, query, key, value = inputs
             cut = number * bands.size, bands.size, number * bands.size, bands.width
             own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
             own_terms = tuple(term.block(*cut) for term in placed_terms)
-            return backend(query, key, value, placed.block(*cut), own_terms, rate, own_key)
+            return backend(query, key, value, all_bands.block(*cut), own_terms, rate, own_key)
 
         inputs = (jnp.arange(bands.blocks), bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
         contexts = jax.lax.map(of_block, inputs)
         return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
 
     return attend
-
-
-def _between(x: jax.Array, axis: int, first: int, count: int) -> jax.Array:
-    """Return `count` elements of an axis of x from index `first` on; elements outside x are 0."""
-    x, sides = jnp.asarray(x), [(0, 0, 0)] * x.ndim
-    sides[axis] = (-first, first + count - x.shape[axis], 0)
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), sides)
 
 
 def _blocks(x: jax.Array, size: int) -> jax.Array:

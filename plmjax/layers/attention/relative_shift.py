@@ -1,0 +1,102 @@
+"""Scores that depend on the query and on its distance from the key, computed with a shift (Dai et al., arXiv
+1901.02860, section 3.3 and appendix B).
+
+With content k_j, a vector r for each distance, and two learned vectors u and v of each head,
+
+    score(i, j) = (q_i + u) . k_j + (q_i + v) . r[i - j]
+
+`ContentBias` is the term with u, and `PositionalScores` the one with r. One product gives the scores of every query for
+all distances, the farthest first. Then a change of shape moves each row to the left, one place less than the row above
+it, so that every distance is below its key. This takes an additional column, the first. With two queries, a key of a
+memory and the distances 2, 1 and 0:
+
+    . a b c          b c .
+    . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
+
+Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
+"""
+
+import functools
+from typing import Self
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.contracts.attention_arrays import axes, placed
+from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.layers.product import float32_product
+
+
+def distances(queries: int, keys: int, memory: int, *, later: bool) -> np.ndarray:
+    """Return the distances i - j of `PositionalScores`, int [R], from the farthest past on.
+
+    Args:
+        queries: T.
+        keys: S, the first of which is `memory` positions before the first query.
+        memory: number of keys before the first query.
+        later: true if queries see later keys: R is T + S - 1. Otherwise R is S, and every key at most `memory` places
+            after the index of its query; all others must be hidden.
+    """
+    return memory + queries - 1 - np.arange(queries + keys - 1 if later else keys)
+
+
+@flax.struct.dataclass
+class ContentBias(ScoreTerm):
+    """u . k_j, the same for all queries.
+
+    vectors: u, float32 [N H], multiplied by the scale of the queries.
+    """
+
+    vectors: jax.Array = axes("heads", None)
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Return the term, float32 [B N 1 S]."""
+        product = functools.partial(jnp.einsum, "NH,BSNH->BNS")
+        return float32_product(product, self.vectors.astype(key.dtype), key)[:, :, None]
+
+
+@flax.struct.dataclass
+class PositionalScores(ScoreTerm):
+    """(q_i + v) . r[i - j]: by the indices of queries and keys in their rows, not by their positions.
+
+    vectors: v, float32 [N H], multiplied by the scale of the queries.
+    table: r, [R N H] or [B R N H], in the dtype of the queries. Its rows are the keys T - 1 before the index of their
+        query, T - 2 before it, and so on (`distances`). There are at least S. A pair of a query and a key without a row
+        gets an arbitrary finite score, and must be hidden.
+    queries: T.
+    """
+
+    vectors: jax.Array = axes("heads", None)
+    table: jax.Array = axes("batch", None, "heads", None)
+    queries: int = flax.struct.field(pytree_node=False)
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Return the term, float32 [B N T S]."""
+        table = jnp.pad(self.table, [(0, 0)] * (self.table.ndim - 3) + [(1, 0), (0, 0), (0, 0)])
+        rows = "BRNH" if table.ndim == 4 else "RNH"
+        product = functools.partial(jnp.einsum, f"BTNH,{rows}->BNTR")
+        found = float32_product(product, query + self.vectors.astype(query.dtype), table)
+        *outer, queries, columns = found.shape
+        moved = found.reshape(*outer, queries * columns)[..., queries:]
+        return moved.reshape(*outer, queries, columns - 1)[..., : key.shape[1]]
+
+    def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
+        """Return a copy that has a row for every pair; rows that were absent are 0."""
+        first = self._first_row(first_query, queries, first_key)
+        return self.replace(table=placed(self.table, -3, first, queries + keys - 1), queries=queries)
+
+    def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
+        """Return a copy for a block; `placed` was called before."""
+        first = self._first_row(first_query, queries, first_key)
+        rows = jax.lax.dynamic_slice_in_dim(self.table, first, queries + keys - 1, -3 % self.table.ndim)
+        return self.replace(table=rows, queries=queries)
+
+    def _first_row(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array) -> int | jax.Array:
+        """Return the row of the last query of a block and its first key."""
+        return first_key - first_query + self.queries - queries

@@ -1,0 +1,166 @@
+"""The shift against its formula, in which each vector of a distance is looked up, in float64."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.visibility import Causal, KeyMask, Visibility, Window
+from plmjax.layers.attention import backends, bands
+from plmjax.layers.attention.backends import BACKENDS, blockwise, dense
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, distances
+from plmjax.layers.sinusoids import sinusoids
+
+ROWS, QUERIES, MEMORY, HEADS, SIZE = 2, 7, 5, 4, 3
+KEYS = MEMORY + QUERIES
+EMPTY = np.arange(KEYS) >= np.array([[0], [3]])
+
+
+class Case(NamedTuple):
+    """Rows of queries behind a memory. sides: as many tables of vectors as rows, or one for both."""
+
+    conditions: tuple = (Causal(),)
+    queries: int = QUERIES
+    keys: int = KEYS
+    memory: int = MEMORY
+    later: bool = False
+    tables: int = 1
+    clamp: int = 100
+
+
+CASES = {
+    "causal": Case(),
+    "causal, a memory that is empty in part": Case((Causal(), KeyMask(EMPTY))),
+    "causal, without memory": Case(keys=QUERIES, memory=0),
+    "a window": Case((Causal(), Window(3, 0))),
+    "as many keys for each query": Case((Causal(), Window(MEMORY, 0))),
+    "far distances are alike": Case(clamp=4),
+    "both sides": Case((), later=True),
+    "both sides, a table for each row": Case((), later=True, tables=ROWS),
+    "a window on both sides": Case((Window(2, 1),), later=True),
+    "one query": Case(queries=1, keys=MEMORY + 1),
+    "a cache with room": Case(queries=3, keys=KEYS, memory=MEMORY),
+}
+
+
+def inputs_of(case: Case) -> dict[str, np.ndarray]:
+    """Queries, keys, values, u, v, and the vectors of all distances, whose rows are the distances from -30 on."""
+    random = np.random.default_rng(0)
+    rows = {"query": case.queries, "key": case.keys, "value": case.keys}
+    arrays = {name: random.normal(size=(ROWS, length, HEADS, SIZE)) for name, length in rows.items()}
+    vectors = {name: random.normal(size=(HEADS, SIZE)) for name in ("u", "v")}
+    return arrays | vectors | {"of_distance": random.normal(size=(case.tables, 61, HEADS, SIZE))}
+
+
+def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
+    """softmax((q_i + u) . k_j + (q_i + v) . r[i - j]) V over the visible keys."""
+    visibility = Visibility(case.conditions, case.memory)
+    distance = case.memory + np.arange(case.queries)[:, None] - np.arange(case.keys)
+    found = of_distance[:, np.minimum(distance, case.clamp) + 30]  # [1 or B T S N H]
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query + u, key) + jnp.einsum(
+        "BTNH,BTSNH->BNTS", query + v, jnp.broadcast_to(found, (ROWS, *found.shape[1:]))
+    )
+    hidden = visibility.bias(case.queries, case.keys)
+    visible = np.ones((1, 1, 1, 1), bool) if hidden is None else hidden == 0
+    return jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(jnp.where(visible, scores, -jnp.inf)), value)
+
+
+def shifted(backend: Any, case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
+    """The same by the terms."""
+    rows = np.minimum(distances(case.queries, case.keys, case.memory, later=case.later), case.clamp) + 30
+    table = of_distance[:, rows] if case.tables > 1 else of_distance[0, rows]
+    terms = ContentBias(u), PositionalScores(v, table, case.queries)
+    return backend(query, key, value, Visibility(case.conditions, case.memory), terms, 0.0, None)
+
+
+def value_and_gradients(function: Any, inputs: Any) -> tuple[Any, Any]:
+    def loss(inputs: Any) -> tuple[jax.Array, jax.Array]:
+        context = function(**inputs)
+        return jnp.sum(jnp.sin(context)), context
+
+    gradients, context = jax.jit(jax.grad(loss, has_aux=True))(inputs)
+    return context, gradients
+
+
+@functools.cache
+def expected(name: str) -> tuple[Any, Any]:
+    with jax.enable_x64(True):
+        found = value_and_gradients(functools.partial(formula, CASES[name]), inputs_of(CASES[name]))
+        return jax.device_get(found)
+
+
+def agrees(name: str, backend: Any) -> None:
+    inputs = jax.tree.map(np.float32, inputs_of(CASES[name]))
+    found = value_and_gradients(functools.partial(shifted, backend, CASES[name]), inputs)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected(name)), strict=True):
+        assert np.abs(theirs).max() > 0.01
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=3e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_shift_is_a_lookup_of_distances(name: str) -> None:
+    agrees(name, dense)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_have_their_own_distances(name: str) -> None:
+    """Blocks that divide neither the queries nor the keys."""
+    agrees(name, functools.partial(blockwise, block=3))
+
+
+@pytest.mark.parametrize("attention", BACKENDS)
+@pytest.mark.parametrize("name", ["a window", "a window on both sides"])
+def test_bands_have_their_own_distances(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bands, "LEAST", 2)
+    case = CASES[name]
+    assert bands.Bands.of(Visibility(case.conditions, case.memory), case.queries, case.keys).blocks > 1
+    agrees(name, BACKENDS[attention])
+
+
+@pytest.mark.parametrize("name", ["causal", "both sides, a table for each row"])
+def test_a_few_heads_at_a_time_get_their_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    agrees(name, dense)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a program and of the programs inside."""
+    for each in jaxpr.eqns:
+        yield each
+        for inner in jaxprs_in_params(each.params):
+            yield from equations(inner)
+
+
+def term_of(later: bool) -> ScoreTerm:
+    table = jnp.ones((len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
+    return PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_nothing_is_looked_up_and_one_product_makes_all_scores(later: bool) -> None:
+    """And without later keys it has a number for each query and key, besides the additional column."""
+    query, key = jnp.ones((ROWS, QUERIES, HEADS, SIZE)), jnp.ones((ROWS, KEYS, HEADS, SIZE))
+    places = np.arange(QUERIES), np.arange(KEYS)
+    found = list(equations(jax.make_jaxpr(lambda term: term.scores(query, key, *places))(term_of(later)).jaxpr))
+    assert not {"gather", "dynamic_slice", "scatter"} & {each.primitive.name for each in found}
+    products = [each.outvars[0].aval.shape for each in found if each.primitive.name == "dot_general"]
+    columns = KEYS + 1 + (QUERIES - 1 if later else 0)
+    assert [sorted(shape) for shape in products] == [sorted((ROWS, HEADS, QUERIES, columns))]
+
+
+def test_distances_begin_with_the_farthest() -> None:
+    assert distances(2, 5, 3, later=False).tolist() == [4, 3, 2, 1, 0]
+    assert distances(2, 5, 3, later=True).tolist() == [4, 3, 2, 1, 0, -1]
+
+
+def test_sinusoids_are_sines_then_cosines() -> None:
+    """Of distances on both sides: the sine of a later key is the negative one."""
+    found = sinusoids(np.array([[3, -3]]), 6)
+    angles = 3 / 10000 ** (np.array([0, 2, 4]) / 6)
+    np.testing.assert_allclose(found[0], [[*s * np.sin(angles), *np.cos(angles)] for s in (1, -1)], rtol=1e-6)
