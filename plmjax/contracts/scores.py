@@ -30,7 +30,7 @@ class TokenScores(Protocol):
         """Return the cross-entropy and the hits for targets, int [B T].
 
         The cross-entropy is -log softmax(logits)[targets], float32 [B T]. A hit is true if no token scores higher than
-        the target, bool [B T].
+        the target, bool [B T]; a class whose tokens are chosen in several steps may count the hits of all steps.
         """
 
     def weighted_cross_entropy(self, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,0 +1,312 @@
+"""Adaptive input and softmax: against the formula of each token, and in language models that are not their own."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Kind, Purpose, System, declare
+from plmjax.errors import UserError
+from plmjax.layers.decoder_rows import read_rows
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.stack import stack
+from plmjax.layers.words.adaptive_scores import AdaptiveScores
+from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmModel, AwdLstmOutput
+from plmjax.models.gpt import DecoderOutput
+from plmjax.models.gpt2 import Gpt2Config, Gpt2Layer
+from plmjax.parallel import sharding
+from plmjax.training import loop
+from plmjax.training.optimizers.schedules import Constant
+from tests.products import flops
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+ROWS, LENGTH, FEATURES, VOCABULARY, CUTOFFS = 4, 16, 12, 60, (20, 30, 50)
+SIZES = {
+    "fewer features for each": Clusters(VOCABULARY, CUTOFFS, FEATURES, 8, 2),
+    "one size, projected": Clusters(VOCABULARY, CUTOFFS, FEATURES, 6),
+    "one size": Clusters(VOCABULARY, CUTOFFS, FEATURES, FEATURES),
+    "one cluster": Clusters(VOCABULARY, (), FEATURES, 8),
+}
+NORMAL = nn.initializers.normal(0.5)
+
+
+class Words(nn.Module):
+    """An embedding whose vectors are scored; it shares what `tied` says: tables and projections."""
+
+    clusters: Clusters
+    tied: tuple[bool, bool] = (True, True)
+
+    @nn.compact
+    def __call__(self, ids: jax.Array) -> tuple[jax.Array, Any]:
+        words = AdaptiveEmbedding(self.clusters, NORMAL, NORMAL, name="words")
+        softmax = AdaptiveSoftmax(self.clusters, NORMAL, NORMAL, *self.tied, name="softmax")
+        x = words(ids)
+        return x, softmax(jnp.tanh(x), words)
+
+
+def parameters(clusters: Clusters, tied: tuple[bool, bool] = (True, True)) -> Any:
+    """Random ones, biases too."""
+    found = nn.meta.unbox(Words(clusters, tied).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    leaves, structure = jax.tree.flatten(found)
+    random = np.random.default_rng(1)
+    return jax.tree.unflatten(structure, [np.float32(0.4 * random.normal(size=leaf.shape)) for leaf in leaves])
+
+
+def formula(clusters: Clusters, tied: tuple[bool, bool], params: Any, ids: Any) -> tuple[jax.Array, jax.Array]:
+    """The vectors [B T D] and the log probabilities [B T V], cluster by cluster, without a mask."""
+    words, softmax, bounds = params["words"], params["softmax"], (0, *clusters.cutoffs, clusters.vocab_size)
+    rows = []
+    for cluster in range(len(bounds) - 1):
+        kernel = words.get(f"projection_{cluster if clusters.div_val > 1 else 0}")
+        table = words[f"table_{cluster}"]
+        rows.append(table if kernel is None else table @ kernel)
+    x = jnp.concatenate(rows)[ids]
+    hidden, logits = jnp.tanh(x), []
+    for cluster in range(len(bounds) - 1):
+        name = f"projection_{cluster}"
+        kernel = softmax.get(name)
+        if kernel is None:
+            kernel = words.get(name if clusters.div_val > 1 else "projection_0")
+        table = (words if tied[0] else softmax)[f"table_{cluster}"]
+        asked = hidden if kernel is None else hidden @ kernel.T
+        logits.append(asked @ table.T + softmax[f"bias_{cluster}"])
+        if cluster == 0 and clusters.cutoffs:
+            entries = asked @ softmax["entries"].T + softmax["entries_bias"]
+            logits[0] = jnp.concatenate([logits[0], entries], axis=-1)
+    found = [jax.nn.log_softmax(one) for one in logits]
+    count = clusters.cutoffs[0] if clusters.cutoffs else clusters.vocab_size
+    tails = [tail + found[0][..., count + number, None] for number, tail in enumerate(found[1:])]
+    return x, jnp.concatenate([found[0][..., :count], *tails], axis=-1)
+
+
+def batch(kind: str = "few") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs, targets and weights: targets of which few are rare, or all."""
+    random = np.random.default_rng(0)
+    ids = random.integers(0, VOCABULARY, (ROWS, LENGTH))
+    rare = random.integers(0, 16, ids.shape) == 0
+    targets = np.where(rare, random.integers(20, VOCABULARY, ids.shape), random.integers(0, 20, ids.shape))
+    targets = targets if kind == "few" else random.integers(50, VOCABULARY, ids.shape)
+    return ids, targets, np.float32(random.normal(size=ids.shape))
+
+
+def differentiated(loss: Any, params: Any) -> Any:
+    return jax.jit(jax.grad(loss, has_aux=True))(params)
+
+
+@functools.cache
+def expected(name: str, tied: tuple[bool, bool], kind: str) -> Any:
+    ids, targets, weights = batch(kind)
+    with jax.enable_x64(True):
+
+        def loss(params: Any) -> tuple[jax.Array, Any]:
+            x, logs = formula(SIZES[name], tied, params, ids)
+            nats = -jnp.take_along_axis(logs, targets[..., None], -1)[..., 0]
+            return jnp.sum(jnp.sin(x)) + jnp.sum(weights * nats) + jnp.sum(jnp.sin(nats)), (x, nats)
+
+        params = jax.tree.map(np.float64, parameters(SIZES[name], tied))
+        return jax.device_get(differentiated(loss, params))
+
+
+@pytest.mark.parametrize("kind", ["few", "many"])
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [
+        ("fewer features for each", (True, True)),
+        ("fewer features for each", (False, False)),
+        ("one size, projected", (True, True)),
+        ("one size, projected", (True, False)),
+        ("one size", (True, True)),
+        ("one cluster", (True, True)),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_formula(name, tied, kind) -> None:
+    """Of targets within the capacity of the tails and above it."""
+    ids, targets, weights = batch(kind)
+
+    def loss(params: Any) -> tuple[jax.Array, Any]:
+        x, scores = Words(SIZES[name], tied).apply({"params": params}, ids)
+        total, (nats, _) = scores.weighted_cross_entropy(targets, weights)[0], scores.cross_entropy(targets)
+        return jnp.sum(jnp.sin(x)) + total + jnp.sum(jnp.sin(nats)), (x, nats)
+
+    found = differentiated(loss, parameters(SIZES[name], tied))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected(name, tied, kind)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=3e-6 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_all_scores_are_log_probabilities(name: str) -> None:
+    params, (ids, *_) = parameters(SIZES[name]), batch()
+    _, logs = formula(SIZES[name], (True, True), params, ids)
+    _, scores = Words(SIZES[name]).apply({"params": params}, ids)
+    np.testing.assert_allclose(jax.nn.log_softmax(scores.logits()), logs, atol=1e-5)
+    np.testing.assert_allclose(jax.nn.log_softmax(scores.last_logits()), logs[:, -1], atol=1e-5)
+    assert isinstance(scores, AdaptiveScores if SIZES[name].cutoffs else VocabularyScores)
+
+
+def test_a_hit_is_the_likeliest_choice_of_both_steps() -> None:
+    params, (ids, *_) = parameters(SIZES["one size"]), batch()
+    params["softmax"]["entries_bias"] += 1
+    _, scores = Words(SIZES["one size"]).apply({"params": params}, ids)
+    entry = np.argmax(scores.head.scores(scores.hidden).logits(), axis=-1)
+    tails = [np.argmax(tail.scores(scores.hidden).logits(), axis=-1) for tail in scores.tails]
+    chosen = np.where(
+        entry < 20, entry, np.choose(np.maximum(entry - 20, 0), [20 + tails[0], 30 + tails[1], 50 + tails[2]])
+    )
+    assert scores.cross_entropy(chosen)[1].all() and (chosen >= 20).any() and (chosen < 20).any()
+    assert not scores.cross_entropy((chosen + 1) % VOCABULARY)[1].any()
+
+
+def test_released_entries_are_turned_around() -> None:
+    """kimiyoung/transformer-xl reads column -i of the head for tail i: with reversed rows that is our order."""
+    params, (ids, targets, _) = parameters(SIZES["one size"]), batch("many")
+    _, scores = Words(SIZES["one size"]).apply({"params": params}, ids)
+    head = scores.head
+    released = jnp.concatenate([head.table[:20], head.table[20:][::-1]])
+    bias = jnp.concatenate([head.bias[:20], head.bias[20:][::-1]])
+    logs = jax.nn.log_softmax(scores.hidden @ released.T + bias)
+    third = scores.tails[2]
+    of_tail = jax.nn.log_softmax(scores.hidden @ third.table.T + third.bias)
+    theirs = -(logs[..., -3] + jnp.take_along_axis(of_tail, targets[..., None] - 50, -1)[..., 0])
+    np.testing.assert_allclose(scores.cross_entropy(targets)[0], theirs, rtol=1e-5)
+
+
+def shapes(vocabulary: int = 8000, cutoffs: tuple[int, ...] = (1000, 3000)) -> tuple[AdaptiveScores, Any, Any]:
+    clusters = Clusters(vocabulary, cutoffs, FEATURES, FEATURES)
+    ids = jax.ShapeDtypeStruct((2, 512), jnp.int32)
+    scores = jax.eval_shape(lambda ids: Words(clusters).init_with_output(jax.random.key(0), ids)[0][1], ids)
+    return nn.meta.unbox(scores), ids, jax.ShapeDtypeStruct((2, 512), jnp.float32)
+
+
+def loss_of(scores: Any, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    return scores.weighted_cross_entropy(targets, weights)[0]
+
+
+def test_a_loss_within_the_capacity_needs_few_scores_of_the_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are counted in the step, in which a choice counts as its dearer way: here that is taken away."""
+    scores, ids, weights = shapes()
+    full = VocabularyScores(scores.hidden, jax.ShapeDtypeStruct((8000, FEATURES), jnp.float32))
+    monkeypatch.setattr(jax.lax, "cond", lambda fits, few, every: few())
+    found = flops(jax.grad(loss_of), scores, ids, weights)
+    assert found < 0.5 * flops(jax.grad(loss_of), full, ids, weights)
+
+
+def test_sharded_equals_unsharded() -> None:
+    """Over data, fsdp and tensor; each device chooses its own positions."""
+    ids, targets, weights = batch()
+    params = parameters(SIZES["one size"])
+
+    def loss(params: Any, ids: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+        _, scores = Words(SIZES["one size"]).apply({"params": params}, ids)
+        return scores.weighted_cross_entropy(targets, weights)[0]
+
+    alone = jax.jit(jax.value_and_grad(loss))(params, ids, targets, weights)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    table = {True: NamedSharding(mesh, PartitionSpec("tensor", "fsdp")), False: NamedSharding(mesh, PartitionSpec())}
+    placed = jax.tree.map(lambda x: jax.device_put(x, table[x.ndim == 2 and len(x) % 2 == 0]), params)
+    with jax.set_mesh(mesh), nn.logical_axis_rules(sharding.RULES):
+        found = jax.jit(jax.value_and_grad(loss))(placed, *(jax.device_put(x, rows) for x in (ids, targets, weights)))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("cutoffs", "found"), [((3, 3), "3, 3"), ((7, 5), "7, 5"), ((10,), "10"), ((0, 4), "0, 4")])
+def test_cutoffs_that_do_not_divide_the_vocabulary_are_refused(cutoffs: tuple[int, ...], found: str) -> None:
+    with pytest.raises(UserError, match=f"from 1 to 9 at most, for 10 tokens, found {found}; change --model.cutoffs"):
+        Clusters(10, cutoffs, 4, 4)
+
+
+def test_a_cluster_without_features_is_refused() -> None:
+    with pytest.raises(UserError, match="of 16 at least, so that the last of 3 clusters has a feature, found 8"):
+        Clusters(10, (2, 5), 4, 8, 4)
+
+
+# ------------------------------------------------------------------------------------------- other language models
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveGpt2Config(Gpt2Config):
+    """A GPT-2 with fewer features for rarer words, which it reads and scores with the same tables."""
+
+    @property
+    def clusters(self) -> Clusters:
+        return Clusters(self.vocab_size, (16, 40), self.n_embd, self.n_embd, 2)
+
+
+class AdaptiveGpt2(nn.Module):
+    config: AdaptiveGpt2Config
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, input_ids, positions=None, segment_ids=None, *, deterministic=True) -> DecoderOutput:
+        config, init = self.config, nn.initializers.normal(0.2)
+        rows = read_rows(config, input_ids, None, positions, segment_ids, None, None)
+        words = AdaptiveEmbedding(config.clusters, init, init, name="words")
+        places = Embedding(config.n_positions, config.n_embd, None, init, name="positions")
+        layers = Gpt2Layer(config, self.execution, deterministic, name="layers")
+
+        def body(layer: Gpt2Layer, x: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
+            return layer(x, rows.visibility, None, number)[0], None
+
+        x = words(input_ids) + places(rows.positions)
+        x, _ = stack(body, layers, config.n_layer, self.execution, x, jnp.arange(config.n_layer))
+        x = LayerNorm(config.layer_norm_epsilon, name="layer_norm")(x)
+        return DecoderOutput(x, scores=AdaptiveSoftmax(config.clusters, init, init, name="softmax")(x, words))
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveAwdLstmConfig(AwdLstmConfig):
+    """An AWD-LSTM with projected embeddings of one size, and an output layer of its own."""
+
+    @property
+    def clusters(self) -> Clusters:
+        return Clusters(self.vocab_size, (16, 40), self.embedding_size, 8)
+
+
+class AdaptiveWordsOfAwdLstm(AwdLstmModel):
+    def setup(self) -> None:
+        init = self.config.initializer
+        self.word_embeddings = AdaptiveEmbedding(self.config.clusters, init, init)
+
+
+class AdaptiveAwdLstm(nn.Module):
+    config: AdaptiveAwdLstmConfig
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, *arguments: Any, **settings: Any) -> AwdLstmOutput:
+        init = self.config.initializer
+        outputs = AdaptiveWordsOfAwdLstm(self.config, self.execution, name="awd_lstm")(
+            input_ids, *arguments, **settings
+        )
+        softmax = AdaptiveSoftmax(self.config.clusters, init, init, False, False, name="softmax")
+        return outputs.replace(scores=softmax(outputs.last_hidden_state))
+
+
+declare(System(AdaptiveGpt2Config, Kind.DECODER, {Purpose.PRETRAINING: AdaptiveGpt2}))
+declare(System(AdaptiveAwdLstmConfig, Kind.DECODER, {Purpose.PRETRAINING: AdaptiveAwdLstm}))
+
+
+@pytest.mark.parametrize(
+    ("run", "config"), [(experiments.gpt2, AdaptiveGpt2Config), (experiments.awd_lstm, AdaptiveAwdLstmConfig)]
+)
+def test_other_language_models_learn_with_them(run: Any, config: type, tmp_path: Path, monkeypatch) -> None:
+    """In a run of their own objectives, evaluated, below the unigram entropy."""
+    made = dataclasses.replace(run(), model=config(**dataclasses.asdict(run().model)))
+    rate = {"learning_rate": 2e-2, "schedule": Constant()}
+    made = experiments.changed(made, training={"steps": 60, "log_every": 60}, checkpoint={"every": 0}, optimizer=rate)
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+    found = loop.train(made, tmp_path, ChainSource(made.data), {}).metrics
+    assert found["eval/loss"] < found["eval/unigram_entropy"] - 0.3
