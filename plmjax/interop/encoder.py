@@ -9,7 +9,7 @@ import numpy as np
 from plmjax.interop import config_json, labels, tensor_names
 from plmjax.interop.adapter import Architecture, example_rows
 from plmjax.interop.conversion import FLAT, Conversion, parameter, weight
-from plmjax.models.bert import EncoderConfig
+from plmjax.models.families.encoder import EncoderConfig
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
 Config = TypeVar("Config", bound=EncoderConfig)

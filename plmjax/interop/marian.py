@@ -15,8 +15,8 @@ from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter
 from plmjax.layers.sinusoids import sinusoids
+from plmjax.models.families.encoder_decoder import EncoderDecoderConfig
 from plmjax.models.transformer import (
-    EncoderDecoderConfig,
     TransformerConfig,
     TransformerForConditionalGeneration,
     TransformerModel,

@@ -33,15 +33,12 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
-from plmjax.models.bert import (
-    BertEmbeddings,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-    BertLayer,
-    BertModel,
-    BertOutput,
+from plmjax.models.bert import BertEmbeddings, BertForMaskedLM, BertLayer, BertModel
+from plmjax.models.families.encoder import (
     EncoderConfig,
+    EncoderForMultipleChoice,
+    EncoderForSequenceClassification,
+    EncoderOutput,
     encoder_sizes,
     encoder_template,
 )
@@ -206,7 +203,7 @@ class AlbertForPreTraining(BertForMaskedLM):
         init, dtype = self.config.initializer, self.execution.dtype
         self.sentence_order = Projection((2,), ("embed", None), init, dtype, logits=True)
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as `AlbertForMaskedLM`."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(sop_logits=self.sentence_order(output.pooler_output))
@@ -218,13 +215,13 @@ class AlbertForMaskedLM(BertForMaskedLM):
     config: AlbertConfig
 
 
-class AlbertForSequenceClassification(BertForSequenceClassification):
+class AlbertForSequenceClassification(EncoderForSequenceClassification):
     """ALBERT with a linear layer on the pooled [CLS]."""
 
     config: AlbertConfig
 
 
-class AlbertForMultipleChoice(BertForMultipleChoice):
+class AlbertForMultipleChoice(EncoderForMultipleChoice):
     """ALBERT with a linear layer on the pooled [CLS] of every choice."""
 
     config: AlbertConfig

@@ -33,15 +33,12 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import gather_tokens
-from plmjax.models.bert import (
-    BertEmbeddings,
-    BertEncoder,
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-    BertModel,
-    BertOutput,
+from plmjax.models.bert import BertEmbeddings, BertEncoder, BertModel, MaskedLanguageModelHead
+from plmjax.models.families.encoder import (
     EncoderConfig,
-    MaskedLanguageModelHead,
+    EncoderForMultipleChoice,
+    EncoderForSequenceClassification,
+    EncoderOutput,
     encoder_sizes,
     encoder_template,
 )
@@ -214,21 +211,23 @@ class ElectraForPreTraining(nn.Module):
         self.masked_language_model = MaskedLanguageModelHead(exact, execution)
         self.replaced_token_detection = ReplacedTokenDetectionHead(config, execution)
 
-    def generate(self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any) -> BertOutput:
+    def generate(
+        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
         """Run the generator, called as `ElectraModel`: logits [B T V], or [B P V] at `masked_positions` int [B P]."""
         output = self.generator(input_ids, **inputs)
         hidden = gather_tokens(output.last_hidden_state, masked_positions)
         words = self.electra.embeddings.word_embeddings
         return output.replace(logits=self.masked_language_model(hidden, words))
 
-    def discriminate(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
+    def discriminate(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Run the discriminator, called as `ElectraModel`: logits [B T]."""
         output = self.electra(input_ids, **inputs)
         return output.replace(logits=self.replaced_token_detection(output.last_hidden_state))
 
     def __call__(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> tuple[BertOutput, BertOutput]:
+    ) -> tuple[EncoderOutput, EncoderOutput]:
         """Return the outputs of `generate` and of `discriminate` for the same tokens."""
         generated = self.generate(input_ids, masked_positions=masked_positions, **inputs)
         return generated, self.discriminate(input_ids, **inputs)
@@ -237,7 +236,7 @@ class ElectraForPreTraining(nn.Module):
 class ElectraForMaskedLM(ElectraForPreTraining):
     """The generator alone, with its head and the embeddings."""
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as `generate`."""
         return self.generate(input_ids, **inputs)
 
@@ -245,7 +244,7 @@ class ElectraForMaskedLM(ElectraForPreTraining):
 class ElectraForReplacedTokenDetection(ElectraForPreTraining):
     """The discriminator alone, with its head; transformers calls it ElectraForPreTraining."""
 
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> BertOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as `discriminate`."""
         return self.discriminate(input_ids, **inputs)
 
@@ -267,7 +266,7 @@ class ClassificationHead(nn.Module):
         return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 
 
-class ElectraForSequenceClassification(BertForSequenceClassification):
+class ElectraForSequenceClassification(EncoderForSequenceClassification):
     """The discriminator with a head of two layers on [CLS], initialized for the task."""
 
     config: ElectraConfig
@@ -277,7 +276,7 @@ class ElectraForSequenceClassification(BertForSequenceClassification):
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> BertOutput:
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
         """Take and return the same as the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
         return output.replace(logits=self.classifier(output.pooler_output, deterministic))
@@ -298,7 +297,7 @@ class MultipleChoiceHead(nn.Module):
         return Projection((1,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 
 
-class ElectraForMultipleChoice(BertForMultipleChoice):
+class ElectraForMultipleChoice(EncoderForMultipleChoice):
     """The discriminator with a head of two layers on [CLS] of every choice, initialized for the task."""
 
     config: ElectraConfig

@@ -20,130 +20,36 @@ Deviation: a row may hold several packed sequences (`segment_ids`), and each att
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
-from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
 from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
-from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
-from plmjax.layers.tokens import last_tokens
 from plmjax.layers.words.embeddings import Embedding, check_ids
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.decoder import (
+    DECODER_TEMPLATE,
+    DecoderConfig,
+    DecoderForCausalLM,
+    DecoderForMultipleChoice,
+    DecoderForSequenceClassification,
+    DecoderHeadOutput,
+    DecoderOutput,
+    read_to_the_end,
+)
 from plmjax.models.families.task_heads import QuestionAnswering
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig(ModelConfig):
-    """Sizes of a decoder, named as in transformers' config.json; the defaults are GPT's.
-
-    Raises:
-        UserError: sizes that do not fit each other, or an unknown activation.
-    """
-
-    vocab_size: int = 40478
-    """Vocabulary size."""
-    n_positions: int = 512
-    """Maximum sequence length."""
-    n_embd: int = 768
-    """Hidden size, D."""
-    n_layer: int = 12
-    """Number of layers, L."""
-    n_head: int = 12
-    """Number of attention heads, N."""
-    activation_function: str = "gelu_new"
-    """Activation: gelu_new (tanh form), gelu (exact) or relu."""
-    embd_pdrop: float = 0.1
-    """Dropout rate of the embeddings."""
-    resid_pdrop: float = 0.1
-    """Dropout rate of each sublayer's output."""
-    attn_pdrop: float = 0.1
-    """Dropout rate of attention probabilities."""
-    layer_norm_epsilon: float = 1e-5
-    """Added to the variance in layer normalisation."""
-    initializer_range: float = 0.02
-    """Standard deviation of the normal distribution of initial weights."""
-    summary_first_dropout: float = 0.1
-    """Dropout rate of the input of a downstream task's head."""
-    pad_token_id: int | None = None
-    """Padding token id in the rows of a task, by which transformers finds the last token; the model itself does not
-    need it.
-    """
-
-    field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
-
-    def __post_init__(self) -> None:
-        """Check the settings that no later shape error would explain."""
-        sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
-        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
-        check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
-        if not self.layer_norm_epsilon > 0:
-            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
-        if self.n_head < 1 or self.n_embd % self.n_head:
-            raise UserError(
-                f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
-                f"--model.n_embd or --model.n_head."
-            )
-        if self.activation_function not in ACTIVATIONS:
-            hint = nearest(self.activation_function, ACTIVATIONS)
-            raise UserError(f"Expected a known activation, found {quoted(self.activation_function)}; {hint}")
-
-    @property
-    def inner_size(self) -> int:
-        """Inner size of the feed-forward network, F."""
-        return 4 * self.n_embd
-
-    @property
-    def head_dropout(self) -> float:
-        """Dropout rate of the input of a downstream task's head."""
-        return self.summary_first_dropout
-
-    @property
-    def initializer(self) -> Initializer:
-        """Normal distribution, not truncated."""
-        return nn.initializers.normal(self.initializer_range)
-
-    def with_dropout(self, rate: float) -> Self:
-        """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
-        return dataclasses.replace(self, embd_pdrop=rate, resid_pdrop=rate, attn_pdrop=rate)
-
-    def with_tokens(self, size: int, padding: int) -> Self:
-        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
-        return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
-
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """Return a cache for rows of up to `room` tokens."""
-        sizes = (self.n_head, self.n_embd // self.n_head)
-        return KeyValueCache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
-
-    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
-        """Return the model FLOPs of one training step (backward = 2 x forward).
-
-        There are `predictions` scored positions per row. Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) per
-        token and 6 D V per prediction. Attention counts all pairs of tokens, as everywhere in this project, although
-        half of them are hidden.
-        """
-        size = self.n_embd
-        layer = 4 * size**2 + 2 * size * self.inner_size + 2 * sequence_length * size
-        head = predictions * size * self.vocab_size
-        return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,42 +63,6 @@ class GptConfig(DecoderConfig):
 
     base = Size("The published model: 116,534,784 parameters.")
     tiny = Size("Two layers of 128.", n_embd=128, n_layer=2, n_head=2)
-
-
-@flax.struct.dataclass
-class DecoderOutput:
-    """The output of the modules of a decoder; fields that a module does not compute are None.
-
-    last_hidden_state: [B T D].
-    hidden_states: [L+1 B T D], the embeddings first; only if requested.
-    scores: scores of the next token at every position; only for a language model.
-    cache: the given cache, with the tokens of this call.
-    """
-
-    last_hidden_state: jax.Array
-    hidden_states: jax.Array | None = None
-    scores: TokenScores | None = None
-    cache: KeyValueCache | None = None
-
-    @property
-    def logits(self) -> jax.Array:
-        """The scores as an array, float32 [B T V]."""
-        return self.scores.logits()
-
-
-@flax.struct.dataclass
-class DecoderHeadOutput(DecoderOutput):
-    """The output of a decoder with the head of a task; `scores` are still those of its language model.
-
-    logits: float32 [B outputs], or [B K outputs] of packed sequences; of choices [B C] or [B C K].
-    """
-
-    logits: jax.Array | None = None
-
-    @property
-    def next_token_logits(self) -> jax.Array:
-        """The scores of the next token as an array, float32 [B T V]; for choices [B C] is one axis."""
-        return self.scores.logits()
 
 
 class GptLayer(nn.Module):
@@ -286,98 +156,34 @@ class GptModel(nn.Module):
         )
 
 
-class GptForCausalLM(nn.Module):
-    """The decoder, with the name of its system, and the scores of the next token. Its own table is the output layer."""
+class GptForCausalLM(DecoderForCausalLM):
+    """GPT, whose own table is the output layer."""
 
     config: GptConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """Create the decoder."""
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-
-    def __call__(self, input_ids: jax.Array, **inputs: Any) -> DecoderOutput:
-        """Take and return the same as the decoder."""
-        return self.encoder(input_ids, **inputs)
 
 
-class GptForSequenceClassification(nn.Module):
-    """The decoder with dropout and a linear layer on the last token of a row; with one label it is a regression."""
+class GptForSequenceClassification(DecoderForSequenceClassification):
+    """GPT with a linear layer on the last token of a row, or of a pair in both orders."""
 
-    config: DecoderConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """Create the decoder, dropout and the classifier."""
-        config, dtype = self.config, self.execution.dtype
-        axes, init = ("embed", None), config.initializer
-        self.encoder = config.module(Purpose.ENCODING, self.execution)
-        self.dropout = Dropout(config.head_dropout)
-        self.classifier = Projection((self.num_labels,), axes, init, dtype, logits=True, use_bias=False)
+    config: GptConfig
 
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
-        """Take and return the same as `GptModel`, with logits.
+        """Take and return the same as the base class. A pair in both orders is int [B 2 T].
 
-        Logits are [B labels], or [B K labels] of the sequences that end at `cls_positions`. A pair in both orders, int
-        [B 2 T], has logits [B 2 labels] or [B 2 K labels]. They are computed from the sum of its two hidden states, and
-        are the same for each order.
+        It has logits [B 2 labels] or [B 2 K labels]. They are computed from the sum of its two hidden states, and are
+        the same for each order.
         """
+        if input_ids.ndim == 2:
+            return super().__call__(input_ids, deterministic=deterministic, **inputs)
         output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
-        pair = input_ids.ndim == 3
-        logits = self.classifier(self.dropout(jnp.sum(last, 1, keepdims=True) if pair else last, deterministic))
+        logits = self.score(jnp.sum(last, 1, keepdims=True), deterministic)
         return output.replace(logits=jnp.broadcast_to(logits, (*last.shape[:-1], self.num_labels)))
 
 
-class GptForMultipleChoice(nn.Module):
-    """The decoder with dropout and a linear layer on the last token, which gives every choice one score."""
+class GptForMultipleChoice(DecoderForMultipleChoice):
+    """GPT with a linear layer on the last token of every choice."""
 
-    config: DecoderConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """Create the decoder, dropout and the classifier."""
-        config, dtype = self.config, self.execution.dtype
-        self.encoder = config.module(Purpose.ENCODING, self.execution)
-        self.dropout = Dropout(config.head_dropout)
-        self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
-
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> DecoderHeadOutput:
-        """Take and return the same as `GptModel`, for C adjacent choices of a question: int [B C T] -> logits [B C].
-
-        With `cls_positions` int [B C K] logits are [B C K]. Dropout drops the same elements in all choices of a
-        question (train.py, `model`). Hidden states and scores are those of the rows, with [B C] as one axis.
-        """
-        output, last = read_to_the_end(self.encoder, input_ids, deterministic=deterministic, **inputs)
-        kept = self.dropout(jnp.ones_like(last[:, :1] if input_ids.ndim == 3 else last), deterministic)
-        return output.replace(logits=self.classifier(last * kept)[..., 0])
-
-
-def read_to_the_end(
-    decoder: nn.Module,
-    input_ids: jax.Array,
-    attention_mask: jax.Array | None = None,
-    *,
-    cls_positions: jax.Array | None = None,
-    deterministic: bool = True,
-    output_hidden_states: bool = False,
-    **inputs: jax.Array | None,
-) -> tuple[DecoderHeadOutput, jax.Array]:
-    """Return the output of a decoder for rows, int [B T], or for C adjacent rows, int [B C T], and their last tokens.
-
-    The last tokens are [B D], or [B K D] at `cls_positions`; for adjacent rows [B C D] or [B C K D].
-    """
-    rows = {"input_ids": input_ids, "attention_mask": attention_mask, "cls_positions": cls_positions, **inputs}
-    rows = {name: None if x is None else x.reshape(-1, x.shape[-1]) for name, x in rows.items()}
-    positions = rows.pop("cls_positions")
-    output = decoder(**rows, deterministic=deterministic, output_hidden_states=output_hidden_states)
-    last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
-    headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
-    return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
-
-
-DECODER_TEMPLATE = Template("start A extract", "start A delimiter B extract", "last")
-"""The rows of a decoder's tasks (Radford et al. 2018, figure 1)."""
+    config: GptConfig
 
 
 def _parts(config: GptConfig) -> tuple[ParameterGroup, ...]:

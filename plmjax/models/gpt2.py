@@ -39,15 +39,15 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.models.gpt import (
+from plmjax.models.families.decoder import (
     DECODER_TEMPLATE,
     DecoderConfig,
+    DecoderForCausalLM,
+    DecoderForMultipleChoice,
+    DecoderForSequenceClassification,
     DecoderOutput,
-    GptForCausalLM,
-    GptForMultipleChoice,
-    GptForSequenceClassification,
 )
+from plmjax.models.families.task_heads import QuestionAnswering
 
 POSITION_DEVIATION = 0.01
 """Standard deviation of the initial positions (src/model.py, `model`)."""
@@ -178,11 +178,8 @@ class Gpt2Model(nn.Module):
         )
 
 
-class Gpt2ForCausalLM(GptForCausalLM):
-    """The decoder, with the name of its system, and the scores of the next token.
-
-    Its word table is the output layer.
-    """
+class Gpt2ForCausalLM(DecoderForCausalLM):
+    """GPT-2, whose word table is the output layer."""
 
     config: Gpt2Config
 
@@ -204,8 +201,8 @@ SYSTEM = declare(
             Purpose.TEXT_TO_TEXT: Gpt2ForCausalLM,
             Purpose.ENCODING: Gpt2Model,
             Purpose.EMBEDDING: Gpt2Model,
-            Purpose.TEXT_LABELS: GptForSequenceClassification,
-            Purpose.CHOICES: GptForMultipleChoice,
+            Purpose.TEXT_LABELS: DecoderForSequenceClassification,
+            Purpose.CHOICES: DecoderForMultipleChoice,
             Purpose.ANSWERS: QuestionAnswering,
         },
         name="gpt2",

@@ -30,25 +30,20 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
-from plmjax.layers.dropout import Dropout
-from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import first_tokens
-from plmjax.models.bert import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertModel,
-    BertOutput,
+from plmjax.models.bert import BertForMaskedLM, BertModel, MaskedLanguageModelHead
+from plmjax.models.families.encoder import (
     EncoderConfig,
-    MaskedLanguageModelHead,
+    EncoderForMultipleChoice,
+    EncoderOutput,
     encoder_parts,
     encoder_sizes,
 )
-from plmjax.models.families.task_heads import TOKEN_HEADS
+from plmjax.models.families.task_heads import TOKEN_HEADS, ClassificationHead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,23 +130,6 @@ class RobertaForMaskedLM(BertForMaskedLM):
         self.masked_language_model = MaskedLanguageModelHead(exact, self.execution)
 
 
-class ClassificationHead(nn.Module):
-    """W' dropout(tanh(W dropout(x) + b)) + b' of one hidden state of a text (fairseq RobertaClassificationHead)."""
-
-    config: ModelConfig
-    execution: Execution
-    outputs: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Return [... D] -> float32 [... outputs]."""
-        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
-        dropout = Dropout(config.head_dropout)
-        x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
-        x = dropout(jnp.tanh(x), deterministic)
-        return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
-
-
 class RobertaForSequenceClassification(nn.Module):
     """RoBERTa with a head of two layers on <s>, initialized for the task; with one label it is a regression."""
 
@@ -171,7 +149,7 @@ class RobertaForSequenceClassification(nn.Module):
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
         **inputs: Any,
-    ) -> BertOutput:
+    ) -> EncoderOutput:
         """Take and return the same as `RobertaModel`, with logits.
 
         Logits are [B labels], or [B K labels] of the sequences that start at `cls_positions`.
@@ -181,7 +159,7 @@ class RobertaForSequenceClassification(nn.Module):
         return output.replace(logits=self.classifier(first, deterministic))
 
 
-class RobertaForMultipleChoice(BertForMultipleChoice):
+class RobertaForMultipleChoice(EncoderForMultipleChoice):
     """RoBERTa with a pooler on <s> of every choice, which is not pretrained, and a linear layer on the pooler."""
 
     config: RobertaConfig

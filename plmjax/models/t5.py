@@ -46,17 +46,16 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, neares
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
-from plmjax.layers.decoder_rows import read_rows
+from plmjax.layers.decoder_rows import DecoderRows
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, by_source, check_segments
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack
-from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.transformer import TransformerForConditionalGeneration
+from plmjax.models.families.encoder_decoder import EncoderDecoderForConditionalGeneration, EncoderDecoderModel
 
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
 """Dict from `feed_forward_proj` to its activation; with "gated-" the activations are multiplied by another projection.
@@ -440,11 +439,14 @@ class T5Decoder(nn.Module):
 # ----------------------------------------------------------------------------------------------------------- model
 
 
-class T5Model(nn.Module):
-    """The word table, which both stacks share, the encoder and the decoder."""
+class T5Model(EncoderDecoderModel):
+    """The word table, which both stacks share, the encoder and the decoder.
+
+    Of given positions only the shapes are checked, because the distance of two tokens of a sequence is that of their
+    positions in the row.
+    """
 
     config: T5Config
-    execution: Execution = Execution()
 
     def setup(self) -> None:
         """Create the table and the stacks."""
@@ -453,95 +455,29 @@ class T5Model(nn.Module):
         self.encoder = T5Encoder(config, self.execution)
         self.decoder = T5Decoder(config, self.execution)
 
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        *,
-        decoder_input_ids: jax.Array,
-        decoder_attention_mask: jax.Array | None = None,
-        segment_ids: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        decoder_segment_ids: jax.Array | None = None,
-        decoder_positions: jax.Array | None = None,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
-    ) -> EncoderDecoderOutput:
-        """Read rows of source tokens and rows of target tokens.
-
-        A target token sees only the target tokens up to itself.
-
-        Args:
-            input_ids: int [B S].
-            attention_mask: [B S], 1 for tokens that may be attended to; all by default.
-            decoder_input_ids: int [B T], the start token first.
-            decoder_attention_mask: [B T], as that of the source.
-            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: the packed pair of each token, 0 for
-                padding.
-            positions, decoder_positions: int [B S] and [B T]: only their shapes are checked, because the distance of
-                two tokens of a sequence is that of their positions in the row.
-            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
-            output_hidden_states: returns the output of every layer.
-
-        Raises:
-            ValueError: an input's shape does not fit the others', or only one side has segments.
-        """
-        check_segments(segment_ids, decoder_segment_ids)
-        self._check(input_ids, attention_mask, segment_ids, positions)
-        visibility = Visibility.of_rows(attention_mask, segment_ids)
-        row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
-        rows = read_rows(self.config, *row, None, None)
-        encoded, states = self._encoded(input_ids, visibility, deterministic, output_hidden_states)
-        output = self.decoder(
-            self._embedded(decoder_input_ids),
-            rows.visibility,
-            encoded,
-            Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids),
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
-        return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=states)
-
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
-        """Encode sources, int [B S], once for all tokens that will be generated."""
-        self._check(input_ids, attention_mask)
-        mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
-        encoded, _ = self._encoded(input_ids, Visibility.of_rows(mask, None), True, False)
-        return SourceKeyValues(self.decoder.source(encoded), mask.astype(jnp.int32))
-
-    def decode(
-        self,
-        decoder_input_ids: jax.Array,
-        source: SourceKeyValues,
-        decoder_attention_mask: jax.Array | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> EncoderDecoderOutput:
-        """Decode rows of target tokens, int [B T], or further tokens of the rows in a cache.
-
-        The cache needs capacity for T more.
-        """
-        rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
-        x, visible = self._embedded(decoder_input_ids), source.visibility()
-        return self.decoder(x, rows.visibility, source.key_values, visible, rows.cache, deterministic=True)
-
-    def _check(self, input_ids: jax.Array, *others: jax.Array | None) -> None:
-        check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
-
     def _embedded(self, ids: jax.Array) -> jax.Array:
         return nn.with_logical_constraint(self.shared(ids), STREAM)
 
     def _encoded(
-        self, input_ids: jax.Array, visibility: Visibility, deterministic: bool, output_hidden_states: bool
+        self, input_ids: jax.Array, positions: jax.Array, visibility: Visibility, **how: bool
     ) -> tuple[jax.Array, jax.Array | None]:
-        return self.encoder(
-            self._embedded(input_ids),
-            visibility,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
+        return self.encoder(self._embedded(input_ids), visibility, **how)
+
+    def _key_values(self, encoded: jax.Array) -> KeyValues:
+        return self.decoder.source(encoded)
+
+    def _decoded(
+        self,
+        input_ids: jax.Array,
+        rows: DecoderRows,
+        source: jax.Array | KeyValues,
+        of_source: Visibility,
+        **how: bool,
+    ) -> EncoderDecoderOutput:
+        return self.decoder(self._embedded(input_ids), rows.visibility, source, of_source, rows.cache, **how)
 
 
-class T5ForConditionalGeneration(TransformerForConditionalGeneration):
+class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
     """The model, named `t5`, with the scores of the next token."""
 
     config: T5Config
@@ -549,7 +485,7 @@ class T5ForConditionalGeneration(TransformerForConditionalGeneration):
     def setup(self) -> None:
         """Create the model, and an output layer if the word table is not the output layer."""
         config, dtype = self.config, self.execution.dtype
-        self.model = config.module(Purpose.ENCODING, self.execution)
+        super().setup()
         if not config.tie_word_embeddings:
             init = config.normal(config.d_model)
             self.lm_head = Embedding(config.vocab_size, config.d_model, "vocab", init, dtype)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.models.bert import BertOutput
+from plmjax.models.families.encoder import EncoderOutput
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cross_entropy
 
@@ -32,7 +32,7 @@ class PairLabels:
         """Return the number of sequences in a batch, float32; never 0, so that a batch of padding has no loss."""
         return jnp.maximum(jnp.sum(batch[f"{self.field}_weights"]), 1e-9)
 
-    def sums(self, outputs: BertOutput, batch: Batch) -> LossSums:
+    def sums(self, outputs: EncoderOutput, batch: Batch) -> LossSums:
         """Return nats and hits of the labels. Raises UserError if the model has no head for them."""
         labels, weights = batch[f"{self.field}_labels"], batch[f"{self.field}_weights"]
         logits = getattr(outputs, self.logits)

@@ -13,7 +13,7 @@ from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.interop import huggingface
-from plmjax.models.bert import EncoderConfig
+from plmjax.models.families.encoder import EncoderConfig
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 from tests.families import IN_TRANSFORMERS
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params

@@ -26,7 +26,7 @@ from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.models.gpt import DecoderOutput
+from plmjax.models.families.decoder import DecoderOutput
 from plmjax.models.gpt2 import Gpt2Config
 
 

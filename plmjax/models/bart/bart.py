@@ -34,16 +34,14 @@ from plmjax.layers.encoder_decoder import EncoderDecoderOutput
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.tokens import last_tokens
 from plmjax.layers.words.embeddings import Embedding, check_ids
-from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.models.roberta import ClassificationHead
-from plmjax.models.transformer import (
-    LAYER_NORM_EPSILON,
+from plmjax.models.families.encoder_decoder import (
     EncoderDecoderConfig,
-    TransformerForConditionalGeneration,
-    TransformerModel,
+    EncoderDecoderForConditionalGeneration,
     both_sides,
     encoder_decoder_parts,
 )
+from plmjax.models.families.task_heads import ClassificationHead, QuestionAnswering
+from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel
 
 FIRST_POSITION = 2
 """Row of a position table for the first token: in fairseq positions count from the padding token's id + 1."""
@@ -170,11 +168,8 @@ class BartModel(TransformerModel):
         return super().__call__(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs)
 
 
-class BartForConditionalGeneration(TransformerForConditionalGeneration):
-    """Encoder and decoder, with the name of their system, and the scores of the next token.
-
-    The word table is the output layer.
-    """
+class BartForConditionalGeneration(EncoderDecoderForConditionalGeneration):
+    """BART, whose word table is the output layer."""
 
     config: BartConfig
 

@@ -110,14 +110,12 @@ class BartBehindEncoder(BartModel):
     def _encoded(
         self,
         input_ids: jax.Array,
-        attention_mask: jax.Array | None,
-        positions: jax.Array | None,
-        segment_ids: jax.Array | None,
+        positions: jax.Array,
+        visibility: Visibility,
         *,
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        positions, visibility = self._source_row(input_ids, attention_mask, positions, segment_ids)
         words = self.source_encoder(input_ids, positions, visibility, deterministic=deterministic)
         x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(positions)))
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}

@@ -29,7 +29,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.models.bert import BertOutput
+from plmjax.models.families.encoder import EncoderOutput
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -85,7 +85,7 @@ class StaticVectors(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
-    ) -> BertOutput:
+    ) -> EncoderOutput:
         """Look up the embeddings [B T D] of tokens, int [B T]. The other inputs have no effect.
 
         Raises:
@@ -95,7 +95,7 @@ class StaticVectors(nn.Module):
         config = self.config
         sizes = (config.vocab_size, config.vector_size, "vocab", config.initializer)
         vectors = Embedding(*sizes, self.execution.dtype, name="words")(input_ids)
-        return BertOutput(vectors, vectors[None] if output_hidden_states else None)
+        return EncoderOutput(vectors, vectors[None] if output_hidden_states else None)
 
 
 class StaticVectorsForSequenceClassification(nn.Module):
@@ -123,7 +123,7 @@ class StaticVectorsForSequenceClassification(nn.Module):
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
-    ) -> BertOutput:
+    ) -> EncoderOutput:
         """Take and return the same as `StaticVectors`, with logits.
 
         Logits are [B labels], or [B K labels] of the packed sequences at `cls_positions`.
@@ -153,7 +153,9 @@ class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
 
     num_labels: int = 1
 
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None) -> BertOutput:
+    def __call__(
+        self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None
+    ) -> EncoderOutput:
         """Map the C adjacent choices of a question, int [B C T], to logits [B C], or [B C K] of packed questions."""
         rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
         output = super().__call__(input_ids.reshape(-1, input_ids.shape[-1]), **rows, deterministic=deterministic)

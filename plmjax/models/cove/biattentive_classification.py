@@ -39,9 +39,9 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
 from plmjax.layers.recurrent.masks import text_starts, visible_tokens
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
-from plmjax.models.bert import BertOutput
 from plmjax.models.cove import cove
 from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.families.encoder import EncoderOutput
 from plmjax.models.families.task_heads import HEAD
 
 POOLINGS = 4
@@ -212,7 +212,7 @@ class BiattentiveForSequenceClassification(nn.Module):
         *,
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
-    ) -> BertOutput:
+    ) -> EncoderOutput:
         """Return logits, float32 [B labels], of the text or the pair in each row.
 
         Args:
@@ -236,7 +236,7 @@ class BiattentiveForSequenceClassification(nn.Module):
         second |= first & ~jnp.any(second, axis=1, keepdims=True)
         network = BiattentiveNetwork(self.config, self.execution, self.num_labels, name=HEAD)
         logits = network(x, first, second, text_starts(types), deterministic=deterministic)
-        return BertOutput(context, logits=logits if cls_positions is None else logits[:, None])
+        return EncoderOutput(context, logits=logits if cls_positions is None else logits[:, None])
 
 
 def _parts(config: BiattentiveConfig) -> tuple[ParameterGroup, ...]:

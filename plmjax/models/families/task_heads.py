@@ -1,6 +1,6 @@
-"""Heads that are the same for every encoder: a label for each token, and the two ends of a span.
+"""Heads that are the same for many systems: a label for each token, the two ends of a span, and two layers for a text.
 
-The head for whole sequences differs from system to system and is in the model files. Each head is named `classifier`.
+The module for whole sequences differs from family to family. Each head is named `classifier`.
 """
 
 from typing import Any
@@ -105,6 +105,23 @@ class CrfTokenClassification(TokenClassification):
         """Take and return the same as `TokenClassification`, with the scores of transitions."""
         output = super().__call__(input_ids, **inputs)
         return output.replace(transitions=TransitionScores(self.possible, name=TRANSITIONS)())
+
+
+class ClassificationHead(nn.Module):
+    """W' dropout(tanh(W dropout(x) + b)) + b' of one hidden state of a text (fairseq RobertaClassificationHead)."""
+
+    config: ModelConfig
+    execution: Execution
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... outputs]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        dropout = Dropout(config.head_dropout)
+        x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
+        x = dropout(jnp.tanh(x), deterministic)
+        return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
 
 
 class QuestionAnswering(nn.Module):

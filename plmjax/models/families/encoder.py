@@ -1,0 +1,228 @@
+"""The encoders: sizes, outputs, groups of parameters and rows of BERT, RoBERTa, ALBERT and ELECTRA, and their heads.
+
+A head on the pooled first token of a row has one linear layer, as in BERT; a system with another head overrides it.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import ParameterGroup, Purpose
+from plmjax.contracts.template import Template
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.projection import Projection
+
+
+def encoder_sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
+    """Return the fields of an encoder's size, with a feed-forward network four times as wide."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    return sizes | {"intermediate_size": 4 * hidden}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig(ModelConfig):
+    """Sizes of an encoder, named as in transformers' config.json; the defaults are BERT-Base, uncased.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown activation.
+    """
+
+    vocab_size: int = 30522
+    """Vocabulary size."""
+    hidden_size: int = 768
+    """Hidden size, D."""
+    num_hidden_layers: int = 12
+    """Number of layers, L."""
+    num_attention_heads: int = 12
+    """Number of attention heads, N."""
+    intermediate_size: int = 3072
+    """Inner size of the feed-forward network, F."""
+    hidden_act: str = "gelu_new"
+    """Activation: gelu_new (tanh form), gelu (exact) or relu."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout rate of the embeddings and of each sublayer's output."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout rate of attention probabilities."""
+    max_position_embeddings: int = 512
+    """Maximum sequence length."""
+    type_vocab_size: int = 2
+    """Number of token types: first and second text."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights, before truncation at two standard deviations.
+    """
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in layer normalisation."""
+    pad_token_id: int = 0
+    """Padding token id; transformers needs it, attention reads the mask instead."""
+    bos_token_id: int | None = None
+    """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it."""
+    eos_token_id: int | None = None
+    """Token id at the end of a decoder's text; as `bos_token_id`."""
+
+    classifier_dropout: ClassVar[float | None] = None
+    """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
+    field.
+    """
+    field_names: ClassVar[dict[str, str]] = {
+        "width": "hidden_size",
+        "depth": "num_hidden_layers",
+        "longest": "max_position_embeddings",
+        "padding_token": "pad_token_id",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the settings that no later shape error would explain."""
+        sizes = ("vocab_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), hidden_size=FROM_1, initializer_range=FROM_0)
+        check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
+        if self.classifier_dropout is not None:
+            check_ranges("model", self, classifier_dropout=SHARE)
+        if not self.layer_norm_eps > 0:
+            raise UserError(f"Expected --model.layer_norm_eps above 0, found {self.layer_norm_eps}; change it.")
+        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
+                f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise UserError(
+                f"Expected a known activation, found {quoted(self.hidden_act)}; {nearest(self.hidden_act, ACTIVATIONS)}"
+            )
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
+        return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout rate of the input of a downstream task's head: `classifier_dropout` if it is set."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    def layers_flops(self, batch_size: int, sequence_length: int) -> float:
+        """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
+
+        6 (L (4 D^2 + 2 D F) + 2 L T D) per token.
+        """
+        size = self.hidden_size
+        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * sequence_length * size
+        return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Return the model FLOPs of one training step (backward = 2 x forward).
+
+        There are `predictions` gathered positions per row. Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) per
+        token and 6 (D^2 + D V) per prediction.
+        """
+        head = self.hidden_size**2 + self.hidden_size * self.vocab_size
+        return self.layers_flops(batch_size, sequence_length) + 6.0 * batch_size * predictions * head
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal distribution, truncated at two standard deviations.
+
+        It is as in TensorFlow, so the standard deviation is 0.88 x the range.
+        """
+        return nn.initializers.truncated_normal(self.initializer_range)
+
+
+@flax.struct.dataclass
+class EncoderOutput:
+    """The output of the modules of an encoder; fields that a module does not compute are None.
+
+    last_hidden_state: [B T D].
+    hidden_states: [L+1 B T D], the embeddings first; only if requested.
+    pooler_output: [B D], or [B K D] if `cls_positions` are given.
+    logits: float32; masked language model [B T V], or [B P V] if `masked_positions` are given; classification of
+        sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T]; multiple choice [B C] (or
+        [B C K]).
+    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 means that the second text follows the first.
+    sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 means that the two texts are in their order.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None = None
+    pooler_output: jax.Array | None = None
+    logits: jax.Array | None = None
+    seq_relationship_logits: jax.Array | None = None
+    sop_logits: jax.Array | None = None
+
+
+class EncoderForSequenceClassification(nn.Module):
+    """The encoder with dropout and a linear layer on the pooled [CLS]; with one label it is a regression."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+
+    def setup(self) -> None:
+        """Create the encoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((self.num_labels,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
+        """Take and return the same as the encoder, with logits [B labels]."""
+        output = self.encoder(input_ids, deterministic=deterministic, **inputs)
+        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))
+
+
+class EncoderForMultipleChoice(nn.Module):
+    """The encoder with dropout and a linear layer on the pooled [CLS], which gives every choice one score."""
+
+    config: EncoderConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """Create the encoder, dropout and the classifier."""
+        config, dtype = self.config, self.execution.dtype
+        self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
+        self.dropout = Dropout(config.head_dropout)
+        self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Map [... D] to float32 [... 1]."""
+        return self.classifier(self.dropout(pooled, deterministic))
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+        **inputs: jax.Array | None,
+    ) -> EncoderOutput:
+        """Take and return the same as the encoder, for C adjacent choices of a question: int [B C T] -> logits [B C].
+
+        With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, with [B C] as one
+        axis.
+        """
+        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
+        output = self.encoder(
+            input_ids.reshape(-1, input_ids.shape[-1]),
+            **rows,
+            deterministic=deterministic,
+            output_hidden_states=output_hidden_states,
+        )
+        scores = self.score(output.pooler_output, deterministic)[..., 0]
+        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+
+
+def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
+    """Return the parameter groups: the embeddings, each layer, and other parts of the encoder, such as a pooler."""
+    name = config.system.name
+    layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
+    return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
+
+
+def encoder_template(config: EncoderConfig) -> Template:
+    """Return the template [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    return Template().with_types(config.type_vocab_size)
