@@ -49,7 +49,7 @@ class RelativePositions(nn.Module):
         term = DistanceScores(table, self.both_sides, self.largest)
         if not self.execution.at_once or None not in visibility.reach:
             return term
-        return ScoreArray(term.of_positions(visibility.query_positions(queries), jnp.arange(keys)))
+        return ScoreArray(term.of_positions(visibility.query_positions(queries), visibility.key_positions(keys)))
 
 
 @flax.struct.dataclass

@@ -1,5 +1,6 @@
 """Buckets of distances against transformers' T5, and when they become an array."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -32,8 +33,15 @@ def test_buckets_are_those_of_transformers(both_sides: bool, buckets: int, large
     ],
 )
 def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditions: tuple, kind: type) -> None:
-    """Blocks and bands are made of the table: an array of all queries and keys would need the memory that they save."""
-    init = jax.nn.initializers.normal(1.0)
+    """Blocks and bands are made of the table: an array of all queries and keys would need the memory that they save.
+
+    Either way the numbers are those of the distances, wherever queries and keys begin.
+    """
+    init, visibility = jax.nn.initializers.normal(1.0), Visibility(conditions, query_offset=5, key_offset=3)
     module = RelativePositions(False, 8, 20, 2, init, Execution(attention=attention))
-    term, _ = module.init_with_output(jax.random.key(0), Visibility(conditions), 6, 6)
+    term, variables = module.init_with_output(jax.random.key(0), visibility, 6, 6)
     assert isinstance(term, kind)
+    positions = visibility.query_positions(6), visibility.key_positions(6)
+    table = nn.meta.unbox(variables)["params"]["embedding"]
+    expected = DistanceScores(table, False, 20).of_positions(*positions)
+    np.testing.assert_array_equal(term.scores(None, None, *positions), expected)
