@@ -125,7 +125,7 @@ def embed(
             as_text = output.suffix == ".jsonl"
             storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
     with storage.replacing(output) as path:
-        cut = _join([parts / name for name in names], path, output.suffix)
+        cut = _join([parts / name for name in names], path, output.suffix, wanted)
     storage.remove(parts)
     if cut:
         report(
@@ -248,7 +248,7 @@ def _are_vectors(beginning: bytes) -> bool:
     return archive or beginning.startswith((b'{"tokens": ', b'{"embedding": '))
 
 
-def _join(parts: list[Path], path: Path, suffix: str) -> int:
+def _join(parts: list[Path], path: Path, suffix: str, wanted: Vectors) -> int:
     """Write the parts as one file, with the embeddings of one part at a time in memory.
 
     Return the number of truncated texts.
@@ -263,7 +263,7 @@ def _join(parts: list[Path], path: Path, suffix: str) -> int:
         return cut
     arrays = {name: np.concatenate([_read(part, name) for part in parts]) for name in ("lengths", "cut")}
     first, rows = _read(parts[0], "embeddings"), len(arrays["lengths"])
-    if len(first) != len(_read(parts[0], "lengths")):  # one vector per token
+    if wanted.pooling == "none":
         arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
         rows = int(arrays["offsets"][-1])
     header = {"descr": first.dtype.str, "fortran_order": False, "shape": (rows, first.shape[1])}

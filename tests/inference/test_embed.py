@@ -159,6 +159,19 @@ def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
         np.testing.assert_array_equal(first[name], second[name])
 
 
+def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, tmp_path, monkeypatch):
+    """Lines of one token each, without special tokens, have as many vectors as lines."""
+    monkeypatch.setattr(embedding, "BLOCK", 2)
+    lines = _text(tmp_path / "lines.txt", "the\na\nthe plot\nthe")
+    embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
+    saved = np.load(tmp_path / "lines.npz")
+    assert saved["offsets"].tolist() == np.cumsum([0, *saved["lengths"]]).tolist() and saved["lengths"][2] > 1
+    first, second, third, last = np.split(saved["embeddings"], saved["offsets"][1:-1])
+    np.testing.assert_array_equal(first, last)
+    np.testing.assert_array_equal(first[0], third[0])
+    assert (first != second).any()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
