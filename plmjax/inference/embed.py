@@ -83,7 +83,7 @@ def embed(
 
     Raises:
         UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
-            tokens, or parts of another embedding beside the output.
+            tokens, a line without a token to pool, or parts of another embedding beside the output.
     """
     from plmjax.data import text_files
 
@@ -106,7 +106,13 @@ def embed(
     run.model.template.check(tokenizer.vocabulary)
     unknown = UnknownTokens(tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
-        unknown.add(tokenizer.encode_arrays(lines[first : first + BLOCK])[0])
+        ids, counts = tokenizer.encode_arrays(lines[first : first + BLOCK])
+        unknown.add(ids)
+        if pooling != "none" and not run.model.template.specials(1) and not counts.all():
+            raise UserError(
+                f"Expected lines of at least one token to pool, found none in line {first + int(counts.argmin()) + 1} "
+                f"of {input}; remove it, or take the vectors of all tokens (--pooling none)."
+            )
     unknown.check()
     if unknown.count:
         report(str(unknown))
@@ -200,9 +206,11 @@ def _vectors(
         hidden = np.asarray(_hidden_state(module, wanted, params, reading.inputs(batch)))
         for row, vector in zip(chosen, hidden, strict=False):
             tokens = vector[: len(rows[row])]
-            summary = template.position(len(tokens))
-            pooled = {"cls": tokens[summary : summary + 1], "mean": tokens.mean(axis=0, keepdims=True), "none": tokens}
-            vectors[row] = pooled[wanted.pooling]
+            if wanted.pooling == "mean":
+                tokens = tokens.mean(axis=0, keepdims=True)
+            elif wanted.pooling == "cls":
+                tokens = tokens[[template.position(len(tokens))]]
+            vectors[row] = tokens
     lengths = np.array([len(row) for row in rows], np.int32)
     arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
     arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in reading.ids])

@@ -172,6 +172,16 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
     assert (first != second).any()
 
 
+def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path):
+    """Of a model without special tokens: [CLS] and [SEP] stand for an empty line."""
+    lines = _text(tmp_path / "lines.txt", "the\n\nthe plot\n")
+    for pooling in ("mean", "cls"):
+        with pytest.raises(UserError, match=r"one token to pool, found none in line 2 of .*lines\.txt; remove"):
+            embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling=pooling)
+    embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
+    assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
