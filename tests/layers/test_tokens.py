@@ -1,10 +1,10 @@
-"""Rows of tokens: which shapes and lengths a model takes."""
+"""Rows of tokens: which shapes and lengths a model takes, and the token that stands for a row."""
 
 import jax.numpy as jnp
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.tokens import check_token_inputs, last_tokens
 
 
 def test_a_row_has_at_most_the_positions_of_the_model() -> None:
@@ -20,3 +20,9 @@ def test_all_inputs_have_one_shape() -> None:
     for others in ((row, row[:, :4]), (row[0], row[0])):
         with pytest.raises(ValueError, match=r"all have the shape \[B T\]"):
             check_token_inputs(5, "", *others)
+
+
+def test_the_last_token_of_a_row_is_real_on_whichever_side_the_padding_is() -> None:
+    mask = jnp.array([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]])
+    places = jnp.broadcast_to(jnp.arange(4.0)[:, None], (4, 4, 1))
+    assert last_tokens(places, mask, None)[:, 0].tolist() == [1, 3, 2, 3]

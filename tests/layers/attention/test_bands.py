@@ -27,7 +27,7 @@ OFFSET = KEYS - QUERIES
 
 VISIBLE = {
     "before": (Visibility((Causal(), Window(6, 9)), OFFSET)),
-    "both sides": Visibility((Window(2, 5),), 3),
+    "both sides, behind what a memory has dropped": Visibility((Window(2, 5),), 11 + 3, 11),
     "after, in padded rows": Visibility((Window(-1, 4), KeyMask(MASK))),
     "packed behind a prefix": Visibility(
         (SameSegment(SEGMENTS[:, OFFSET:], SEGMENTS), Causal(np.array([3, 9])), Window(3, 4)), OFFSET

@@ -1,13 +1,16 @@
-"""Buckets of distances against transformers' T5, and when they become an array."""
+"""Buckets of distances against transformers' T5, when they become an array, and the numbers of each head."""
 
+import chex
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.score_terms import ScoreArray
 from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.layers.attention import backends
 from plmjax.layers.attention.relative_positions import DistanceScores, RelativePositions, distance_buckets
 from tests.optional import torch, transformers
 
@@ -45,3 +48,18 @@ def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditio
     table = nn.meta.unbox(variables)["params"]["embedding"]
     expected = DistanceScores(table, False, 20).of_positions(*positions)
     np.testing.assert_array_equal(term.scores(None, None, *positions), expected)
+
+
+def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the table itself, which is the term where attention is computed in bands."""
+    query, key, value, table = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 6, 4, 3)] * 3 + [(8, 4)])
+    )
+
+    def loss(table: jax.Array) -> jax.Array:
+        terms = (DistanceScores(table, False, 20),)
+        return jnp.sum(jnp.sin(backends.dense(query, key, value, Visibility((Causal(),)), terms, 0.0, None)))
+
+    together = jax.value_and_grad(loss)(table)
+    monkeypatch.setattr(backends, "SCORES_AT_ONCE", 1)
+    chex.assert_trees_all_close(jax.value_and_grad(loss)(table), together, rtol=1e-5, atol=1e-6)
