@@ -14,7 +14,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.models import ulmfit
-from plmjax.models.ulmfit import UlmfitConfig, UlmfitForSequenceClassification
+from plmjax.models.ulmfit import PoolingClassifier, UlmfitConfig, UlmfitForSequenceClassification
 from tests.models.test_awd_lstm import Reference
 from tests.optional import torch
 from tests.systems.modules import random_params
@@ -158,6 +158,19 @@ def test_packed_texts_score_as_texts_of_their_own() -> None:
     # In a packed row other tokens are the first of a window: without a gradient that changes nothing.
     np.testing.assert_allclose(found, apart, rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(statistics, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dropouts", "alike"), [((0.5, 0.0), True), ((0.0, 0.5), False)])
+def test_each_dropout_of_the_head_is_at_its_place(dropouts: tuple[float, float], alike: bool) -> None:
+    """Behind a hidden layer of zeros all texts score alike, unless the second dropout takes something from them."""
+    hidden = jax.random.normal(jax.random.key(0), (*IDS.shape, 6))
+    head = PoolingClassifier(3, dropouts, jnp.float32)
+    params = nn.meta.unbox(head.init(jax.random.key(1), hidden, SEGMENTS, ENDS, True))["params"]
+    params["hidden"]["kernel"] *= 0
+    params["output_norm"]["bias"] += 1
+    rngs = {"dropout": jax.random.key(2)}
+    logits, _ = head.apply({"params": params}, hidden, SEGMENTS, ENDS, False, rngs=rngs, mutable=["batch_stats"])
+    assert np.ptp(logits) > 0 and bool((logits == logits[0]).all()) == alike
 
 
 def test_no_gradient_goes_back_beyond_a_window() -> None:
