@@ -1,6 +1,7 @@
 """Texts and records that are too long to hold."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,11 @@ def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
         (tmp_path / "a.txt").write_text(text)
         parts = [d.text for d in formats.documents([tmp_path / "a.txt"], format)]
         assert " ".join(parts) == text and max(map(len, parts)) <= 100
+
+
+def test_every_line_has_its_number_however_a_text_is_read():
+    blocks = ["one\n", " \ntw", "o\nthree"]
+    assert list(cutting.lines(Path("a"), blocks)) == [("a line 1", "one"), ("a line 3", "two"), ("a line 4", "three")]
 
 
 def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
