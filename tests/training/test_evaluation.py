@@ -30,6 +30,8 @@ def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike
     for seed in (0, 0, 1):
         assert evaluation.HeldOut(source, seed)(program, LossInputs(())) == {"loss": 1}
     assert draws[:3] == draws[3:6] and len({*draws}) == 6
+    evaluation.HeldOut(source, 0)(program, LossInputs(()), limit=2)
+    assert draws[9:] == draws[:2]
 
 
 def test_the_joint_loss_has_every_term_as_in_training() -> None:

@@ -75,7 +75,9 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     logged, evaluated = (True, False), (False, True)
     assert found == [(4, *logged), (6, *logged), (6, *evaluated), (8, *logged), (12, *logged), (12, *evaluated)]
     assert sorted(int(entry.name) for entry in (workdir / "checkpoints").iterdir()) == [3, 6, 9, 12]
-    assert checkpoints.describe(workdir / "checkpoints" / "12").metrics == result.metrics
+    kept = {step: checkpoints.describe(workdir / "checkpoints" / f"{step}").metrics for step in (3, 6, 9, 12)}
+    assert kept[12] == result.metrics and kept[6]["eval/loss"] > 0
+    assert kept[3] == kept[9] == {}  # an evaluation is that of its own step alone
     last = metrics.read(workdir / "metrics.jsonl")[-2]
     assert 0 <= last["input_wait"] < 1 and last["tokens_per_second"] > 0 and last["mfu"] > 0
     assert (workdir / "tensorboard").is_dir()
