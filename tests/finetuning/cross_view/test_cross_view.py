@@ -89,12 +89,16 @@ def test_labels_teach_the_primary_module_and_it_teaches_the_others(kind):
 
 
 def test_the_losses_of_labels_are_those_of_torch():
-    """Smoothed in tagging alone; a class of the parser is a head and a relation."""
+    """Smoothed in tagging alone, and only in training; a class of the parser is a head and a relation."""
     sums, _, said = learned(given := batch("tags"))
     words = np.asarray(given["segment_ids"]) > 0
     scores, labels = (torch.tensor(np.asarray(x)[words]) for x in (said["tags"]["primary"], given["tags/labels"]))
     loss = torch.nn.functional.cross_entropy(scores, labels.long(), label_smoothing=0.1, reduction="sum")
     assert sums.losses == {"tags": pytest.approx(float(loss), rel=1e-5), "trees": 0, "texts": 0}
+    alone = dataclasses.replace(cvt.OBJECTIVE, tasks=cvt.OBJECTIVE.tasks[:1])
+    evaluate = jax.jit(functools.partial(alone.sums, cvt.MODULE, training=False))
+    nats = torch.nn.functional.cross_entropy(scores, labels.long(), reduction="sum")
+    assert evaluate(LossInputs(cvt.PARAMS), given, jax.random.key(0)).losses == {"tags": pytest.approx(float(nats))}
     right = int((scores.argmax(dim=-1) == labels).sum())
     assert sums.metrics["tags/accuracy"] == (right, 9) and sums.metrics["trees/las"] == (0, 0)
 

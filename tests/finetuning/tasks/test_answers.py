@@ -46,7 +46,8 @@ def windows_of(length: int, room: int, stride: int, begin: int = 4) -> list[Wind
 
 
 def test_the_window_with_most_context_is_the_scripts():
-    for length, room, stride in itertools.product((1, 7, 23, 40), (5, 8, 13), (1, 3, 4, 5)):
+    """A window that is 100 tokens longer than another one outweighs one token more on the shorter side."""
+    for length, room, stride in [*itertools.product((1, 7, 23, 40), (5, 8, 13), (1, 3, 4, 5)), (500, 250, 120)]:
         spans = plain_windows(length, room, stride)
         found = answers._best_context(windows_of(length, room, stride), length)
         assert found.tolist() == [plain_best_context(spans, place) for place in range(length)]
