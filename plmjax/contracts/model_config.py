@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import flax.linen as nn
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import ParameterGroup, Purpose, System, system_of
 from plmjax.contracts.template import Template
@@ -120,15 +121,15 @@ class ModelConfig:
         """
         self.system.refuse("has a count of its FLOPs")
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> Any:
-        """Return the cache of a module that generates text, for rows of up to `room` tokens.
-
-        It is None for a model that creates its cache from the source.
+    def empty_cache(self, batch: int, capacity: int, execution: Execution) -> Cache | None:
+        """Return the cache of a module that generates text, for rows of up to `capacity` tokens, as `System.cache`.
 
         Raises:
-            UserError: the model generates no text.
+            UserError: the system keeps no cache.
         """
-        self.system.refuse(Purpose.WRITING.words)
+        if self.system.cache is None:
+            self.system.refuse("keeps a cache of the tokens it has read", advice=Purpose.WRITING.advice)
+        return self.system.cache(self, batch, capacity, execution)
 
     def _field(self, name: str) -> Any:
         return getattr(self, self.field_names[name]) if name in self.field_names else None

@@ -1,4 +1,4 @@
-"""The declaration of a system: its kind, its inputs, its rows of text, its parts, and its modules by their purpose.
+"""The declaration of a system: its kind, inputs, rows of text, parts and cache, and its modules by their purpose.
 
 A model file ends with one declaration,
 
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import flax.linen as nn
 
+from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
@@ -99,6 +100,9 @@ class System:
     token_table: path of the parameter whose first V rows are the embeddings of tokens; None where no tokens can be
         added.
     token_vectors: as `vectors`, for a system whose embeddings are not the rows of a table.
+    cache: function from config, number of rows, capacity in tokens per row and execution to the cache of rows of which
+        nothing is read, for a module that generates text. It returns None if the source of a row makes its cache. None
+        for a system that keeps no cache.
     packs: true if a row may hold several packed sequences and each is read independently.
     backwards: true if it reads texts from their end to their beginning.
     instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
@@ -114,6 +118,7 @@ class System:
     parts: Callable[[Any], tuple[ParameterGroup, ...]] = lambda config: ()
     token_table: str | None = None
     token_vectors: Callable[[Mapping[str, Any]], Any] | None = None
+    cache: Callable[[Any, int, int, Execution], Cache | None] | None = None
     packs: bool = True
     backwards: bool = False
     instead: str = ""

@@ -105,10 +105,6 @@ class AwdLstmConfig(ModelConfig):
         """Return the state of every layer before a text."""
         return tuple(LstmState.zeros(batch_size, size) for size in self.layer_sizes)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> "AwdLstmCache":
-        """Return the states before a text, for any `room`."""
-        return AwdLstmCache(self.zero_states(batch))
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
@@ -262,6 +258,11 @@ class AwdLstmForCausalLM(nn.Module):
         return outputs.replace(scores=VocabularyScores(outputs.last_hidden_state, table, bias))
 
 
+def _cache(config: AwdLstmConfig, batch: int, capacity: int, execution: Execution) -> AwdLstmCache:
+    """Return the states before a text, for any capacity."""
+    return AwdLstmCache(config.zero_states(batch))
+
+
 def _parts(config: AwdLstmConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings and each layer."""
     layers = (ParameterGroup((f"awd_lstm/layer_{layer}",)) for layer in range(config.num_layers))
@@ -282,6 +283,7 @@ SYSTEM = declare(
         # as in the language model: after the token that stands between documents
         template=lambda config: Template("document_end A", "document_end A document_end B", "last"),
         parts=_parts,
+        cache=_cache,
         token_table="awd_lstm/word_embeddings/embedding",
     )
 )

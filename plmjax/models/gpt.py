@@ -47,6 +47,7 @@ from plmjax.models.families.decoder import (
     DecoderForSequenceClassification,
     DecoderHeadOutput,
     DecoderOutput,
+    decoder_cache,
     read_to_the_end,
 )
 from plmjax.models.families.task_heads import QuestionAnswering
@@ -210,6 +211,7 @@ SYSTEM = declare(
         returns=("scores",),
         template=lambda config: dataclasses.replace(DECODER_TEMPLATE, both_orders=config.both_orders),
         parts=_parts,
+        cache=decoder_cache,
         token_table="gpt/table/embedding",  # its rows of positions follow those of the tokens
     )
 )

@@ -46,6 +46,7 @@ from plmjax.models.families.decoder import (
     DecoderForMultipleChoice,
     DecoderForSequenceClassification,
     DecoderOutput,
+    decoder_cache,
 )
 from plmjax.models.families.task_heads import QuestionAnswering
 
@@ -209,6 +210,7 @@ SYSTEM = declare(
         returns=("scores",),
         template=lambda config: DECODER_TEMPLATE,
         parts=_parts,
+        cache=decoder_cache,
         token_table="gpt2/word_embeddings/embedding",
     )
 )

@@ -108,14 +108,6 @@ class NnlmConfig(ModelConfig):
         hidden = sequence_length * self.context * self.hidden_size
         return 6.0 * batch_size * (hidden + predictions * self.vocab_size * self.features)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> "NnlmCache":
-        """Return an empty cache of the words that predict the next word.
-
-        Its capacity does not depend on `room`.
-        """
-        none = jnp.zeros((batch, self.order - 1), jnp.int32)
-        return NnlmCache(none, none)
-
 
 @flax.struct.dataclass
 class NnlmCache(Cache):
@@ -237,6 +229,12 @@ def before(vectors: jax.Array, sequences: jax.Array, positions: jax.Array, words
     return jnp.concatenate(found, axis=-1)
 
 
+def _cache(config: NnlmConfig, batch: int, capacity: int, execution: Execution) -> NnlmCache:
+    """Return an empty cache of the words that predict the next word, for any capacity."""
+    none = jnp.zeros((batch, config.order - 1), jnp.int32)
+    return NnlmCache(none, none)
+
+
 def _parts(config: NnlmConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings, the hidden layer, and the output layer."""
     scores = ParameterGroup(("output", "direct", "output_bias"))
@@ -249,6 +247,7 @@ SYSTEM = declare(
         Kind.DECODER,
         {Purpose.PRETRAINING: Nnlm, Purpose.WRITING: Nnlm},
         parts=_parts,
+        cache=_cache,
         token_table="words/embedding",
         instead="put a layer above its vectors with experiments/static_vectors.py",
     )

@@ -219,10 +219,6 @@ class T5Config(ModelConfig):
         """Return the same model with another dropout rate."""
         return dataclasses.replace(self, dropout_rate=rate)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """Return the decoder's cache for rows of up to `room` tokens."""
-        return KeyValueCache.empty(self.num_decoder_layers, batch, room, self.num_heads, self.d_kv, execution.dtype)
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
@@ -498,6 +494,13 @@ class T5ForConditionalGeneration(EncoderDecoderForConditionalGeneration):
         return output.replace(scores=VocabularyScores(hidden, self.model.shared.embedding))
 
 
+def _cache(config: T5Config, batch: int, capacity: int, execution: Execution) -> KeyValueCache:
+    """Return an empty cache of the decoder's keys and values."""
+    return KeyValueCache.empty(
+        config.num_decoder_layers, batch, capacity, config.num_heads, config.d_kv, execution.dtype
+    )
+
+
 def _parts(config: T5Config) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the word table, then the groups of each stack.
 
@@ -525,5 +528,6 @@ SYSTEM = declare(
         # A text and the end token; each text of a task follows words that introduce it (section 2.4).
         template=lambda config: Template("A end", "A B end", "last"),
         parts=_parts,
+        cache=_cache,
     )
 )

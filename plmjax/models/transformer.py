@@ -55,6 +55,7 @@ from plmjax.models.families.encoder_decoder import (
     EncoderDecoderForConditionalGeneration,
     EncoderDecoderModel,
     both_sides,
+    encoder_decoder_cache,
     encoder_decoder_parts,
 )
 
@@ -326,6 +327,7 @@ SYSTEM = declare(
         name="transformer",
         template=lambda config: Template("A end", "A end B end", "last"),
         parts=encoder_decoder_parts,
+        cache=encoder_decoder_cache,
         token_table="transformer/words/embedding",
     )
 )

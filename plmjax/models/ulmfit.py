@@ -206,6 +206,7 @@ def _reading_backwards(system: System) -> System:
         system,
         modules={purpose: made for purpose, made in system.modules.items() if purpose is not Purpose.WRITING},
         template=lambda config: dataclasses.replace(system.template(config), backwards=True),
+        cache=None,
         backwards=True,
     )
 

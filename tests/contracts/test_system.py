@@ -93,12 +93,19 @@ def test_the_sentence_reads_well() -> None:
         (lambda: GloveConfig.tiny().template, "reads texts"),
         (lambda: GloveConfig.tiny().with_dropout(0.1), "has one dropout rate for all its layers"),
         (lambda: BertConfig.tiny().with_tokens(7, 0), "has room for further tokens"),
-        (lambda: BertConfig.tiny().empty_cache(1, 2, Execution()), "writes text"),
+        (lambda: BertConfig.tiny().empty_cache(1, 2, Execution()), "keeps a cache of the tokens it has read"),
     ],
 )
 def test_numbers_that_a_system_does_not_have_are_the_same_sentence(ask, words: str) -> None:
     with pytest.raises(UserError, match=f"^Expected a model that {words}, found (Glove|Bert)Config, .*, which has "):
         ask()
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_a_system_keeps_a_cache_where_it_writes_text(system: System) -> None:
+    assert (system.cache is not None) == (Purpose.WRITING in system)
+    reads_from_the_end = UlmfitConfig(backwards=True).system
+    assert reads_from_the_end.cache is None and Purpose.WRITING not in reads_from_the_end
 
 
 @pytest.mark.parametrize("purpose", ENCODERS)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
@@ -108,7 +109,7 @@ def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> Non
     # Row 0 has a prompt of four tokens, row 1 of two.
     ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
     mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
-    source, cache = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2]), config.empty_cache(2, 7)
+    source, cache = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2]), config.empty_cache(2, 7, Execution())
     found = write(ids, source, mask, cache)
     np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
     swapped = jnp.array([1, 0])

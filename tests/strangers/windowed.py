@@ -26,7 +26,7 @@ from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.models.families.decoder import DecoderOutput
+from plmjax.models.families.decoder import DecoderOutput, decoder_cache
 from plmjax.models.gpt2 import Gpt2Config
 
 
@@ -145,4 +145,4 @@ class Windowed(nn.Module):
 
 
 MODULES = {Purpose.PRETRAINING: Windowed, Purpose.WRITING: Windowed}
-SYSTEM = declare(System(WindowedConfig, Kind.DECODER, MODULES, token_table="words/embedding"))
+SYSTEM = declare(System(WindowedConfig, Kind.DECODER, MODULES, token_table="words/embedding", cache=decoder_cache))

@@ -38,6 +38,7 @@ from plmjax.models.families.encoder_decoder import (
     EncoderDecoderConfig,
     EncoderDecoderForConditionalGeneration,
     both_sides,
+    encoder_decoder_cache,
     encoder_decoder_parts,
 )
 from plmjax.models.families.task_heads import ClassificationHead, QuestionAnswering
@@ -234,6 +235,7 @@ SYSTEM = declare(
         name="bart",
         template=lambda config: Template("cls A sep", "cls A sep sep B sep", "last"),  # <s> A </s></s> B </s>
         parts=bart_parts,
+        cache=encoder_decoder_cache,
         token_table="bart/words/embedding",
     )
 )

@@ -153,6 +153,7 @@ SYSTEM = declare(
         name=bart.SYSTEM.name,
         template=bart.SYSTEM.template,
         parts=_parts,
+        cache=bart.SYSTEM.cache,
         token_table=bart.SYSTEM.token_table,
     )
 )

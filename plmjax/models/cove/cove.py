@@ -118,9 +118,6 @@ class CoveConfig(ModelConfig):
         """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> None:
-        """Return None: the decoder begins with the last state of its source."""
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
 
@@ -421,6 +418,10 @@ class CoveForTranslation(nn.Module):
         return TranslationOutput(spoken, None, scores, after)
 
 
+def _cache(config: CoveConfig, batch: int, capacity: int, execution: Execution) -> None:
+    """Return None: the decoder begins with the last state of its source."""
+
+
 def _parts(config: CoveConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the words, each layer of the encoder, and the decoder."""
     layers = (ParameterGroup((f"{ENCODER}/layer_{layer}",)) for layer in range(config.num_layers))
@@ -442,6 +443,7 @@ SYSTEM = declare(
         name=ENCODER,
         template=lambda config: Template("A end", "A end B:1 end:1", "last"),
         parts=_parts,
+        cache=_cache,
         token_table=f"{ENCODER}/words/embedding",
         packs=False,
     )

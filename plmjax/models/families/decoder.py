@@ -100,11 +100,6 @@ class DecoderConfig(ModelConfig):
         """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
         return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """Return a cache for rows of up to `room` tokens."""
-        sizes = (self.n_head, self.n_embd // self.n_head)
-        return KeyValueCache.empty(self.n_layer, batch, room, *sizes, execution.dtype)
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
@@ -242,6 +237,12 @@ def read_to_the_end(
     last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
     headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
     return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
+
+
+def decoder_cache(config: DecoderConfig, batch: int, capacity: int, execution: Execution) -> KeyValueCache:
+    """Return an empty cache of keys and values."""
+    sizes = (config.n_head, config.n_embd // config.n_head)
+    return KeyValueCache.empty(config.n_layer, batch, capacity, *sizes, execution.dtype)
 
 
 DECODER_TEMPLATE = Template("start A extract", "start A delimiter B extract", "last")

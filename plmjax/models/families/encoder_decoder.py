@@ -113,11 +113,6 @@ class EncoderDecoderConfig(ModelConfig):
         """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution = Execution()) -> KeyValueCache:
-        """Return a cache of the decoder for rows of up to `room` tokens."""
-        sizes = (self.decoder_attention_heads, self.d_model // self.decoder_attention_heads)
-        return KeyValueCache.empty(self.decoder_layers, batch, room, *sizes, execution.dtype)
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
@@ -304,6 +299,14 @@ class EncoderDecoderForConditionalGeneration(nn.Module):
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:
         """Return the output of the model with scores. By default the model itself has computed them."""
         return output
+
+
+def encoder_decoder_cache(
+    config: EncoderDecoderConfig, batch: int, capacity: int, execution: Execution
+) -> KeyValueCache:
+    """Return an empty cache of the decoder's keys and values."""
+    sizes = (config.decoder_attention_heads, config.d_model // config.decoder_attention_heads)
+    return KeyValueCache.empty(config.decoder_layers, batch, capacity, *sizes, execution.dtype)
 
 
 def encoder_decoder_parts(config: EncoderDecoderConfig) -> tuple[ParameterGroup, ...]:
