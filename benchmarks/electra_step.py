@@ -41,8 +41,10 @@ class Generator(ElectraPretraining):
     def weights(self, batch):
         return {"mlm": super().weights(batch)["mlm"]}
 
-    def sums(self, module, given, batch, key, *, training):
-        return MaskedLanguageModel.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
+    def sums(self, module, loss_inputs, batch, key, *, training):
+        return MaskedLanguageModel.masked_sums(
+            apply(self, module, loss_inputs, batch, key, training=training).logits, batch
+        )
 
     def train_flops(self, config, batch):
         return config.train_flops(*batch["input_ids"].shape, self.predictions(batch))
@@ -64,8 +66,10 @@ class Discriminator(ElectraPretraining):
     def weights(self, batch):
         return {"rtd": (batch["segment_ids"] > 0).sum().astype("float32")}
 
-    def sums(self, module, given, batch, key, *, training):
-        found = detection_sums(apply(self, module, given, batch, key, training=training).logits, batch, batch["fake"])
+    def sums(self, module, loss_inputs, batch, key, *, training):
+        found = detection_sums(
+            apply(self, module, loss_inputs, batch, key, training=training).logits, batch, batch["fake"]
+        )
         return LossSums(found.losses, found.metrics)
 
     def train_flops(self, config, batch):

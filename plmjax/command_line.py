@@ -74,12 +74,12 @@ def parse(
     def bound(*positional: Any, **keywords: Any) -> Callable:
         return functools.partial(verb, *positional, **keywords)
 
-    said = io.StringIO()
+    captured = io.StringIO()
     # tyro colours its errors, or draws them without a box, as standard output is: a terminal, or not of UTF-8.
     plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     try:
         shown = contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain
-        with option_values.PLAIN, contextlib.redirect_stderr(said), shown:
+        with option_values.PLAIN, contextlib.redirect_stderr(captured), shown:
             call, unknown = tyro.cli(
                 bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
             )
@@ -87,7 +87,7 @@ def parse(
         if not stop.code:
             raise
         # tyro prints a box: its first paragraph is the error, the others repeat the help.
-        lines = [line.strip("\u2502 ") for line in said.getvalue().splitlines() if line.startswith("\u2502")]
+        lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
         paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
         raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
     if unknown:

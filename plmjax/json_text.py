@@ -106,6 +106,6 @@ def check(found: Any, shape: Any, name: str = "it") -> None:
 
 def reason(error: BaseException) -> str:
     """The text of an error as a part of one sentence: one line, without a stop at its end, a long one shortened."""
-    said = f"no {error}" if isinstance(error, KeyError) else str(error)
-    text = " ".join(said.split()) or type(error).__name__
+    detail = f"no {error}" if isinstance(error, KeyError) else str(error)
+    text = " ".join(detail.split()) or type(error).__name__
     return beginning(text, 200).rstrip(".").replace("; ", ", ")

@@ -37,13 +37,13 @@ _held: set[str] = set()
 
 
 @contextlib.contextmanager
-def locked(folder: Path, say: Callable[[str], None] = print) -> Iterator[None]:
+def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
     """Locks a folder, which is created, for the block; `say` gets a line while it waits for another process.
 
     Raises:
         UserError: another process holds the lock; the message names it.
     """
-    with _in_bucket(folder, say) if storage.in_bucket(folder) else _on_disk(folder):
+    with _in_bucket(folder, report) if storage.in_bucket(folder) else _on_disk(folder):
         yield
 
 
@@ -92,9 +92,9 @@ def _on_disk(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_bucket(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
     path, mine = folder / NAME, _holder()
-    generation = _taken_over(folder, path, mine, say)
+    generation = _taken_over(folder, path, mine, report)
     done = threading.Event()
 
     def beat() -> None:
@@ -115,7 +115,7 @@ def _in_bucket(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         storage.remove(path)
 
 
-def _taken_over(folder: Path, path: Path, mine: str, say: Callable[[str], None]) -> int:
+def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
     """The generation of the object once this process holds it."""
     watched, since = None, time.monotonic()
     while True:
@@ -129,7 +129,7 @@ def _taken_over(folder: Path, path: Path, mine: str, say: Callable[[str], None])
             if _is_here(found[1]):
                 raise _taken(folder, found[1])
             watched = found[0]
-            say(f"waiting    up to {SILENT_SECONDS:g} s, whether {_named(found[1])} still works in {folder}")
+            report(f"waiting    up to {SILENT_SECONDS:g} s, whether {_named(found[1])} still works in {folder}")
         time.sleep(LOOK_SECONDS)
 
 

@@ -120,8 +120,8 @@ def predict(
     from plmjax.inference import predict as predictions
 
     settings = predictions.settings_of(checkpoint, overrides)
-    if said := predictions.decoding(checkpoint, settings):
-        print(f"decoding   {said}", file=sys.stderr)
+    if sentence := predictions.decoding(checkpoint, settings):
+        print(f"decoding   {sentence}", file=sys.stderr)
     count = predictions.write(checkpoint, input, output, format, ensemble, max_unknown=max_unknown, **settings)
     if output is not None:
         print(f"{count} predictions in {output}")
@@ -240,6 +240,6 @@ def generate(
     load_classes(experiment)
     from plmjax.generation.command import run
 
-    say = functools.partial(print, end="", flush=True)
+    write = functools.partial(print, end="", flush=True)
     note = functools.partial(print, file=sys.stderr)
-    run(checkpoint, prompt, input, output, writing, mesh, say, note, max_unknown)
+    run(checkpoint, prompt, input, output, writing, mesh, write, note, max_unknown)

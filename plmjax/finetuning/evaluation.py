@@ -45,17 +45,19 @@ class Forward:
     def __init__(self, run: Experiment, tokenizer: Any) -> None:
         self._run, self._objective, self._tokenizer = run, run.objective, tokenizer
 
-    def __call__(self, program: Program, given: LossInputs, source: TaskSource) -> tuple[dict[str, float], Outputs]:
+    def __call__(
+        self, program: Program, loss_inputs: LossInputs, source: TaskSource
+    ) -> tuple[dict[str, float], Outputs]:
         """Return (mean losses by name, inputs of the predictions of every sequence in order)."""
         encoded = source.validation_rows.encoded
         outputs: list[Any] = [None] * len(encoded)
         totals, losses = Totals(), losses_of(self._objective, program)
-        for sums, (collected, examples, starts) in batches(program, given, source, self._run.training.seed):
+        for sums, (collected, examples, starts) in batches(program, loss_inputs, source, self._run.training.seed):
             totals.add({name: sums[name] for name in losses})
             if not self._objective.generates:
                 self._sort(outputs, collected, examples, starts, encoded.offsets)
         if self._objective.generates:
-            outputs = self._written(given.params, encoded)
+            outputs = self._written(loss_inputs.params, encoded)
         means = {name: float(total / weight) for name, (total, weight) in totals.items() if weight > _NO_WEIGHT}
         means.setdefault("loss", next(iter(means.values()), 0.0))  # the first of several tasks
         return means, outputs
@@ -112,10 +114,10 @@ class TaskEvaluation:
         joint = ["joint_loss"] if len(losses) > 1 else []
         return list(dict.fromkeys([*losses, *joint, *self._objective.reported(self._task)]))
 
-    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         """Return the metrics of a model: {"loss": ..., "accuracy": ..., ...}."""
         check_whole_file(limit)
-        means, outputs = self._forward(program, given, self._source)
+        means, outputs = self._forward(program, loss_inputs, self._source)
         encoded = self._source.validation_rows.encoded
         metrics, self.predictions = self._objective.answer(self._examples, encoded, outputs)
         if len(means) > 1:

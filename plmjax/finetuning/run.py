@@ -166,8 +166,8 @@ def preferred_metrics(result: loop.Result, evaluation: TaskEvaluation, workdir: 
     # The loop has evaluated the last step, unless an earlier command had done so already.
     if int(preferred.name) == int(result.state.step) and evaluation.predictions:
         return result.metrics
-    given = checkpoints.load_given(preferred, result.program.state)
-    return {f"eval/{name}": value for name, value in evaluation(result.program, given).items()}
+    loss_inputs = checkpoints.load_loss_inputs(preferred, result.program.state)
+    return {f"eval/{name}": value for name, value in evaluation(result.program, loss_inputs).items()}
 
 
 def _warn_of_shared_files(task: Task) -> None:

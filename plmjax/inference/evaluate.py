@@ -218,7 +218,7 @@ def _examples(run: Experiment) -> Examples:
 
 
 def _given(directory: Path, program: Program) -> LossInputs:
-    return checkpoints.load_given(directory, program.state).replace(carry=program.start_evaluation_carry())
+    return checkpoints.load_loss_inputs(directory, program.state).replace(carry=program.start_evaluation_carry())
 
 
 def _is_prepared(data: Path) -> bool:

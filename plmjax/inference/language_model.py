@@ -110,5 +110,7 @@ def _batch(input_ids: Any, attention_mask: Any, next_ids: np.ndarray) -> Batch:
 
 
 @functools.partial(jax.jit, static_argnames=("task", "module"))
-def _score(task: ScoresNextToken, module: nn.Module, given: LossInputs, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    return task.score(module, given, batch, jax.random.key(0), training=False)
+def _score(
+    task: ScoresNextToken, module: nn.Module, loss_inputs: LossInputs, batch: Batch
+) -> tuple[jax.Array, jax.Array]:
+    return task.score(module, loss_inputs, batch, jax.random.key(0), training=False)

@@ -36,7 +36,7 @@ class Member:
 
     @functools.cached_property
     def _given(self):
-        return checkpoints.load_given(self.directory, self._program.state)
+        return checkpoints.load_loss_inputs(self.directory, self._program.state)
 
     def __call__(self, examples: Examples) -> tuple[Encoded, Outputs]:
         """Return the encoded examples, and the model's outputs for each sequence.

@@ -87,7 +87,7 @@ class Origin:
         run: Experiment,
         tokenizer: Any,
         in_new_head: Callable[[str], bool] = lambda name: False,
-        say: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
     ) -> InitialParameters:
         """The initial parameters of a run.
 
@@ -99,26 +99,26 @@ class Origin:
             that are drawn because the checkpoint lacks them.
         """
         if self.vectors is not None:
-            return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, say))
+            return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, report))
         if self.params is None:
             return InitialParameters()
         found = flax.traverse_util.flatten_dict(self.params, sep="/").keys()
 
         def from_drawn(params: Any) -> Any:
-            lacking = start.lacking(self.params, params, run.model)
-            missed = [name for name in lacking if not in_new_head(name) and not run.start.draws(name)]
+            missing = start.missing_head_parameters(self.params, params, run.model)
+            missed = [name for name in missing if not in_new_head(name) and not run.start.draws(name)]
             if missed and hosts.is_primary():
-                say(f"start      initialized at random, as {self.name} has none: {start.in_short(missed)}")
+                report(f"start      initialized at random, as {self.name} has none: {start.abbreviated(missed)}")
 
             def drawn(name: str) -> bool:
-                return in_new_head(name) or name in lacking or (name not in found and run.start.draws(name))
+                return in_new_head(name) or name in missing or (name not in found and run.start.draws(name))
 
             return start.transfer(self.params, params, self.name, drawn)
 
         return InitialParameters(from_drawn, lambda name: name in found and not in_new_head(name))
 
-    def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, say: Callable[[str], None]) -> Any:
+    def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, report: Callable[[str], None]) -> Any:
         params, found = token_embeddings.with_vectors(params, run.model.system.token_table, tokenizer, self.vectors)
         if hosts.is_primary():
-            say(f"start      {found}")
+            report(f"start      {found}")
         return params

@@ -86,10 +86,10 @@ def within(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
 
 def tied(found: Mapping[str, Any]) -> bool:
     """Return true if a config.json describes a model whose output layer is the token embedding table."""
-    said = found.get(SCALED, found.get(TIED, True))
-    if not isinstance(said, bool):
-        raise UserError(f"Expected true or false as the config's {TIED}, found {quoted(said)}; correct it.")
-    return said
+    value = found.get(SCALED, found.get(TIED, True))
+    if not isinstance(value, bool):
+        raise UserError(f"Expected true or false as the config's {TIED}, found {quoted(value)}; correct it.")
+    return value
 
 
 def read_config(found: Mapping[str, Any]) -> T5Config:

@@ -59,9 +59,9 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the token ids, a mask of the tokens to read, and the first positions of documents."""
-        given = {"starts": batch["starts"]} if "starts" in batch else {}
+        optional = {"starts": batch["starts"]} if "starts" in batch else {}
         read = batch["read"] if "read" in batch else batch["segment_ids"] > 0
-        return {"input_ids": batch["input_ids"], "attention_mask": read, **given}
+        return {"input_ids": batch["input_ids"], "attention_mask": read, **optional}
 
     def carry_inputs(self, carry: Carry) -> dict[str, Any]:
         """Return the states before the row."""
@@ -107,10 +107,12 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         """Return the two penalties' factors."""
         return {"activation": self.activation_penalty, "slowness": self.slowness_penalty}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return nats and squares of the target tokens in the window, and the states after them."""
-        read, weights, begin = _window(batch, given.carry["begin"], training)
-        outputs = apply(self, module, given, batch | {"read": read}, key, training=training)
+        read, weights, begin = _window(batch, loss_inputs.carry["begin"], training)
+        outputs = apply(self, module, loss_inputs, batch | {"read": read}, key, training=training)
         nats, likeliest = outputs.scores.weighted_cross_entropy(batch["next_ids"], weights)
         dropped, raw = (x.astype(jnp.float32) for x in (outputs.last_hidden_state, outputs.raw_hidden_state))
         squares = jnp.mean(jnp.square(dropped), axis=-1)
@@ -125,10 +127,10 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return LossSums(losses, metrics, {"states": outputs.states, "begin": begin})
 
     def score(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Score the next tokens as `ScoresNextToken` does."""
-        return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
+        return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the token after each position."""

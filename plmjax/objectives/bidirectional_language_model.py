@@ -100,9 +100,11 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
         """Return the number of predictions in both directions."""
         return {"language_model": jnp.maximum(jnp.sum(self.targets(batch)[1]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the nats of the words, in total and for each direction. Evaluation also counts correct predictions."""
-        found = apply(self, module, given, batch, key, training=training)
+        found = apply(self, module, loss_inputs, batch, key, training=training)
         loss, metrics = jnp.zeros(()), {}
         for number, (way, prefix) in enumerate(PREFIXES.items()):
             scores, ids, weights = found.scores[way], batch[f"{prefix}next_ids"], batch[f"{prefix}next_weights"]

@@ -51,7 +51,7 @@ class ScoresNextToken(LanguageModel):
 
     @abc.abstractmethod
     def score(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Return nats of `next_ids` given the tokens before, float32 [B T], and bool [B T], true if none is likelier.
 

@@ -134,14 +134,16 @@ class ElectraPretraining(Objective):
         """Return the two factors of the loss."""
         return {"mlm": self.generator_weight, "rtd": self.discriminator_weight}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the generator's loss, then the discriminator's loss on the generator's samples."""
         first, second = jax.random.split(key)
-        logits = apply(self, module, given, batch, first, training=training, method="generate").logits
+        logits = apply(self, module, loss_inputs, batch, first, training=training, method="generate").logits
         generated = MaskedLanguageModel.masked_sums(logits, batch)
         shown = batch | {"input_ids": replaced(batch, logits)}
         del shown["masked_positions"]
-        scores = apply(self, module, given, shown, second, training=training, method="discriminate").logits
+        scores = apply(self, module, loss_inputs, shown, second, training=training, method="discriminate").logits
         found = detection_sums(scores, batch, shown["input_ids"] != batch["original_ids"])
         return LossSums(generated.losses | found.losses, generated.metrics | found.metrics)
 
@@ -185,13 +187,13 @@ def detection_sums(scores: jax.Array, batch: Batch, fake: jax.Array) -> LossSums
     def count(tokens: jax.Array) -> jax.Array:
         return jnp.sum((tokens & real).astype(jnp.float32))
 
-    said = scores > 0
+    predicted = scores > 0
     loss = jnp.sum(real * (jax.nn.softplus(scores) - fake * scores))
-    caught, tokens = count(said & fake), count(real)
+    caught, tokens = count(predicted & fake), count(real)
     metrics = {
         "rtd_loss": (loss, tokens),
-        "rtd_accuracy": (count(said == fake), tokens),
-        "rtd_precision": (caught, count(said)),
+        "rtd_accuracy": (count(predicted == fake), tokens),
+        "rtd_precision": (caught, count(predicted)),
         "rtd_recall": (caught, count(fake)),
         "fakes": (count(fake), tokens),
     }

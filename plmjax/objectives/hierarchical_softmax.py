@@ -91,9 +91,11 @@ class HierarchicalSoftmax(WordPrediction):
         """Return the number of predictions."""
         return {"hierarchical_softmax": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the nats of the predicted words."""
-        inputs, nodes = apply(self, module, given, batch, key, training=training)
+        inputs, nodes = apply(self, module, loss_inputs, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         nodes = scaled_gradient(nodes, batch["output_factors"])
         predictions = self.architecture.predictions(batch["pairs"])

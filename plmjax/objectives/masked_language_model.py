@@ -158,9 +158,11 @@ class MaskedLanguageModel(Objective):
         """Return the number of predictions. The released code adds 1e-5."""
         return {"mlm": jnp.sum(batch["masked_weights"]) + 1e-5}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the nats of the hidden tokens, and the number of correct predictions."""
-        return self.masked_sums(apply(self, module, given, batch, key, training=training).logits, batch)
+        return self.masked_sums(apply(self, module, loss_inputs, batch, key, training=training).logits, batch)
 
     @staticmethod
     def masked_sums(logits: jax.Array, batch: Batch) -> LossSums:

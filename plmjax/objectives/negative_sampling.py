@@ -104,10 +104,12 @@ class NegativeSampling(WordPrediction):
         """Return the number of predictions."""
         return {"negative_sampling": jnp.maximum(jnp.sum(self.architecture.predictions(batch["pairs"])), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return nats of the predictions and their negatives; in evaluation also those from word counts only."""
         pairs, noise_weights = batch["pairs"], batch["noise_weights"]
-        inputs, outputs = apply(self, module, given, batch, key, training=training)
+        inputs, outputs = apply(self, module, loss_inputs, batch, key, training=training)
         inputs = self.around(scaled_gradient(inputs, batch["input_factors"]))
         outputs = scaled_gradient(outputs, batch["output_factors"])
         words, noise = jnp.split(outputs, [pairs.shape[3]], axis=2)
@@ -117,7 +119,7 @@ class NegativeSampling(WordPrediction):
         loss = total(predictions, nn.softplus(-true_scores)) + total(noise_weights, nn.softplus(noise_scores))
         if training:
             return LossSums({"negative_sampling": loss}, {})
-        scores, asked = given.constants["unigram_scores"], self.architecture.asked(predictions)
+        scores, asked = loss_inputs.constants["unigram_scores"], self.architecture.asked(predictions)
         unigram = total(asked, nn.softplus(-scores[batch["input_ids"]]))
         unigram += total(jnp.sum(noise_weights, axis=2), nn.softplus(scores[batch["noise_ids"]]))
         return LossSums({"negative_sampling": loss}, {"unigram_loss": (unigram, jnp.sum(predictions))})

@@ -26,10 +26,12 @@ class NextToken(ScoresNextToken, Objective):
         """Return the number of predictions; at least a small number, for rows without targets."""
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the nats of the next tokens, and the number of correct predictions."""
         ids, weights = self.targets(batch)
-        scores = apply(self, module, given, batch, key, training=training).scores
+        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
         loss, likeliest = scores.weighted_cross_entropy(ids, weights)
         return LossSums(
             {"next_token": loss},
@@ -37,10 +39,10 @@ class NextToken(ScoresNextToken, Objective):
         )
 
     def score(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Score the next tokens as `ScoresNextToken` does."""
-        return apply(self, module, given, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
+        return apply(self, module, loss_inputs, batch, key, training=training).scores.cross_entropy(batch["next_ids"])
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return the token after each position."""

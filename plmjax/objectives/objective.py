@@ -161,13 +161,17 @@ class Objective:
         """Return the term whose mean is "nats a target", reported as eval/loss: the first of `weights`."""
         return next(iter(self.weights(batch)))
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return losses and metrics of a corrupted (micro)batch, with dropout if `training` is true."""
         raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
 
-    def evaluation(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
+    def evaluation(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, Any]:
         """Return (sums of a corrupted batch without dropout, outputs for the predictions of a downstream task)."""
-        return self.sums(module, given, batch, key, training=False), ()
+        return self.sums(module, loss_inputs, batch, key, training=False), ()
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return (ids, weights) of a corrupted batch's target tokens, for the unigram entropy."""
@@ -181,7 +185,7 @@ class Objective:
 def apply(
     objective: Objective,
     module: nn.Module,
-    given: LossInputs,
+    loss_inputs: LossInputs,
     batch: Batch,
     key: jax.Array,
     *,
@@ -192,13 +196,13 @@ def apply(
 
     The random collection "dropout" exists in training only, "sampling" (hashes, draws) in evaluation too.
     """
-    return apply_and_collect(objective, module, given, batch, key, training=training, method=method)[0]
+    return apply_and_collect(objective, module, loss_inputs, batch, key, training=training, method=method)[0]
 
 
 def apply_and_collect(
     objective: Objective,
     module: nn.Module,
-    given: LossInputs,
+    loss_inputs: LossInputs,
     batch: Batch,
     key: jax.Array,
     *,
@@ -208,10 +212,10 @@ def apply_and_collect(
     """Return the outputs as `apply` does, and the module's further collections, which change in training only."""
     rngs = {"sampling": jax.random.fold_in(key, 1)} | ({"dropout": key} if training else {})
     kept = {"deterministic": not training, "rngs": rngs, "method": method}
-    inputs = objective.model_inputs(batch) | objective.carry_inputs(given.carry)
+    inputs = objective.model_inputs(batch) | objective.carry_inputs(loss_inputs.carry)
     if not training:
-        return module.apply(given.variables, **inputs, **kept), given.collections
-    outputs, after = module.apply(given.variables, **inputs, **kept, mutable=list(given.collections))
+        return module.apply(loss_inputs.variables, **inputs, **kept), loss_inputs.collections
+    outputs, after = module.apply(loss_inputs.variables, **inputs, **kept, mutable=list(loss_inputs.collections))
     return outputs, nn.meta.unbox(dict(after))
 
 

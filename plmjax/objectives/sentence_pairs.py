@@ -66,8 +66,10 @@ class MaskedTokensAndPairs(MaskedLanguageModel):
         """Return the number of predictions and of sequences."""
         return super().weights(batch) | {self.pairs.term: self.pairs.weight(batch)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return both losses from one forward pass."""
-        outputs = apply(self, module, given, batch, key, training=training)
+        outputs = apply(self, module, loss_inputs, batch, key, training=training)
         tokens, pairs = self.masked_sums(outputs.logits, batch), self.pairs.sums(outputs, batch)
         return LossSums(tokens.losses | pairs.losses, tokens.metrics | pairs.metrics)

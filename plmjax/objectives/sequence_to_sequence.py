@@ -58,13 +58,15 @@ class SequenceToSequence(Objective):
         """Return the number of targets; at least a small number, for rows without targets."""
         return {"target": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the loss of the targets and the number of correct predictions.
 
         Add the targets' nats if the loss is another.
         """
         ids, weights = batch["next_ids"], batch["next_weights"]
-        scores = apply(self, module, given, batch, key, training=training).scores
+        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
         smoothing, z_loss = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
         loss, nats, likeliest = scores.smoothed_cross_entropy(ids, weights, smoothing=smoothing, z_loss=z_loss)
         count = jnp.sum(weights)

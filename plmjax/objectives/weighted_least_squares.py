@@ -69,14 +69,16 @@ class WeightedLeastSquares(Objective):
         """Return the number of cells."""
         return {TERM: jnp.maximum(jnp.sum(self._exists(batch)), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the loss of the cells; in evaluation also the loss from word counts only."""
-        logs = apply(self, module, given, batch, key, training=training)
+        logs = apply(self, module, loss_inputs, batch, key, training=training)
         logs = scaled_gradient(logs[..., None], batch["gradient_factors"])[..., 0]
         loss = self._loss(logs, batch)
         if training:
             return LossSums({TERM: loss}, {})
-        shares = given.constants["log_shares"]
+        shares = loss_inputs.constants["log_shares"]
         chance = self._loss(shares[batch["input_ids"]] + shares[batch["context_ids"]], batch)
         return LossSums({TERM: loss}, {"unigram_loss": (chance, self.weights(batch)[TERM])})
 

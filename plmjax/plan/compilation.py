@@ -49,8 +49,8 @@ class Compilation:
     def total(self) -> int:
         """Return the HBM of a device, bytes: arguments and results (donated ones once), temporaries and code."""
         memory = self.memory
-        held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        return held + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+        resident = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return resident + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:

@@ -31,7 +31,7 @@ NAMES = {
 
 @hosts.hold_workdir
 def pretrain(
-    run: Experiment, workdir: str | Path, say: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
+    run: Experiment, workdir: str | Path, report: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
 ) -> loop.Result:
     """Runs an experiment in `workdir`; continues a run that is there already.
 
@@ -57,27 +57,27 @@ def pretrain(
         origin = origin.mapped(run)
     _check(run, origin)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
-    dataset, tokenizer = _prepare(run, origin, workdir, say)
+    dataset, tokenizer = _prepare(run, origin, workdir, report)
     source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
-    initial = origin.initial_parameters(run, tokenizer, say=say)
-    result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, say))
+    initial = origin.initial_parameters(run, tokenizer, report=report)
+    result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, report))
     if hosts.is_primary():
-        summary.show(result, source, workdir, say)
+        summary.show(result, source, workdir, report)
     hosts.agree("the end")
     return result
 
 
 def _check(run: Experiment, origin: Origin) -> None:
     """Raises UserError where the settings of a run do not fit each other, or this machine."""
-    checks.whole(run)
-    checks.text(run, brought=origin.description is not None)
+    checks.complete(run)
+    checks.text(run, has_tokenizer=origin.description is not None)
     here = loop.devices(run.training.platform)
     checks.pretraining(run, len(here), meshes.slices(here))
     tracking.check(run)
 
 
-def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str], None]) -> tuple[Any, Any]:
+def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[str], None]) -> tuple[Any, Any]:
     """The dataset (plmjax.data.store.Dataset) and the tokenizer (plmjax.data.tokenizers.Tokenizer) of the run.
 
     Each is the one in WORKDIR or the one that the run names, or is made from the run's text.
@@ -88,21 +88,21 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str]
     from plmjax.data import store
 
     size = run.model.vocab_size
-    dataset = store.open_dataset(run.data.path, vocab_size=size, report=say) if run.data.path else None
+    dataset = store.open_dataset(run.data.path, vocab_size=size, report=report) if run.data.path else None
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
             other = start.check(workdir, origin.name, origin.recorded)
-            _remove_outdated(run, workdir, other, say)
-            loop.check_resume(workdir, run, say)
-            brought = origin.tokenizer(run)
+            _remove_outdated(run, workdir, other, report)
+            loop.check_resume(workdir, run, report)
+            found_tokenizer = origin.tokenizer(run)
             with options_named(NAMES):
-                tokenizer = _tokenizer(run, workdir, brought, say)
+                tokenizer = _tokenizer(run, workdir, found_tokenizer, report)
             checks.special_tokens(run.model, tokenizer.vocabulary)
             origin.check(run, tokenizer, _batch(run))
             with options_named(NAMES):
-                directory = _dataset(run, workdir, tokenizer, say)
-            dataset = dataset or store.open_dataset(directory, vocab_size=size, report=say)
+                directory = _dataset(run, workdir, tokenizer, report)
+            dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
             # The next command may name other text. A finished dataset stays, with the options that it was made with.
@@ -118,12 +118,12 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, say: Callable[[str]
     return dataset, tokenizer
 
 
-def _evaluation(run: Experiment, source: Any, say: Callable[[str], None]) -> NoEvaluation | None:
+def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
     """No evaluation where the held-out text of a phase fills no row; None takes the loop's."""
     if all(source.held_out(phases.evaluation(run, phase).sequence_length) for phase in phases.resolve(run)):
         return None
     if hosts.is_primary():
-        say("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+        report("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
     return NoEvaluation()
 
 
@@ -133,7 +133,7 @@ def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     return run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
-def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, say: Callable[[str], None]) -> None:
+def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: Callable[[str], None]) -> None:
     """Removes the tokenizer and the dataset that WORKDIR has from other options, while no step is trained.
 
     What the run names itself, in --tokenizer.path or --data.path, stays.
@@ -152,7 +152,7 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, say: Cal
         own = storage.absolute(folder)
         if folder.exists() and not any(own == path or own in path.parents for path in named):
             storage.remove(folder)
-            say(
+            report(
                 f"{folder.name:<10} prepared again, as an earlier command had other options: "
                 f"{', '.join(changed) or '--from'}"
             )
@@ -166,7 +166,7 @@ def _inputs(run: Experiment) -> tuple[list[str], str]:
     return list(run.data.input), "auto" if named else run.data.format
 
 
-def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str], None]) -> Any:
+def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Callable[[str], None]) -> Any:
     """The run's tokenizer: the one in WORKDIR, the one of a checkpoint, the one it names, the dataset's,
     or one trained on its text."""
     from plmjax.data import formats, tokenizers
@@ -175,20 +175,20 @@ def _tokenizer(run: Experiment, workdir: Path, brought: Any, say: Callable[[str]
     own = workdir / "tokenizer"
     named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
     if not (own / tokenizers.LAST).is_file():
-        if brought:
-            brought.save(own)
+        if found_tokenizer:
+            found_tokenizer.save(own)
         elif named:
             tokenizers.load(named).save(own)
         else:
             settings, (inputs, kind) = run.tokenizer, _inputs(run)
-            say(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
+            report(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
             parts = records.Parts(records.streams(run.data.streams)) if run.data.streams else None
             texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE, run.data.text_key, parts)
             tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)
 
 
-def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], None]) -> Path:
+def _dataset(run: Experiment, workdir: Path, tokenizer, report: Callable[[str], None]) -> Path:
     """The run's prepared dataset: the one it names, or WORKDIR/dataset, prepared if it does not exist."""
     from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
@@ -198,7 +198,7 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, say: Callable[[str], Non
     directory = workdir / "dataset"
     inputs, kind = _inputs(run)
     if not (directory / "ledger.json").exists():
-        say("dataset    preparing the input text")
+        report("dataset    preparing the input text")
         prepare(
             inputs,
             kind,

@@ -22,28 +22,28 @@ SAMPLED = 48
 """Tokens of a text that is written for the report, or half of the model's positions if they are fewer."""
 
 
-def show(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None] = print) -> None:
+def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
     """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
     if "eval/loss" in result.metrics:
         objective = experiment.read(workdir / "experiment.json").objective
-        _show_losses(result.metrics, objective.perplexity, say)
+        _show_losses(result.metrics, objective.perplexity, report)
         if isinstance(objective, MaskedLanguageModel):
-            _fill(result, source, workdir, say)
+            _fill(result, source, workdir, report)
     if Purpose.WRITING in experiment.read(workdir / "experiment.json").model.system:
-        _generate(result, source, workdir, say)
-    _export(workdir, say)
+        _generate(result, source, workdir, report)
+    _export(workdir, report)
 
 
-def _show_losses(metrics: dict[str, float], has_perplexity: bool, say: Callable[[str], None]) -> None:
+def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     if "eval/unigram_loss" in metrics:  # of a loss that is no probability's, whose exponential says nothing
-        say(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
+        report(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
         return
     compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
-    say(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")
+    report(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")
 
 
-def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None]) -> None:
+def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
     """Hides one word of a few held-out sentences and prints what the model puts there."""
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import fill_mask
@@ -54,10 +54,10 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Cal
         place = len(words) // 2
         hidden = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
         guesses = ", ".join(f"'{token}' {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
-        say(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
+        report(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
 
 
-def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, say: Callable[[str], None]) -> None:
+def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
     """Writes a document and goes on from a few held-out beginnings, or says what an encoder-decoder makes of those.
 
     Tokens are drawn, or chosen as a checkpoint has it that the run started from.
@@ -82,7 +82,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, say:
     storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
     for text in samples[:2]:
         between = " -> " if not generator.continues else " ..." if text.prompt else ""
-        say(printable(f"generate   {text.prompt}{between}{text.text}"))
+        report(printable(f"generate   {text.prompt}{between}{text.text}"))
 
 
 def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
@@ -96,11 +96,11 @@ def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Itera
                 yield " ".join(text.split()[:16])
 
 
-def _export(workdir: Path, say: Callable[[str], None]) -> None:
+def _export(workdir: Path, report: Callable[[str], None]) -> None:
     from plmjax.exchange.run_directories import can_export, export_checkpoint
 
     if can_export(workdir):
         try:
-            say(export_checkpoint(workdir, workdir / "export", "auto"))
+            report(export_checkpoint(workdir, workdir / "export", "auto"))
         except NotInstalled as error:  # the run is complete: `plmjax export` writes it once the library is there
-            say(f"exported   nothing: {error}")
+            report(f"exported   nothing: {error}")

@@ -30,7 +30,7 @@ def settings(run: Experiment) -> None:
     programs.check_generator(run.training.dropout_generator)
 
 
-def whole(run: Experiment) -> None:
+def complete(run: Experiment) -> None:
     """Raises UserError for a run on text without a model, an objective or a layout, which a checkpoint may give."""
     for name, part in (("a model", run.model), ("an objective", run.objective), ("a layout", run.data.layout)):
         if part is None:
@@ -47,7 +47,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         UserError: phases, rows, a batch, a mesh or names of parameters and metrics that do not fit the model, the
             layout or the devices.
     """
-    whole(run)
+    complete(run)
     settings(run)
     packing(run, getattr(run.data.layout, "pack", 1), "--data.layout.pack")
     if run.finetuning is not None:
@@ -71,14 +71,14 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     unigram = evaluation.unigram_nats([], run.model.vocab_size)
     program = programs.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
     has_held_out = run.data.path or run.data.held_out
-    rhythm(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
+    evaluation_settings(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
 
 
-def packing(run: Experiment, most: int, option: str) -> None:
+def packing(run: Experiment, maximum: int, option: str) -> None:
     """Raises UserError for several sequences in a row, as `option` sets them, of a model that reads one."""
-    if most > 1 and not run.model.system.packs:
+    if maximum > 1 and not run.model.system.packs:
         raise UserError(
-            f"Expected {option} 1 for {type(run.model).__name__}, which reads one sequence in a row, found {most}; "
+            f"Expected {option} 1 for {type(run.model).__name__}, which reads one sequence in a row, found {maximum}; "
             f"change it."
         )
 
@@ -93,7 +93,7 @@ def batches(run: Experiment, devices: int, slices: int = 1) -> None:
         meshes.check_batch(phase.batch_size, phase.accumulation, AbstractMesh(every[0], meshes.AXES))
 
 
-def text(run: Experiment, brought: bool = False) -> None:
+def text(run: Experiment, has_tokenizer: bool = False) -> None:
     """Raises UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
 
     brought: whether the tokenizer comes from a checkpoint.
@@ -112,7 +112,7 @@ def text(run: Experiment, brought: bool = False) -> None:
             "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset "
             "with --data.path."
         )
-    if brought or run.tokenizer.path:
+    if has_tokenizer or run.tokenizer.path:
         return
     with options_named({"--vocab_size": "--tokenizer.vocab_size"}):
         tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size)
@@ -141,7 +141,7 @@ def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
             )
 
 
-def rhythm(run: Experiment, metrics: Sequence[str]) -> None:
+def evaluation_settings(run: Experiment, metrics: Sequence[str]) -> None:
     """Raises UserError for steps to profile or metrics of the best checkpoint that do not exist.
 
     metrics: names of the metrics of an evaluation.

@@ -23,8 +23,11 @@ class Evaluation(Protocol):
     def names(self, program: Program) -> list[str]:
         """Names of its metrics."""
 
-    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
-        """Metric -> value; `given` is from `Program.given`, `limit` is the largest number of batches, 0 for all."""
+    def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
+        """Return a dict from metric to value.
+
+        loss_inputs: from `Program.loss_inputs`. limit: maximum number of batches; 0 takes all.
+        """
 
 
 def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
@@ -45,18 +48,21 @@ def joint_loss(means: Mapping[str, float], coefficients: Mapping[str, float]) ->
 def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
     """Names of the metrics of `HeldOut`, found by tracing the program's evaluation."""
     key = jax.eval_shape(lambda: jax.random.key(0))
-    given = program.state.given.replace(carry=jax.eval_shape(program.start_evaluation_carry))
-    names = list(jax.eval_shape(program.evaluate, given, program.evaluation_batch, key)[1])
+    loss_inputs = program.state.loss_inputs.replace(carry=jax.eval_shape(program.start_evaluation_carry))
+    names = list(jax.eval_shape(program.evaluate, loss_inputs, program.evaluation_batch, key)[1])
     return [*names, "joint_loss"] if coefficients else names
 
 
 def batches(
-    program: Program, given: LossInputs, source: BatchSource, seed: int, limit: int = 0
+    program: Program, loss_inputs: LossInputs, source: BatchSource, seed: int, limit: int = 0
 ) -> Iterator[tuple[dict[str, Pair], Any]]:
-    """(name -> (sum, weight), the outputs of a downstream task) of every held-out batch, as arrays on the host.
+    """Yield (name -> (sum, weight), outputs of a downstream task) of every held-out batch, as arrays on the host.
 
-    given: from `Program.given`, with the carry of the first batch. limit: largest number of batches; 0 takes all.
-    The corruption of a batch is drawn from the seed and the batch's number, so every evaluation sees the same targets.
+    The corruption of a batch is sampled from the seed and the number of the batch, so every evaluation has the same
+    targets.
+
+    loss_inputs: from `Program.loss_inputs`, with the carry of the first batch. limit: maximum number of batches; 0
+        takes all.
     """
     key = jax.random.fold_in(jax.random.key(seed), 2)
     shapes = program.evaluation_batch
@@ -64,8 +70,8 @@ def batches(
     for number, batch in enumerate(held_out):
         if limit and number >= limit:
             break
-        carry, sums, outputs = program.evaluate(given, batch, jax.random.fold_in(key, number))
-        given = given.replace(carry=carry)
+        carry, sums, outputs = program.evaluate(loss_inputs, batch, jax.random.fold_in(key, number))
+        loss_inputs = loss_inputs.replace(carry=carry)
         yield jax.device_get((sums, outputs))
 
 
@@ -96,14 +102,14 @@ class HeldOut:
         """Names of the sums of the evaluation step."""
         return means(program, self.coefficients)
 
-    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         """The means; raises UserError where no row is held out."""
-        return self.means(self.totals(program, given, limit))
+        return self.means(self.totals(program, loss_inputs, limit))
 
-    def totals(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, np.ndarray]:
+    def totals(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, np.ndarray]:
         """Name -> float64 [2], the sum and the weight that its mean is made of; raises as a call does."""
         totals = Totals()
-        for sums, _ in batches(program, given, self.source, self.seed, limit):
+        for sums, _ in batches(program, loss_inputs, self.source, self.seed, limit):
             totals.add(sums)
         if not totals:
             raise UserError(
@@ -126,5 +132,5 @@ class NoEvaluation:
     def names(self, program: Program) -> list[str]:
         return []
 
-    def __call__(self, program: Program, given: LossInputs, limit: int = 0) -> dict[str, float]:
+    def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         return {}

@@ -54,7 +54,7 @@ def lines(
     rows = phase.batch_size // (shards * phase.accumulation)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
     memory = compiled.memory_analysis()
-    held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    resident = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     continuing = f", continuing from step {step}" if step else ""
     count = tokens(run, program)
     found = [
@@ -63,7 +63,7 @@ def lines(
         f"batch    {rows} rows x {shards} shards x {phase.accumulation} microbatches = {phase.batch_size} rows of "
         f"{phase.sequence_length} = {count:,} tokens a step",
         f"model    {type(run.model).__name__}, {parameters:,} parameters, {compact(flops)}FLOP a step",
-        f"memory   {_gib(held)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
+        f"memory   {_gib(resident)} state and batch + {_gib(memory.temp_size_in_bytes)} temporary a device",
         f"compile  {duration(compile_seconds)}; MFU is relative to {compact(peak_flops.rate)}FLOP/s, "
         f"{peak_flops.origin}",
     ]

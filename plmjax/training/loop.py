@@ -63,11 +63,11 @@ def devices(platform: str) -> list[jax.Device]:
         ) from None
 
 
-def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = print) -> None:
+def check_resume(workdir: Path, run: Experiment, report: Callable[[str], None] = print) -> None:
     """Writes WORKDIR/experiment.json, or compares it with the file that is there.
 
     Before the first checkpoint every option may change, so that a command whose first try failed can be fixed.
-    Afterwards a run may be given more steps, and `say` gets a line about them.
+    Afterwards a run may be given more steps, and `report` gets a line about them.
 
     On several hosts only host 0 writes; the others must find its file.
 
@@ -100,7 +100,7 @@ def check_resume(workdir: Path, run: Experiment, say: Callable[[str], None] = pr
         if longer:
             sentence = extension.check(known, run, max(trained), workdir)
             if hosts.is_primary():
-                say(sentence)
+                report(sentence)
     if hosts.is_primary():
         workdir.mkdir(parents=True, exist_ok=True)
         experiments.write(run, path)
@@ -133,7 +133,7 @@ def train(
     plan = phases.resolve(run)
     programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram) for phase in plan]
     evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
-    checks.rhythm(run, evaluation.names(programs[0]))
+    checks.evaluation_settings(run, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
@@ -163,7 +163,7 @@ def train(
     with hosts.watched(run.hosts) as session.watch, session:
         if session.is_primary:
             for line in [header.mesh(placed), *header.cores(description.cores)]:
-                session.terminal.say(line)
+                session.terminal.print(line)
         step = description.step
         for program in programs:
             if step >= program.phase.last_step or session.exhausted:
@@ -260,7 +260,7 @@ class _Session:
         """To be called whenever the run makes progress, equally often on every host."""
         self.watch(doing, timed)
         if self.is_primary:
-            self.terminal.doing(doing)
+            self.terminal.set_activity(doing)
 
     @property
     def exhausted(self) -> bool:
@@ -313,7 +313,7 @@ class _Session:
         self.progressed("compiling", timed=False)
         if self.is_primary:
             devices = program.mesh.size
-            self.terminal.say(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
+            self.terminal.print(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
@@ -323,7 +323,7 @@ class _Session:
         )
         if self.is_primary:
             for line in header.lines(self.run, program, compiled, flops, rates.peak_flops, seconds, done):
-                self.terminal.say(line)
+                self.terminal.print(line)
         memory.check(self.run, program, compiled)
         return compiled, rates
 
@@ -358,7 +358,9 @@ class _Session:
         if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
             # The time of a single step may include a wait for text.
-            self.terminal.between(step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None)
+            self.terminal.show_unlogged(
+                step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None
+            )
 
     def log(self, step: int, metrics: dict[str, jax.Array], pace: Pace, rates: "_Rates") -> None:
         """Writes the line of a step: means over the window, and the rates since the last line."""
@@ -370,7 +372,7 @@ class _Session:
             values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
             self.file.write(step, values)
-            self.terminal.step(step, values, (self.run.training.steps - step) * seconds)
+            self.terminal.show_logged(step, values, (self.run.training.steps - step) * seconds)
         pace.restart()
 
     def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
@@ -378,16 +380,16 @@ class _Session:
         if self.evaluated == step:
             return state
         self.progressed(f"evaluating at step {step}", timed=False)
-        means = self.evaluation(program, program.given(state), self.run.training.evaluation_batches)
+        means = self.evaluation(program, program.loss_inputs(state), self.run.training.evaluation_batches)
         values = {f"eval/{name}": value for name, value in means.items()}
         if self.is_primary and values:
             self.file.write(step, values)
-            self.terminal.say(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
+            self.terminal.print(f"eval at step {step}  " + "  ".join(f"{name} {means[name]:.4f}" for name in means))
         self.evaluated, self.metrics = step, values
         self.record = self.best.after(self.record, values)
         if self.exhausted and self.is_primary:
             score, since = self.record
-            self.terminal.say(
+            self.terminal.print(
                 f"stopped    {self.best.name} has not been better than {abs(score):.4f} for {since} evaluations"
             )
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state

@@ -19,14 +19,14 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
     """Raises UserError where a compiled step needs more memory than a device has, before anything is computed."""
     available = _available(program.mesh.devices.flat[0])
     phase, sizes = program.phase, compiled.memory_analysis()
-    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    needed = held + sizes.temp_size_in_bytes
+    resident = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    needed = resident + sizes.temp_size_in_bytes
     if available is None or needed <= available:
         return
     rows = phase.batch_size // (meshes.batch_shards(program.mesh) * phase.accumulation)
     # Temporary memory grows with the rows of a microbatch; the accumulated gradient needs memory of its own.
     parts = (part for part in range(2, rows + 1) if rows % part == 0)
-    enough = (part for part in parts if held + sizes.temp_size_in_bytes / part <= 0.9 * available)
+    enough = (part for part in parts if resident + sizes.temp_size_in_bytes / part <= 0.9 * available)
     raise UserError(
         f"Expected a step of phase {phase.index} to fit into the {available / 2**30:.1f} GiB of a device, found {rows} "
         f"rows of {phase.sequence_length} a device to need {needed / 2**30:.1f} GiB; "
@@ -42,10 +42,10 @@ def explain_out_of_memory(run: Experiment, phase: ResolvedPhase) -> Iterator[Non
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        said = str(error).splitlines()[0].partition("RESOURCE_EXHAUSTED:")[2].strip().rstrip(".")
+        detail = str(error).splitlines()[0].partition("RESOURCE_EXHAUSTED:")[2].strip().rstrip(".")
         raise UserError(
             f"Expected a step of {phase.batch_size} rows of {phase.sequence_length} to fit into the memory of a "
-            f"device, found it exhausted ({said}); {_advice(run, phase)}"
+            f"device, found it exhausted ({detail}); {_advice(run, phase)}"
         ) from error
 
 

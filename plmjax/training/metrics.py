@@ -213,22 +213,22 @@ class Terminal:
         self._thread = threading.Thread(target=self._remind, name="terminal", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Prints a line above the bar."""
         if self._bar is None:
             print(text, flush=True)
         else:
             self._bar.console.print(text, highlight=False)
 
-    def doing(self, what: str) -> None:
+    def set_activity(self, what: str) -> None:
         """Sets the current activity, which is shown if it lasts longer than QUIET_SECONDS."""
         self._doing = (what, time.monotonic())
 
-    def step(self, step: int, values: dict[str, float], eta: float) -> None:
+    def show_logged(self, step: int, values: dict[str, float], eta: float) -> None:
         """One logged step: loss and accuracies, learning rate, tokens a second, MFU and the time left."""
         self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
 
-    def between(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
+    def show_unlogged(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
         """A step that is done but not logged: the bar moves, and after QUIET_SECONDS without a line its loss is shown.
 
         loss: read only when it is shown. pace: tokens a second and seconds left, where they are known.

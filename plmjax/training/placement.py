@@ -199,17 +199,19 @@ def residuals(
     fixed = nn.meta.unbox(constants.shapes(objective, run.model, vocabulary))
 
     def backward(variables: dict[str, object], key: jax.Array) -> jax.tree_util.Partial:
-        zeros, held = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
+        zeros, constant_zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
         carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
-        corrupted = objective.corrupt(zeros, key, vocabulary, held)
-        given = LossInputs(jax.tree.map(jnp.astype, variables.pop("params"), dtypes), held, variables, carry)
+        corrupted = objective.corrupt(zeros, key, vocabulary, constant_zeros)
+        loss_inputs = LossInputs(
+            jax.tree.map(jnp.astype, variables.pop("params"), dtypes), constant_zeros, variables, carry
+        )
         weights = objective.weights(corrupted)
 
         def loss(params: object) -> jax.Array:
-            sums = objective.sums(module, given.replace(params=params), corrupted, key, training=True)
+            sums = objective.sums(module, loss_inputs.replace(params=params), corrupted, key, training=True)
             return step.total_loss(objective, sums.losses, weights)
 
-        return jax.vjp(loss, given.params)[1]
+        return jax.vjp(loss, loss_inputs.params)[1]
 
     leaves = jax.tree.leaves(jax.eval_shape(backward, nn.meta.unbox(boxed), jax.random.key(0)))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

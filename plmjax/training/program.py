@@ -42,7 +42,7 @@ class Program:
     """One phase of a run, ready to compile for its mesh.
 
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
-    evaluate: (given, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. Outputs are those that a
+    evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. Outputs are those that a
         downstream task makes predictions from.
     initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed
         where the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn,
@@ -75,10 +75,10 @@ class Program:
     copy: Any
     axes: Any
 
-    def given(self, state: TrainState) -> LossInputs:
+    def loss_inputs(self, state: TrainState) -> LossInputs:
         """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
         params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
-        return state.given.replace(params=params, carry=self.start_evaluation_carry())
+        return state.loss_inputs.replace(params=params, carry=self.start_evaluation_carry())
 
 
 def execution(experiment: Experiment, platform: str) -> Execution:
@@ -201,7 +201,7 @@ def build(
     begin = jax.jit(sharding.scoped(initialize, mesh), static_argnums=1, out_shardings=shardings)
     shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
     abstract = jax.tree.map(_shape, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
-    evaluation_shardings = shardings.given.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
+    evaluation_shardings = shardings.loss_inputs.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
 
     def start(
         seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
@@ -243,8 +243,8 @@ def build(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return train_step(state, batch, training, update)
 
-    def evaluate(given: LossInputs, batch: Batch, key: jax.Array) -> Any:
-        return evaluation_step(given, batch, key, held_out, unigram)
+    def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
+        return evaluation_step(loss_inputs, batch, key, held_out, unigram)
 
     def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:
         return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
@@ -300,9 +300,9 @@ def initial_variables(
     objective, config = experiment.objective, experiment.model
 
     def init(key: jax.Array) -> dict[str, Any]:
-        corrupted, held = corrupted_zeros(experiment, vocabulary, batch, key)
+        corrupted, constant_zeros = corrupted_zeros(experiment, vocabulary, batch, key)
         carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
-        variables = dict(objective.init(module, key, corrupted, held, carry))
+        variables = dict(objective.init(module, key, corrupted, constant_zeros, carry))
         variables.pop("intermediates", None)  # outputs for inspection, not variables
         return variables
 
@@ -312,9 +312,9 @@ def initial_variables(
 def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
     """A batch of zeros as the objective corrupts it, and constants of zeros."""
     objective = experiment.objective
-    held = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
-    zeros, held = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, held))
-    return objective.corrupt(zeros, key, vocabulary, held), held
+    constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
+    zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
+    return objective.corrupt(zeros, key, vocabulary, constant_zeros), constant_zeros
 
 
 def placed(tree: Any, abstract: Any) -> Any:

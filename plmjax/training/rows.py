@@ -89,7 +89,7 @@ class Tables:
         rows = {}
         for name, table in tables.items():
             values = self._columns(name, row_gradients[name].reshape(-1, table.shape[1]))
-            rows[name] = each_once(ids[name].reshape(-1), values, len(table))
+            rows[name] = deduplicated(ids[name].reshape(-1), values, len(table))
         few = {name: table.at[rows[name].ids].get(mode="clip") for name, table in tables.items()}
         kept = _map_tables(lambda leaf, of: leaf.at[of.ids].get(mode="clip"), rows, tables, optimizer_state)
         gradient = joined(gradient, {name: of.gradient for name, of in rows.items()})
@@ -115,7 +115,7 @@ class Tables:
         return with_sharding_constraint(whole, self.owned[name])
 
 
-def each_once(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
+def deduplicated(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
     """The rows of a table of `size` rows from lookups: ids int [N] and gradient float32 [N D].
 
     Gradients of the same row are summed in the place of its last lookup.

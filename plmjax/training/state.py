@@ -30,6 +30,6 @@ class TrainState:
     constants: Any = ()
 
     @property
-    def given(self) -> LossInputs:
+    def loss_inputs(self) -> LossInputs:
         """The part of the state that an objective uses."""
         return LossInputs(self.params, self.constants, self.collections, self.carry)

@@ -88,9 +88,9 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
 
         def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, LossSums]:
             whole = rows.joined(params, whole_tables)
-            given = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up))
+            loss_inputs = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up))
             key_of_dropout = _generator_key(key, update.generator)
-            sums = objective.sums(forward.module, given, microbatch, key_of_dropout, training=True)
+            sums = objective.sums(forward.module, loss_inputs, microbatch, key_of_dropout, training=True)
             return total_loss(objective, sums.losses, weights), sums
 
         (gradient, row_gradients), sums = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, looked_up)
@@ -123,7 +123,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
 
 
 def evaluation_step(
-    given: LossInputs, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
+    loss_inputs: LossInputs, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
 ) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]], Any]:
     """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights; and
     the outputs that a downstream task makes predictions from.
@@ -132,16 +132,16 @@ def evaluation_step(
     only the frequency of each token in the training text (`unigram`, nats [V]).
     """
     objective = forward.objective
-    rest, tables = forward.tables.split(given.params)
+    rest, tables = forward.tables.split(loss_inputs.params)
     params = rows.joined(forward.shares.gather(rest), tables)
-    batch = objective.corrupt(batch, key, forward.vocabulary, given.constants)
+    batch = objective.corrupt(batch, key, forward.vocabulary, loss_inputs.constants)
     weights = objective.weights(batch)
-    given = given.replace(
+    loss_inputs = loss_inputs.replace(
         params=params,
-        carry=forward.restarted(given.carry, batch),
+        carry=forward.restarted(loss_inputs.carry, batch),
         rows=rows.nested(forward.tables.look_up(tables, rows_of(objective, batch))),
     )
-    sums, outputs = objective.evaluation(forward.module, given, batch, jax.random.fold_in(key, 1))
+    sums, outputs = objective.evaluation(forward.module, loss_inputs, batch, jax.random.fold_in(key, 1))
     term = objective.target_term(batch)
     totals = {"loss": (sums.losses[term], weights[term])}
     totals |= {f"{name}_loss": (sums.losses[name], weights[name]) for name in weights if len(weights) > 1}

@@ -17,7 +17,7 @@ ROWS = [[[2, 0]], [[1, -1]]]
 def test_losses_and_outputs_are_those_of_the_program_of_the_run() -> None:
     batches = iter(ROWS)
 
-    def evaluate(given: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
+    def evaluate(loss_inputs: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
         examples = np.array(next(batches))
         weight = np.sum(examples >= 0)
         return (), {"loss": (3.0 * weight, weight), "accuracy": (0, 1)}, (10.0 * examples, examples, examples)

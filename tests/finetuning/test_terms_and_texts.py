@@ -147,39 +147,39 @@ def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:
 @pytest.mark.parametrize("pack", [1, 3])
 def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     objective = GPTClassification(labels=("no", "yes"))
-    run, examples, source, program, given = made(objective, pack)
+    run, examples, source, program, loss_inputs = made(objective, pack)
     task, language_model = [], []
     for text, label in zip(examples.texts, examples.labels, strict=True):
         ids = [61, *map(int, text[0].split()), 63]
-        outputs = logits_of(program, given.params, ids)
+        outputs = logits_of(program, loss_inputs.params, ids)
         task.append(float(-jax.nn.log_softmax(outputs.logits[0, 0])[objective.labels.index(label)]))
         nats = -jax.nn.log_softmax(outputs.token_logits[0])
         language_model += [float(nats[place, following]) for place, following in enumerate(ids[1:])]
     evaluation = TaskEvaluation(run, examples, source, Numbers())
-    found = evaluation(program, given)
+    found = evaluation(program, loss_inputs)
     assert found["loss"] == found["task_loss"] == pytest.approx(np.mean(task), rel=1e-4)
     assert found["language_model_loss"] == pytest.approx(np.mean(language_model), rel=1e-4)
     assert found["joint_loss"] == pytest.approx(np.mean(task) + 0.5 * np.mean(language_model), rel=1e-4)
     assert set(found) == set(evaluation.names(program))
     # The first training step loses the joint loss: all five examples, in some order.
     batch = next(source.evaluation(program.phase))
-    sums = objective.sums(program.module, given, batch, jax.random.key(0), training=True)
+    sums = objective.sums(program.module, loss_inputs, batch, jax.random.key(0), training=True)
     total = step.total_loss(objective, sums.losses, objective.weights(batch))
     assert float(total) == pytest.approx(found["joint_loss"], rel=1e-5)
 
 
 def test_predictions_are_the_texts_that_the_model_writes():
     objective = Continuation(labels=("no", "yes"))
-    run, examples, source, program, given = made(objective, 1)
+    run, examples, source, program, loss_inputs = made(objective, 1)
     expected = []
     for (text,) in examples.texts:
         ids = [61, *map(int, text.split()), 63]
         for _ in range(WRITTEN):
-            ids.append(int(logits_of(program, given.params, ids).token_logits[0, -1].argmax()))
+            ids.append(int(logits_of(program, loss_inputs.params, ids).token_logits[0, -1].argmax()))
         expected.append(" ".join(map(str, ids[-WRITTEN:])))
     evaluation = TaskEvaluation(run, examples, source, Numbers())
-    assert evaluation(program, given)["words"] == WRITTEN
+    assert evaluation(program, loss_inputs)["words"] == WRITTEN
     assert evaluation.predictions["texts"].split("\n") == expected and len(set(expected)) > 1
-    _, outputs = Forward(run, Numbers())(program, given, source)
+    _, outputs = Forward(run, Numbers())(program, loss_inputs, source)
     records = objective.records(examples, source.validation_rows.encoded, outputs)
     assert [record["prediction"] for record in records] == expected

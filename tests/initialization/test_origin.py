@@ -42,7 +42,7 @@ def test_random_values_stay_as_they_are_drawn() -> None:
 
 def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing() -> None:
     said: list[str] = []
-    initial = Origin("saved", params=SAVED).initial_parameters(run(Adapters()), None, say=said.append)
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Adapters()), None, report=said.append)
     found = initial.from_drawn(DRAWN)
     np.testing.assert_array_equal(found["bert"]["layers"], SAVED["bert"]["layers"])
     np.testing.assert_array_equal(found["classifier"]["bias"], SAVED["classifier"]["bias"])
@@ -60,7 +60,7 @@ def test_a_new_head_is_drawn_even_where_the_checkpoint_has_it() -> None:
 
 
 def test_what_neither_the_checkpoint_nor_the_start_gives_is_an_error() -> None:
-    initial = Origin("saved", params=SAVED).initial_parameters(run(Start()), None, say=lambda line: None)
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Start()), None, report=lambda line: None)
     with pytest.raises(UserError, match=r"Expected bert/adapter of shape .* in the checkpoint saved"):
         initial.from_drawn(DRAWN)
 

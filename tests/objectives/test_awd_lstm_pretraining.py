@@ -49,8 +49,8 @@ def whole() -> np.ndarray:
     """Nats of every token of the text, read at once: [B tokens]."""
     batch = {"input_ids": TEXT[:, :-1], "next_ids": TEXT[:, 1:], "segment_ids": np.ones_like(TEXT[:, 1:])}
     batch["starts"] = batch["input_ids"] == WORDS.document_end
-    given = LossInputs(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
-    score = jax.jit(lambda: TASK.score(MODULE, given, batch, jax.random.key(0), training=False)[0])
+    loss_inputs = LossInputs(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
+    score = jax.jit(lambda: TASK.score(MODULE, loss_inputs, batch, jax.random.key(0), training=False)[0])
     return np.asarray(score())
 
 

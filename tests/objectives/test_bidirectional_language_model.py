@@ -57,7 +57,7 @@ def part(batch: dict[str, np.ndarray], places: slice) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def given() -> LossInputs:
+def loss_inputs() -> LossInputs:
     """Parameters larger than the first ones, and the first states."""
     carry = nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 4))
     batch = OBJECTIVE.corrupt(rows(4), jax.random.key(0), VOCABULARY, CONSTANTS)
@@ -66,9 +66,9 @@ def given() -> LossInputs:
 
 
 @functools.partial(jax.jit, static_argnames="training")
-def sums(given: LossInputs, batch: dict[str, np.ndarray], *, training: bool = False) -> LossSums:
-    batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, given.constants)
-    return OBJECTIVE.sums(MODULE, given, batch, jax.random.key(3), training=training)
+def sums(loss_inputs: LossInputs, batch: dict[str, np.ndarray], *, training: bool = False) -> LossSums:
+    batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, loss_inputs.constants)
+    return OBJECTIVE.sums(MODULE, loss_inputs, batch, jax.random.key(3), training=training)
 
 
 def test_tokens_are_spelled_and_marks_of_sentences_are_their_own():
@@ -79,58 +79,58 @@ def test_tokens_are_spelled_and_marks_of_sentences_are_their_own():
     np.testing.assert_array_equal(table[others], spelled([TEXTS[number] for number in others], C))
 
 
-def test_states_go_on_from_batch_to_batch(given):
+def test_states_go_on_from_batch_to_batch(loss_inputs):
     """A text in two batches is the text in one, in both directions."""
     batch = rows(8)
-    whole, first = sums(given, batch), sums(given, part(batch, slice(4)))
-    second = sums(given.replace(carry=first.carry), part(batch, slice(4, None)))
+    whole, first = sums(loss_inputs, batch), sums(loss_inputs, part(batch, slice(4)))
+    second = sums(loss_inputs.replace(carry=first.carry), part(batch, slice(4, None)))
     for name in ("forward_nats", "backward_nats"):
         parts = float(first.metrics[name][0] + second.metrics[name][0])
         np.testing.assert_allclose(parts, float(whole.metrics[name][0]), rtol=1e-5)
-    anew = sums(given, part(batch, slice(4, None)))
+    anew = sums(loss_inputs, part(batch, slice(4, None)))
     assert abs(float(anew.losses["language_model"] - second.losses["language_model"])) > 1e-3
 
 
-def test_a_state_ends_with_its_document(given):
+def test_a_state_ends_with_its_document(loss_inputs):
     batch = rows(8, document_starts=(4,))
-    whole = sums(given, batch)
-    apart = [sums(given, part(batch, slice(4))), sums(given, part(batch, slice(4, None)))]
+    whole = sums(loss_inputs, batch)
+    apart = [sums(loss_inputs, part(batch, slice(4))), sums(loss_inputs, part(batch, slice(4, None)))]
     for name in ("forward_nats", "backward_nats"):
         parts = sum(float(one.metrics[name][0]) for one in apart)
         np.testing.assert_allclose(parts, float(whole.metrics[name][0]), rtol=1e-5)
 
 
-def test_padding_is_not_asked_for_and_leaves_the_state(given):
+def test_padding_is_not_asked_for_and_leaves_the_state(loss_inputs):
     batch = rows(8)
     for prefix in PREFIXES.values():
         for field in ("segment_ids", "next_weights"):
             batch[f"{prefix}{field}"][:, 4:] = 0
-    padded, real = sums(given, batch), sums(given, part(batch, slice(4)))
+    padded, real = sums(loss_inputs, batch), sums(loss_inputs, part(batch, slice(4)))
     np.testing.assert_allclose(padded.losses["language_model"], real.losses["language_model"], rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), padded.carry, real.carry)
     assert float(OBJECTIVE.weights(batch)["language_model"]) == 16
 
 
-def test_training_draws_words_and_evaluation_takes_all(given):
+def test_training_draws_words_and_evaluation_takes_all(loss_inputs):
     batch = rows(4)
-    evaluated, trained = sums(given, batch), sums(given, batch, training=True)
+    evaluated, trained = sums(loss_inputs, batch), sums(loss_inputs, batch, training=True)
     assert evaluated.metrics.keys() - trained.metrics.keys() == {"forward_accuracy", "backward_accuracy"}
     assert float(trained.losses["language_model"]) < float(evaluated.losses["language_model"])
     corrupted = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
     assert (corrupted["draws"] == corrupted["draws"][0]).all(), "every part of a batch has the same draws"
 
 
-def test_directions_draw_words_of_their_own(given):
+def test_directions_draw_words_of_their_own(loss_inputs):
     """Both directions have the same parameters and read the same text: their nats differ by the draws alone."""
     batch = rows(4)
     batch |= {name: batch[name.removeprefix("backward_")] for name in batch if name.startswith("backward_")}
-    elmo = given.params["elmo"] | {"backward": given.params["elmo"]["forward"]}
-    given = given.replace(params=given.params | {"elmo": elmo})
+    elmo = loss_inputs.params["elmo"] | {"backward": loss_inputs.params["elmo"]["forward"]}
+    loss_inputs = loss_inputs.replace(params=loss_inputs.params | {"elmo": elmo})
     module = OBJECTIVE.module(dataclasses.replace(CONFIG, dropout=0.0), Execution())
     batch = OBJECTIVE.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
     for training in (True, False):
         read = jax.jit(functools.partial(OBJECTIVE.sums, module, training=training))
-        found = read(given, batch, jax.random.key(3)).metrics
+        found = read(loss_inputs, batch, jax.random.key(3)).metrics
         assert (found["forward_nats"][0] != found["backward_nats"][0]) == training
 
 
@@ -155,15 +155,15 @@ def test_adagrad_with_a_smaller_start_is_the_released_rule():
 
 
 @pytest.mark.parametrize("negatives", [8, 0])
-def test_train_flops_are_those_of_the_products(given, negatives):
+def test_train_flops_are_those_of_the_products(loss_inputs, negatives):
     """Both directions make the vectors of their words anew, and score the words drawn and the right one, or all."""
     objective, batch = dataclasses.replace(OBJECTIVE, negatives=negatives), rows(4)
 
-    def loss(given):
+    def loss(loss_inputs):
         corrupted = objective.corrupt(batch, jax.random.key(2), VOCABULARY, CONSTANTS)
-        return objective.sums(MODULE, given, corrupted, jax.random.key(3), training=True).losses
+        return objective.sums(MODULE, loss_inputs, corrupted, jax.random.key(3), training=True).losses
 
-    assert objective.train_flops(CONFIG, batch) == 3 * flops(loss, given)
+    assert objective.train_flops(CONFIG, batch) == 3 * flops(loss, loss_inputs)
 
 
 def test_a_vocabulary_in_another_order_is_refused_where_words_are_drawn():

@@ -37,9 +37,9 @@ def test_a_module_is_given_the_carry() -> None:
     batch = {"input_ids": np.ones((2, 3), np.int32)}
     carry = tuple(np.full((run.model.depth, 2, run.model.width), value, np.float32) for value in (0.5, -0.5))
     key = jax.random.key(0)
-    given = LossInputs(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
-    found = apply(objective, module, given, batch, key, training=False)
-    expected = module.apply(given.variables, batch["input_ids"], carry, deterministic=True)
+    loss_inputs = LossInputs(nn.meta.unbox(objective.init(module, key, batch, (), carry))["params"], carry=carry)
+    found = apply(objective, module, loss_inputs, batch, key, training=False)
+    expected = module.apply(loss_inputs.variables, batch["input_ids"], carry, deterministic=True)
     chex.assert_trees_all_equal(found, expected)
-    other = apply(objective, module, given.replace(carry=carry[::-1]), batch, key, training=False)
+    other = apply(objective, module, loss_inputs.replace(carry=carry[::-1]), batch, key, training=False)
     assert not np.allclose(found[0], other[0])

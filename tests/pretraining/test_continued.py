@@ -145,7 +145,7 @@ def test_a_run_of_any_system_goes_on_with_its_own_task(name):
     origin = experiments.load(name)
     continued = experiments.load(CONTINUED)
     run = start.with_task(start.with_model(continued, Description(origin, 0, {})), Description(origin, 0, {}))
-    checks.whole(run)
+    checks.complete(run)
     assert (run.model, run.objective, run.data.layout) == (origin.model, origin.objective, origin.data.layout)
     assert (run.optimizer, run.training) == (continued.optimizer, continued.training)
     assert run.data.streams == origin.data.streams and run.data.sequence_length == continued.data.sequence_length

@@ -89,9 +89,11 @@ class NextTokenOfStream(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {"next_token": jnp.maximum(jnp.sum(batch["next_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         ids, weights = self.targets(batch)
-        logits, after = apply(self, module, given, batch, key, training=training)
+        logits, after = apply(self, module, loss_inputs, batch, key, training=training)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         return LossSums({"next_token": loss}, {"next_loss": (loss, jnp.sum(weights))}, after)
 

@@ -55,10 +55,12 @@ class Distillation(NextToken):
     def coefficients(self) -> dict[str, float]:
         return {"next_token": 0.5, "distillation": 0.5}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         ids, weights = self.targets(batch)
-        logits = apply(self, module, given, batch, key, training=training).logits
-        taught = self._teacher.apply({"params": given.constants}, **self.model_inputs(batch)).logits
+        logits = apply(self, module, loss_inputs, batch, key, training=training).logits
+        taught = self._teacher.apply({"params": loss_inputs.constants}, **self.model_inputs(batch)).logits
         soft = jax.nn.softmax(taught / self.temperature)
         nats = -jnp.sum(soft * jax.nn.log_softmax(logits / self.temperature), axis=-1)
         agreed = jnp.sum(weights * (jnp.argmax(logits, -1) == jnp.argmax(taught, -1)))

@@ -21,7 +21,7 @@ def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike
     shapes = {"row_ids": jax.ShapeDtypeStruct((1,), np.int32, sharding=place)}
     draws: list[float] = []
 
-    def evaluate(given: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
+    def evaluate(loss_inputs: LossInputs, batch: Any, key: jax.Array) -> tuple[Any, dict, tuple]:
         draws.append(float(jax.random.uniform(key)))
         return (), {"loss": (np.float32(1), np.float32(1))}, ()
 

@@ -87,7 +87,7 @@ def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     terminal = metrics.Terminal(1_000_000, 0)
     values = {"train/loss": 2.5, "train/mlm_accuracy": 0.5, "train/nsp_accuracy": 0.75}
-    terminal.step(123_456, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}, 184.0)
+    terminal.show_logged(123_456, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}, 184.0)
     terminal.close()
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).split())
     assert "123456/1000000" in words
@@ -97,7 +97,7 @@ def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
 def test_an_accuracy_of_one_task_is_named_once(capsys):
     terminal = metrics.Terminal(10, 0)
     values = {"train/loss": 2.5, "train/accuracy": 0.5, "train/next_sentence_accuracy": 0.75, "mfu": 0.4}
-    terminal.step(5, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4}, 184.0)
+    terminal.show_logged(5, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4}, 184.0)
     terminal.close()
     assert "loss  2.5000  acc 50.00%  next sentence acc 75.00%  lr" in capsys.readouterr().out
 
@@ -117,10 +117,10 @@ def test_steps_between_two_logged_ones_are_told_by_time(capsys, monkeypatch):
             return 2.5
 
     for step in range(1, 42):  # a second each
-        terminal.between(step, Loss(), None if step == 1 else (5e4, 184.0))
+        terminal.show_unlogged(step, Loss(), None if step == 1 else (5e4, 184.0))
         if step == 25:
             values = {"train/loss": 3.5, "learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}
-            terminal.step(step, values, 184.0)
+            terminal.show_logged(step, values, 184.0)
         clock[0] += 1
     terminal.close()
     told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
@@ -131,7 +131,7 @@ def test_steps_between_two_logged_ones_are_told_by_time(capsys, monkeypatch):
 def test_what_takes_long_is_told_again_and_again(capsys, monkeypatch):
     monkeypatch.setattr(metrics, "QUIET_SECONDS", 0.02)
     terminal = metrics.Terminal(900, 0)
-    terminal.doing("compiling")
+    terminal.set_activity("compiling")
     said = ""
     while said.count("compiling, 0 s so far") < 2:
         said += capsys.readouterr().out

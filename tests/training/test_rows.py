@@ -120,7 +120,7 @@ def test_rules_that_change_rows_without_a_gradient_are_given_the_table():
 
 def test_every_row_stands_once():
     ids, gradient = jnp.array([3, 1, 3, 0, 3]), jnp.arange(10.0).reshape(5, 2)
-    found = rows.each_once(ids, gradient, 7)
+    found = rows.deduplicated(ids, gradient, 7)
     np.testing.assert_array_equal(found.ids, [7, 1, 7, 0, 3])
     np.testing.assert_array_equal(found.gradient, [[0, 0], [2, 3], [0, 0], [6, 7], [0 + 4 + 8, 1 + 5 + 9]])
 

@@ -136,7 +136,7 @@ def test_eight_devices_equal_one(name, mesh):
 def test_activations_are_placed_by_the_rules():
     """Where flax finds no mesh it leaves every constraint out, without a word."""
     built = program("bert", MESHES["all"])
-    lowered = built.evaluate.lower(built.state.given, built.evaluation_batch, jax.random.key(0)).as_text()
+    lowered = built.evaluate.lower(built.state.loss_inputs, built.evaluation_batch, jax.random.key(0)).as_text()
     assert '[{"data", "fsdp"}, {}, {"tensor"}]' in lowered
 
 
@@ -194,10 +194,10 @@ class Telling(Objective):
     def weights(self, batch: Any) -> dict[str, jax.Array]:
         return {"product": jnp.float32(1)}
 
-    def sums(self, module: Any, given: Any, batch: Any, key: jax.Array, *, training: bool) -> LossSums:
-        loss = jnp.sum(given.params["kernel"] * batch["x"].astype(given.params["kernel"].dtype))
+    def sums(self, module: Any, loss_inputs: Any, batch: Any, key: jax.Array, *, training: bool) -> LossSums:
+        loss = jnp.sum(loss_inputs.params["kernel"] * batch["x"].astype(loss_inputs.params["kernel"].dtype))
         dropout = jnp.full(len(batch["x"]), jax.random.uniform(key))
-        carry = jnp.stack([given.carry[:, CARRIED], batch["drawn"], dropout], axis=1)
+        carry = jnp.stack([loss_inputs.carry[:, CARRIED], batch["drawn"], dropout], axis=1)
         return LossSums({"product": loss.astype(jnp.float32)}, {}, carry)
 
 
@@ -342,7 +342,7 @@ def test_an_evaluation_does_not_depend_on_the_dtype_of_gradients():
     for dtype in ("float32", "bfloat16"):
         built = program("gpt2", gradient_dtype=dtype)
         state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), begun("gpt2"), built.state)
-        found.append(jax.device_get(built.evaluate(built.given(state), batches("gpt2")[0], jax.random.key(0))))
+        found.append(jax.device_get(built.evaluate(built.loss_inputs(state), batches("gpt2")[0], jax.random.key(0))))
     chex.assert_trees_all_equal(*found)
 
 

@@ -233,20 +233,22 @@ class CrossViewLearning(TaskObjective):
         names = ("decoder_input_ids", "decoder_segment_ids")
         return _words(batch) | {name: batch[name] for name in names if name in batch}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the losses and metrics of a batch; in training compute only the part for the batch's kind."""
         if not training:
-            return self.evaluated(module, given, batch, key)[0]
-        modules = functools.partial(self._modules, module, given, jax.random.fold_in(key, 2))
-        read = functools.partial(module.apply, given.variables, **_words(batch), method="read")
+            return self.evaluated(module, loss_inputs, batch, key)[0]
+        modules = functools.partial(self._modules, module, loss_inputs, jax.random.fold_in(key, 2))
+        read = functools.partial(module.apply, loss_inputs.variables, **_words(batch), method="read")
         states = read(deterministic=False, rngs={"dropout": key})
 
         def labelled(task: CrossViewTask) -> Callable[[States], LossSums]:
             def sums(states: States) -> LossSums:
                 own = _own(batch, task)
-                said = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
+                scores = modules(task)(states, own, (PRIMARY,), training=True)[PRIMARY]
                 return self._filled(
-                    {task.name: task.label_nats(said, own, self.label_smoothing)}, _counts(task, said, own)
+                    {task.name: task.label_nats(scores, own, self.label_smoothing)}, _counts(task, scores, own)
                 )
 
             return sums
@@ -266,20 +268,20 @@ class CrossViewLearning(TaskObjective):
         return jax.lax.switch(kind, [*map(labelled, self.tasks), unlabelled], states)
 
     def evaluated(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, jax.Array]:
         """Return the loss sums, and the inputs of every task's predictions, concatenated.
 
         The sums are the nats of the labels of each task and TASK/METRIC of its primary module.
         """
-        states = module.apply(given.variables, **_words(batch), deterministic=True, method="read")
+        states = module.apply(loss_inputs.variables, **_words(batch), deterministic=True, method="read")
         losses, metrics, predicted = {}, {}, []
         for task in self.tasks:
-            own, modules = _own(batch, task), self._modules(module, given, key, task)
-            said = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
-            losses[task.name] = task.label_nats(said, own, 0.0)
-            metrics |= _counts(task, said, own)
-            predicted.append(task.predicted(modules, said, states, own).astype(jnp.float32))
+            own, modules = _own(batch, task), self._modules(module, loss_inputs, key, task)
+            scores = modules(states, own, (PRIMARY,), training=False)[PRIMARY]
+            losses[task.name] = task.label_nats(scores, own, 0.0)
+            metrics |= _counts(task, scores, own)
+            predicted.append(task.predicted(modules, scores, states, own).astype(jnp.float32))
         return LossSums(losses, metrics), jnp.concatenate(predicted, axis=-1)
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -322,8 +324,10 @@ class CrossViewLearning(TaskObjective):
         rows, length = batch["input_ids"].shape
         return float(labelled + without + config.train_flops(rows, length, 0) / 3) / 2
 
-    def _modules(self, module: CvtForTasks, given: LossInputs, key: jax.Array, task: CrossViewTask) -> TaskModules:
-        return TaskModules(module, given.variables, task.name, key)
+    def _modules(
+        self, module: CvtForTasks, loss_inputs: LossInputs, key: jax.Array, task: CrossViewTask
+    ) -> TaskModules:
+        return TaskModules(module, loss_inputs.variables, task.name, key)
 
     def _filled(self, losses: dict[str, jax.Array], metrics: dict[str, tuple[jax.Array, jax.Array]]) -> LossSums:
         """Return the sums of a batch, with 0 for those of other kinds."""
@@ -353,9 +357,9 @@ def _own(batch: Batch, task: CrossViewTask) -> Batch:
     return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
 
 
-def _counts(task: CrossViewTask, said: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+def _counts(task: CrossViewTask, scores: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Return TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
-    return qualified({task.name: task.counts(said, own)})
+    return qualified({task.name: task.counts(scores, own)})
 
 
 def _words(batch: Batch) -> dict[str, jax.Array]:

@@ -83,7 +83,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
         return batch["label_weights"]
 
     @abc.abstractmethod
-    def label_nats(self, said: Said, batch: Batch, smoothing: float) -> jax.Array:
+    def label_nats(self, scores: Said, batch: Batch, smoothing: float) -> jax.Array:
         """Return the loss of the primary module, summed over the labels: float32 scalar."""
 
     @abc.abstractmethod
@@ -98,7 +98,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
         """
 
     @abc.abstractmethod
-    def predicted(self, modules: TaskModules, said: Said, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, scores: Said, states: States, batch: Batch) -> jax.Array:
         """Return the outputs from which the task's `records` are made, [R T n]."""
 
 
@@ -131,11 +131,11 @@ class CrossViewClasses(CrossViewTask):
         primary, others = (rows * length * count for count in self.multiplications_of_word(config, length))
         return primary, others, primary
 
-    def label_nats(self, said: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
+    def label_nats(self, scores: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
         """Return the nats of the right classes of words."""
-        nats, share = cross_entropy(said, self.classes(batch)), smoothing if self.smoothed else 0.0
+        nats, share = cross_entropy(scores, self.classes(batch)), smoothing if self.smoothed else 0.0
         if share:
-            nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(said), axis=-1)
+            nats = (1 - share) * nats - share * jnp.mean(jax.nn.log_softmax(scores), axis=-1)
         return jnp.sum(self.label_weights(batch) * nats)
 
     def view_nats(
@@ -207,9 +207,9 @@ class CrossViewTagging(TokenTagging, CrossViewClasses):
         """Return accuracy."""
         return CrossViewClasses.counts(self, outputs, batch)
 
-    def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
         """Return the scores of all labels."""
-        return said
+        return scores
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
         """Return the multiplications of both layers."""
@@ -249,11 +249,11 @@ class CrossViewParsing(DependencyParsing, CrossViewClasses):
         found, right = jnp.argmax(logits, axis=-1), self.classes(batch)
         return {"las": found == right, "uas": found // len(self.relations) == right // len(self.relations)}
 
-    def predicted(self, modules: TaskModules, said: jax.Array, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, scores: jax.Array, states: States, batch: Batch) -> jax.Array:
         """Return the head's number in the sentence, the relation's number, and the probability of both together."""
-        place, relation = jnp.divmod(jnp.argmax(said, axis=-1), len(self.relations))
+        place, relation = jnp.divmod(jnp.argmax(scores, axis=-1), len(self.relations))
         head = jnp.where(place > 0, place - _starts(batch), 0)
-        return jnp.stack([head, relation, jnp.max(jax.nn.softmax(said), axis=-1)], axis=-1)
+        return jnp.stack([head, relation, jnp.max(jax.nn.softmax(scores), axis=-1)], axis=-1)
 
     def multiplications_of_word(self, config: CvtConfig, length: int) -> tuple[int, int]:
         """Return the multiplications of hidden layers, of words with relations, and of words with words."""

@@ -133,9 +133,9 @@ class CrossViewTranslation(CrossViewTask):
         """Return 1 for every word of a target and its end."""
         return batch["next_weights"]
 
-    def label_nats(self, said: TokenScores, batch: Batch, smoothing: float) -> jax.Array:
+    def label_nats(self, scores: TokenScores, batch: Batch, smoothing: float) -> jax.Array:
         """Return the nats of the targets, without label smoothing."""
-        return said.weighted_cross_entropy(batch["next_ids"], batch["next_weights"])[0]
+        return scores.weighted_cross_entropy(batch["next_ids"], batch["next_weights"])[0]
 
     def view_nats(
         self, modules: TaskModules, read: States, states: States, batch: Batch
@@ -192,7 +192,7 @@ class CrossViewTranslation(CrossViewTask):
         hits = outputs.cross_entropy(batch["next_ids"])[1]
         return {"accuracy": (jnp.sum(weights * hits), jnp.sum(weights))}
 
-    def predicted(self, modules: TaskModules, said: TokenScores, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, scores: TokenScores, states: States, batch: Batch) -> jax.Array:
         """Return the translation of each word's sentence, at every word."""
         texts, _ = self.written(modules, states, batch)
         of_word = jnp.maximum(batch["segment_ids"] - 1, 0)

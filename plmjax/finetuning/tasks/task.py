@@ -321,9 +321,11 @@ class TaskObjective(Objective):
         """Return the sums of `loss_weights`; never 0, so that the loss of a batch of padding is 0."""
         return {term: jnp.maximum(jnp.sum(each), 1e-9) for term, each in self.loss_weights(batch).items()}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the losses and metrics of a batch."""
-        outputs, collections = apply_and_collect(self, module, given, batch, key, training=training)
+        outputs, collections = apply_and_collect(self, module, loss_inputs, batch, key, training=training)
         return self.sums_of(outputs, batch).replace(collections=collections)
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
@@ -335,15 +337,17 @@ class TaskObjective(Objective):
         )
 
     def evaluation(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
     ) -> tuple[LossSums, tuple[Any, jax.Array, jax.Array]]:
         """Return losses and metrics, and (`collected` outputs, numbers of their sequences, starts of these)."""
-        sums, collected = self.evaluated(module, given, batch, key)
+        sums, collected = self.evaluated(module, loss_inputs, batch, key)
         return sums, (collected, batch["example_ids"], batch["sequence_starts"])
 
-    def evaluated(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
+    def evaluated(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, Any]:
         """Return losses and metrics of a batch without dropout, and the outputs from which predictions are made."""
-        outputs = apply(self, module, given, batch, key, training=False)
+        outputs = apply(self, module, loss_inputs, batch, key, training=False)
         return self.sums_of(outputs, batch), () if self.generates else self.collected(outputs, batch)
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:

@@ -220,9 +220,11 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         """Return the token after each."""
         return batch["next_ids"], batch["next_weights"]
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the loss of the targets, their nats, and the number of targets with the highest probability."""
-        scores = apply(self, module, given, batch, key, training=training).scores
+        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
         return self._sums(scores, batch, *((self.label_smoothing, self.z_loss) if training else (0.0, 0.0)))
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:

@@ -357,7 +357,7 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
     return items.restore(directory, "params", abstract), description
 
 
-def load_given(directory: Path, abstract: TrainState) -> LossInputs:
+def load_loss_inputs(directory: Path, abstract: TrainState) -> LossInputs:
     """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
 
     Raises:

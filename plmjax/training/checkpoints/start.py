@@ -34,7 +34,7 @@ POOLER = "pooler"
 """The part of an encoder that pretraining without sentence pairs does not train."""
 
 
-def composed(run: Experiment, checkpoint: str | Path, say: Callable[[str], None] = print) -> Experiment:
+def composed(run: Experiment, checkpoint: str | Path, report: Callable[[str], None] = print) -> Experiment:
     """An experiment as the checkpoint in --from completes it, before options of the command line are applied.
 
     A model that the experiment has for random parameters gives way to the checkpoint's, which for a run on text must be
@@ -52,7 +52,7 @@ def composed(run: Experiment, checkpoint: str | Path, say: Callable[[str], None]
         if isinstance(run.data, Data):
             _check_class(run.model, model)
         if model != run.model and hosts.is_primary():
-            say(f"model      {type(model).__name__} of {checkpoint}, in place of the experiment's own")
+            report(f"model      {type(model).__name__} of {checkpoint}, in place of the experiment's own")
         run = dataclasses.replace(run, model=model)
     return with_task(run, description)
 
@@ -218,7 +218,7 @@ def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[
     return flax.traverse_util.unflatten_dict(wanted, sep="/")
 
 
-def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
+def missing_head_parameters(pretrained: Any, params: Any, model: Any) -> list[str]:
     """Names of the parameters of heads that a checkpoint lacks: those outside the encoder, and those of its pooler.
 
     A model without a named encoder has no heads: the list is empty.
@@ -232,7 +232,7 @@ def lacking(pretrained: Any, params: Any, model: Any) -> list[str]:
     return sorted(name for name in heads if name not in found)
 
 
-def in_short(names: Sequence[str]) -> str:
+def abbreviated(names: Sequence[str]) -> str:
     """Names of parameters for a sentence; of more than three, how many begin alike: `32 of source_encoder`."""
     if len(names) <= 3:
         return ", ".join(names)

@@ -115,9 +115,9 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
 
 
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
-    run, source, program, given = made
+    run, source, program, loss_inputs = made
     module, nats, written = MODEL.module(Purpose.WRITING, program.module.execution), [], []
-    scores = jax.jit(lambda ids, target: module.apply(given.variables, ids, decoder_input_ids=target).logits)
+    scores = jax.jit(lambda ids, target: module.apply(loss_inputs.variables, ids, decoder_input_ids=target).logits)
     for text, target in zip(EXAMPLES.sources, EXAMPLES.targets, strict=True):
         ids, asked = jnp.array([[*map(int, text.split()), END]]), [*map(int, target.split()), END]
         likely = jax.nn.log_softmax(scores(ids, jnp.array([[3, *asked[:-1]]]))[0])
@@ -128,7 +128,7 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
             row.append(int(scores(ids, padded)[0, len(row) - 1].argmax()))
         written.append(Numbers().decode(row[1:]))
     evaluation = TaskEvaluation(run, EXAMPLES, source, Numbers())
-    found = evaluation(program, given)
+    found = evaluation(program, loss_inputs)
     assert set(found) == set(evaluation.names(program)) == {"loss", "bleu", "chrf"}
     assert found["loss"] == pytest.approx(np.mean(nats), rel=1e-5)
     lines = [json.loads(line) for line in evaluation.predictions["predictions.jsonl"].splitlines()]
@@ -138,9 +138,9 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
 
 
 def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, source, program, given = made
+    run, source, program, loss_inputs = made
     alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
-    alone(program, given)
+    alone(program, loss_inputs)
     shares: list[np.ndarray] = []
 
     def exchange(value: Any, tiled: bool) -> Any:
@@ -155,18 +155,18 @@ def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: py
     for host in (1, 0):
         monkeypatch.setattr(jax, "process_index", lambda host=host: host)
         together = TaskEvaluation(run, EXAMPLES, source, Numbers())
-        together(program, given)
+        together(program, loss_inputs)
     assert together.predictions == alone.predictions
     assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
 
 
 def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
-    _, source, program, given = made
+    _, source, program, loss_inputs = made
     rows = next(source.evaluation(program.phase))
     smoothed = dataclasses.replace(GREEDY, label_smoothing=0.2)
 
     def loss(objective: Translation, training: bool) -> tuple[float, float]:
-        sums = objective.sums(program.module, given, rows, jax.random.key(0), training=training)
+        sums = objective.sums(program.module, loss_inputs, rows, jax.random.key(0), training=training)
         return float(sums.losses["target"]), float(sums.metrics["nats"][0])
 
     plain, _ = loss(GREEDY, True)
@@ -237,12 +237,14 @@ def test_metrics_are_those_that_people_quote() -> None:
 
 
 def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple) -> None:
-    run, _, _, given = made
+    run, _, _, loss_inputs = made
     objective, task = dataclasses.replace(GREEDY, no_repeat_ngram_size=1), dataclasses.replace(TASK, prefix="7 8 ")
-    generator = Generator(MODEL, given.params, Numbers(), run=dataclasses.replace(run, objective=objective, data=task))
+    generator = Generator(
+        MODEL, loss_inputs.params, Numbers(), run=dataclasses.replace(run, objective=objective, data=task)
+    )
     prompts = ["11 12 13", "14 " * 15]  # longer than the rows of the training
     rows = [[7, 8, *map(int, prompt.split()), END] for prompt in prompts]
-    expected = Writer(MODEL, given.params, Numbers.vocabulary)(rows, objective.writing())
+    expected = Writer(MODEL, loss_inputs.params, Numbers.vocabulary)(rows, objective.writing())
     assert [text.text for (text,) in generator(prompts)] == [Numbers().decode(text.tokens) for (text,) in expected]
     with pytest.raises(UserError, match=r"a source without --data\.prefix '7 8 ', .* in line 1 of the prompts"):
         generator(["7 8 9"])

@@ -1,4 +1,4 @@
-"""What a loss is given besides parameters: collections that a step updates, and carries that are reset."""
+"""Inputs of a loss besides parameters: collections that a step updates, and carries that are reset."""
 
 import dataclasses
 from pathlib import Path
@@ -48,14 +48,19 @@ class CountedNextToken(NextToken):
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         return {"input_ids": batch["input_ids"]}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         ids, weights = self.targets(batch)
         inputs = self.model_inputs(batch)
         logits, after = module.apply(
-            given.variables, **inputs, deterministic=not training, mutable=["statistics"] if training else ["none"]
+            loss_inputs.variables,
+            **inputs,
+            deterministic=not training,
+            mutable=["statistics"] if training else ["none"],
         )
         loss = jnp.sum(weights * cross_entropy(logits, ids))
-        collections = nn.meta.unbox(after) if training else given.collections
+        collections = nn.meta.unbox(after) if training else loss_inputs.collections
         return LossSums({"next_token": loss}, {}, collections=collections)
 
 
@@ -72,9 +77,9 @@ def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int,
     tokens = np.concatenate([batch["input_ids"] for batch in source.train(phases.resolve(run)[0], 0)])
     seen = np.bincount(tokens.ravel(), minlength=64)
     np.testing.assert_array_equal(result.state.collections["statistics"]["seen"], seen)  # evaluations count nothing
-    given = checkpoints.load_given(checkpoints.find(tmp_path), result.program.state)
-    chex.assert_trees_all_equal(jax.device_get(given.collections), jax.device_get(result.state.collections))
-    before = checkpoints.load_given(checkpoints.find(tmp_path / "checkpoints" / "2"), result.program.state)
+    loss_inputs = checkpoints.load_loss_inputs(checkpoints.find(tmp_path), result.program.state)
+    chex.assert_trees_all_equal(jax.device_get(loss_inputs.collections), jax.device_get(result.state.collections))
+    before = checkpoints.load_loss_inputs(checkpoints.find(tmp_path / "checkpoints" / "2"), result.program.state)
     assert 0 < float(before.collections["statistics"]["seen"].sum()) < seen.sum()
 
 
@@ -87,12 +92,14 @@ class LongerMemory(NextTokenOfStream):
         rows = nn.LogicallyPartitioned(jnp.zeros((batch_size, sequence_length)), ("batch", None))
         return {"state": state, "rows": rows}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         if training:
-            return super().sums(module, given, batch, key, training=True)
-        within = given.replace(carry=given.carry["state"])
+            return super().sums(module, loss_inputs, batch, key, training=True)
+        within = loss_inputs.replace(carry=loss_inputs.carry["state"])
         sums = super().sums(module, within, batch, key, training=False)
-        rows = given.carry["rows"] + 1
+        rows = loss_inputs.carry["rows"] + 1
         metrics = sums.metrics | {"rows": (jnp.sum(rows), jnp.float32(rows.size))}
         return sums.replace(metrics=metrics, carry={"state": sums.carry, "rows": rows})
 
@@ -137,9 +144,9 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
     losses = {}
     for begins in (0, 1):
         for carried in (0.0, 0.9):
-            given = state.given.replace(carry=jax.tree.map(lambda x, value=carried: x + value, state.carry))
+            loss_inputs = state.loss_inputs.replace(carry=jax.tree.map(lambda x, value=carried: x + value, state.carry))
             fields = batch | {"begins": np.full(phase.batch_size, begins, np.int32)}
-            found = [program.evaluate(given, fields, jax.random.key(seed))[1]["loss"][0] for seed in (0, 1)]
+            found = [program.evaluate(loss_inputs, fields, jax.random.key(seed))[1]["loss"][0] for seed in (0, 1)]
             assert found[0] == found[1] and run.model.dropout > 0
             losses[begins, carried] = float(found[0])
     assert losses[1, 0.0] == losses[1, 0.9] == losses[0, 0.0] != losses[0, 0.9]
