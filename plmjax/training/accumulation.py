@@ -1,4 +1,4 @@
-"""The gradient of a batch that is computed in several microbatches."""
+"""The gradient of a batch, computed in several microbatches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,14 +21,14 @@ def accumulate(
     shards: int = 1,
     add_shards: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, LossSums]:
-    """Gradient and sums of a batch in `accumulation` microbatches.
+    """Return (gradient, sums) of a batch, computed in `accumulation` microbatches.
 
-    Microbatch i has the rows i, i + accumulation, ...: devices have contiguous rows, so no row has to move. Leaves of
-    the carry with a "batch" axis are divided in the same way; others are passed from microbatch to microbatch.
+     Microbatch i has the rows i, i + accumulation, ...: devices have contiguous rows, so no row has to move. Leaves of
+    the carry with a "batch" axis are divided in the same way; other leaves are passed from microbatch to microbatch.
 
-    Each of the `shards` along the mesh's data axis adds up the gradient of its own rows and draws dropout from its own
-    key; `add_shards` sums gradients [shards ...] once, after the last microbatch. If a leaf of the carry has no rows,
-    it belongs to all shards, and the gradient is summed for every microbatch.
+    Each of the `shards` along the mesh's data axis adds up the gradient of its own rows, and has its own key for
+    dropout. `add_shards` sums gradients [shards ...] once, after the last microbatch. If a leaf of the carry has no
+    batch axis, it belongs to all shards, and the gradient is summed for every microbatch.
     """
     if accumulation == 1:
         return microstep(carry, batch, key)
@@ -53,7 +53,7 @@ def accumulate(
         return [leaf for leaf, axis in pairs if axis is not None], [leaf for leaf, axis in pairs if axis is None]
 
     def every_shard(rows: list[jax.Array], others: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
-        """(gradient, losses, metrics) of every shard, its rows of the carry; the carry's leaves without rows."""
+        """Return (gradient, losses, metrics) of every shard, its rows of the carry, and the other leaves."""
 
         def shard(rows: list[jax.Array], microbatch: Batch, key: jax.Array) -> tuple:
             gradient, sums = microstep(merge(rows, others), microbatch, key)

@@ -1,4 +1,4 @@
-"""Measures an experiment's train step on this machine, and compares it with the rate of matrix products."""
+"""Measurement of an experiment's train step on this machine, relative to the rate of matrix products."""
 
 import itertools
 import resource
@@ -21,12 +21,13 @@ from plmjax.vocabulary import Vocabulary
 
 
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
-    """Measures `steps` steps of every phase after `warmup` steps; returns one record per phase.
+    """Measure `steps` steps of every phase after `warmup` steps, and return one record per phase.
 
-    Batches are random tokens, or come from the prepared dataset of `data.path` when the experiment names one.
+    The tokens of the batches are random, or come from the prepared dataset that `data.path` of the experiment names.
 
     Raises:
-        UserError: an experiment that is not on text, no step to measure, or one that does not fit this machine.
+        UserError: the experiment is not on text, there is no step to measure, or the experiment does not fit this
+            machine.
     """
     if not isinstance(run.data, Data):
         raise UserError(
@@ -113,7 +114,7 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
 
 
 def peak_bytes(device: jax.Device) -> int:
-    """Peak memory so far: the device's own count, or the process's where the device is the CPU."""
+    """Return the peak memory so far: of the device by its own count, or of the process on a CPU."""
     statistics = device.memory_stats()
     if statistics and "peak_bytes_in_use" in statistics:
         return statistics["peak_bytes_in_use"]

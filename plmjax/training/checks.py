@@ -1,7 +1,7 @@
 """Checks of a whole run, before any text is read and any file is written.
 
-A value that is wrong by itself is refused where it is set (`plmjax.experiment`). These functions find values that do
-not fit together; the trainer, the plan, the benchmark and the submission of a job all call them.
+A single wrong value is refused where it is set (`plmjax.experiment`). The functions here find values that do not fit
+together. The trainer, the plan, the benchmark and the submission of a job all call them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def settings(run: Experiment) -> None:
-    """Raises UserError for a run without an optimizer, and for unknown settings of the computation."""
+    """Raise UserError for a run without an optimizer, and for unknown execution settings."""
     if not isinstance(run.optimizer, Optimizer):
         raise UserError(
             f"Expected an optimizer of plmjax.training.optimizers in the experiment, found "
@@ -31,7 +31,7 @@ def settings(run: Experiment) -> None:
 
 
 def complete(run: Experiment) -> None:
-    """Raises UserError for a run on text without a model, an objective or a layout, which a checkpoint may give."""
+    """Raise UserError for a run on text without a model, an objective or a layout; a checkpoint may provide them."""
     for name, part in (("a model", run.model), ("an objective", run.objective), ("a layout", run.data.layout)):
         if part is None:
             raise UserError(
@@ -41,11 +41,11 @@ def complete(run: Experiment) -> None:
 
 
 def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
-    """Checks a run on text for a number of devices, by tracing its step for one device; nothing is computed.
+    """Check a run on text for a number of devices. Its step is traced for one device; nothing is computed.
 
     Raises:
-        UserError: phases, rows, a batch, a mesh or names of parameters and metrics that do not fit the model, the
-            layout or the devices.
+        UserError: phases, rows, a batch, a mesh, or names of parameters or metrics do not fit the model, the layout or
+            the devices.
     """
     complete(run)
     settings(run)
@@ -75,7 +75,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
 
 
 def packing(run: Experiment, maximum: int, option: str) -> None:
-    """Raises UserError for several sequences in a row, as `option` sets them, of a model that reads one."""
+    """Raise UserError if `option` sets several sequences per row, and the model reads one sequence per row."""
     if maximum > 1 and not run.model.system.packs:
         raise UserError(
             f"Expected {option} 1 for {type(run.model).__name__}, which reads one sequence in a row, found {maximum}; "
@@ -84,7 +84,7 @@ def packing(run: Experiment, maximum: int, option: str) -> None:
 
 
 def batches(run: Experiment, devices: int, slices: int = 1) -> None:
-    """Raises UserError unless some allowed mesh gives every device the same number of rows."""
+    """Raise UserError unless some allowed mesh gives every device the same number of rows."""
     every = meshes.candidates(run.mesh, devices, slices)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     if len(every) > 1 and placement.even(run, every, vocabulary, placement.of_layout(run)):
@@ -94,9 +94,9 @@ def batches(run: Experiment, devices: int, slices: int = 1) -> None:
 
 
 def text(run: Experiment, has_tokenizer: bool = False) -> None:
-    """Raises UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
+    """Raise UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
 
-    brought: whether the tokenizer comes from a checkpoint.
+    has_tokenizer: true if the tokenizer comes from a checkpoint.
     """
     from plmjax.data import formats, sentences, tokenizers
 
@@ -124,10 +124,10 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
 
 
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    """Raises UserError where the padding token, or the token that ends a text, is one to the model and another to the
-    tokenizer.
+    """Raise UserError if the padding token or the end token differs between model and tokenizer.
 
-    Texts of training end with the tokenizer's. A model that names another would, exported, write on without an end.
+     Texts of training end with the tokenizer's token. A model that has another end token would, after its export,
+    generate without an end.
     """
     ids = {
         "padding": (model.padding_token, vocabulary.pad),
@@ -142,7 +142,7 @@ def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
 
 
 def evaluation_settings(run: Experiment, metrics: Sequence[str]) -> None:
-    """Raises UserError for steps to profile or metrics of the best checkpoint that do not exist.
+    """Raise UserError for profiled steps or a metric of the best checkpoint that do not exist.
 
     metrics: names of the metrics of an evaluation.
     """

@@ -1,4 +1,4 @@
-"""The constants of a run: made once from the training text, the tokenizer and other checkpoints."""
+"""The constants of a run: computed once from the training text, the tokenizer and other checkpoints."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 def placeholder(vocabulary: Vocabulary) -> ConstantSources:
-    """Sources of the right shapes without any text or checkpoint, for a plan and for the shapes of a step."""
+    """Return sources of the right shapes without text or checkpoint, for a plan and for the shapes of a step."""
     return ConstantSources(
         vocabulary,
         np.zeros(vocabulary.size, np.int64),
@@ -26,14 +26,15 @@ def placeholder(vocabulary: Vocabulary) -> ConstantSources:
 
 
 def shapes(objective: Objective, config: Any, vocabulary: Vocabulary) -> Any:
-    """The constants of an objective as ShapeDtypeStructs, boxed with their logical axes; nothing is computed."""
+    """Return the constants of an objective as ShapeDtypeStructs, boxed with their logical axes; nothing is computed."""
     return jax.eval_shape(lambda: objective.constants(config, placeholder(vocabulary)))
 
 
 def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> ConstantSources:
-    """Sources of a run; without counts, as in fine-tuning, every token counts 0.
+    """Return the sources of a run.
 
-    description: of the run, for its tokenizer.
+    token_counts: int64 [V]; None, as in fine-tuning, counts 0 for every token. description: description of the run, for
+        its tokenizer.
     """
     counts = np.zeros(vocabulary.size, np.int64)
     if token_counts is not None:
@@ -46,7 +47,7 @@ def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description:
 
 
 def _parameters(checkpoint: str, init: Callable[[jax.Array], Any]) -> Any:
-    """The parameters of a checkpoint, boxed as those of `init`.
+    """Return the parameters of a checkpoint, boxed as those of `init`.
 
     Raises:
         UserError: the checkpoint lacks one of them, or has it in another shape.

@@ -14,14 +14,14 @@ from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.program import Program
 
 Pair = tuple[np.ndarray, np.ndarray]
-"""(sum, weight), of which a mean is made."""
+"""(sum, weight); their quotient is a mean."""
 
 
 class Evaluation(Protocol):
     """An evaluation of a run: the means of its objective, or the metrics of a downstream task."""
 
     def names(self, program: Program) -> list[str]:
-        """Names of its metrics."""
+        """Return the names of its metrics."""
 
     def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         """Return a dict from metric to value.
@@ -31,7 +31,7 @@ class Evaluation(Protocol):
 
 
 def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
-    """-log of every token's share of the training text, float32 [size]; every token counts once more."""
+    """Return -log of every token's frequency in the training text, with 1 added to each count: float32 [size]."""
     if counts is None:
         return None
     padded = np.zeros(size, np.float64)
@@ -40,13 +40,13 @@ def unigram_nats(counts: np.ndarray | None, size: int) -> jax.Array | None:
 
 
 def joint_loss(means: Mapping[str, float], coefficients: Mapping[str, float]) -> float:
-    """The sum of the means TERM_loss, each times the coefficient of its term; terms without one count once."""
+    """Return the sum of the means TERM_loss, each times the coefficient of its term, which is 1 by default."""
     terms = [name.removesuffix("_loss") for name in means if name.endswith("_loss")]
     return sum(coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in terms)
 
 
 def means(program: Program, coefficients: Mapping[str, float]) -> list[str]:
-    """Names of the metrics of `HeldOut`, found by tracing the program's evaluation."""
+    """Return the names of the metrics of `HeldOut`. They are found by tracing the evaluation of the program."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     loss_inputs = program.state.loss_inputs.replace(carry=jax.eval_shape(program.start_evaluation_carry))
     names = list(jax.eval_shape(program.evaluate, loss_inputs, program.evaluation_batch, key)[1])
@@ -76,10 +76,10 @@ def batches(
 
 
 class Totals(dict[str, np.ndarray]):
-    """Name -> float64 [2], the sum and the weight that a mean is made of."""
+    """A dict from name to float64 [2]: the sum and the weight of a mean."""
 
     def add(self, sums: Mapping[str, Pair]) -> None:
-        """Adds those of a batch."""
+        """Add the sums and weights of one batch."""
         for name, pair in sums.items():
             self[name] = self.get(name, np.zeros(2)) + np.array(pair, np.float64)
 
@@ -88,10 +88,9 @@ class Totals(dict[str, np.ndarray]):
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
 
-    coefficients: of an objective that weighs its terms, whose joint loss is then one of the means; those that it leaves
-        out count once, as in training.
-
-    seed: draws the corruption of the batches.
+    coefficients: term -> coefficient, of an objective with weighted terms; their joint loss is then one of the means. A
+        term without a coefficient has 1, as in training.
+    seed: seed of the corruption of the batches.
     """
 
     source: BatchSource
@@ -99,15 +98,23 @@ class HeldOut:
     coefficients: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def names(self, program: Program) -> list[str]:
-        """Names of the sums of the evaluation step."""
+        """Return the names of the sums of the evaluation step."""
         return means(program, self.coefficients)
 
     def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
-        """The means; raises UserError where no row is held out."""
+        """Return the means.
+
+        Raises:
+            UserError: no row is held out.
+        """
         return self.means(self.totals(program, loss_inputs, limit))
 
     def totals(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, np.ndarray]:
-        """Name -> float64 [2], the sum and the weight that its mean is made of; raises as a call does."""
+        """Return a dict from name to float64 [2], the sum and the weight of its mean.
+
+        Raises:
+            UserError: no row is held out.
+        """
         totals = Totals()
         for sums, _ in batches(program, loss_inputs, self.source, self.seed, limit):
             totals.add(sums)
@@ -119,7 +126,7 @@ class HeldOut:
         return totals
 
     def means(self, totals: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """The means of totals."""
+        """Return the means of these sums and weights."""
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
             means["joint_loss"] = joint_loss(means, self.coefficients)

@@ -1,4 +1,4 @@
-"""Sources of batches, and how batches are placed on the mesh."""
+"""Sources of batches, and the transfer of batches to the devices of a mesh."""
 
 import collections
 import functools
@@ -19,9 +19,9 @@ HostBatch = dict[str, np.ndarray]
 class BatchSource(Protocol):
     """A source of batches: a prepared dataset, or the examples of a downstream task.
 
-    vocabulary: of the tokenizer that made the tokens.
+    vocabulary: the vocabulary of the tokenizer.
     unigram_counts: int64 [V], occurrences of every token in the training text; None in fine-tuning.
-    fingerprint: of the data, so that a resume on other data is refused.
+    fingerprint: digest of the data. A run cannot be resumed with data of another fingerprint.
     """
 
     vocabulary: Vocabulary
@@ -29,26 +29,26 @@ class BatchSource(Protocol):
     fingerprint: str
 
     def batch(self, phase: ResolvedPhase) -> dict[str, jax.ShapeDtypeStruct]:
-        """Field -> shape and dtype of the phase's global batch."""
+        """Return a dict from field to shape and dtype of the phase's global batch."""
 
     def train(self, phase: ResolvedPhase, start: int, places: np.ndarray) -> Iterator[HostBatch]:
-        """The rows `places` of the phase's global batches `start`, `start` + 1, ...: the rows of this host."""
+        """Yield the rows `places` of the phase's global batches `start`, `start` + 1, ...: the rows of this host."""
 
     def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
-        """The same for the held-out batches, once and in order; rows that only fill a batch have weight 0."""
+        """Yield the same rows of the held-out batches, once and in order; rows of padding have weight 0."""
 
 
 def local_rows(shapes: Shapes) -> np.ndarray:
-    """The rows of global batches of these shapes on the devices of this host, int64, ascending."""
+    """Return the rows of global batches of these shapes on the devices of this host, int64, ascending."""
     spec = next(iter(shapes.values()))
     shards = spec.sharding.addressable_devices_indices_map(spec.shape).values()
     return np.unique(np.concatenate([np.arange(spec.shape[0])[shard[0]] for shard in shards]))
 
 
 def on_device(batches: Iterator[HostBatch], shapes: Shapes, ahead: int = 2) -> Iterator[dict[str, jax.Array]]:
-    """Batches as global arrays with the shardings of `shapes`; a thread sends each of them `ahead` steps early.
+    """Yield batches as global arrays with the shardings of `shapes`; a thread transfers each `ahead` steps early.
 
-    batches: of the rows `local_rows(shapes)`.
+    batches: batches of the rows `local_rows(shapes)`.
     """
     own_rows, size = local_rows(shapes), next(iter(shapes.values())).shape[0]
 

@@ -15,14 +15,14 @@ from plmjax.training.program import Program, dropout_generator
 
 
 def mesh(placed: Placement) -> str:
-    """The mesh of a run and why it is this one."""
+    """Return a line with the mesh of a run and the reason for it."""
     return f"mesh     {mesh_text(placed.mesh.shape.values())}: {placed.reason}"
 
 
 def cores(before: int) -> list[str]:
-    """A line for a run that is resumed on a CPU with another number of cores than the last checkpoint was saved on.
+    """Return a line if a run resumes on a CPU with another number of cores than its last checkpoint was saved on.
 
-    before: that number; 0 where no CPU computed.
+    before: that number; 0 if the run did not compute on a CPU.
     """
     now = platform.cores()
     if jax.default_backend() != "cpu" or before in (0, now):
@@ -31,7 +31,7 @@ def cores(before: int) -> list[str]:
 
 
 def tokens(run: Experiment, program: Program) -> int:
-    """Tokens of one global batch."""
+    """Return the number of tokens of one global batch."""
     return run.data.tokens(program.phase.batch_size, program.phase.sequence_length)
 
 
@@ -44,9 +44,9 @@ def lines(
     compile_seconds: float,
     step: int,
 ) -> list[str]:
-    """The header of one phase.
+    """Return the header of one phase.
 
-    compiled: the compiled train step. flops: model FLOPs of a step. peak_flops: of the whole mesh.
+    compiled: the compiled train step. flops: model FLOPs of a step. peak_flops: peak FLOPs of the whole mesh.
     """
     phase, devices = program.phase, program.mesh.devices
     device = devices.flat[0]

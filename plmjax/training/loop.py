@@ -1,7 +1,7 @@
 """The training loop: build, restore, and for every step: step, log, evaluate, save.
 
-The order within a step is fixed. The checkpoint comes last, so a run that is killed at any moment and started again
-repeats the logging and the evaluation that it had not finished, and ends in the same parameters.
+The order within a step is fixed. The checkpoint is the last part. So a run that is killed at any moment and started
+again repeats the logging and the evaluation that were not finished, and ends with the same parameters.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from plmjax.training.state import TrainState
 
 @dataclasses.dataclass
 class Result:
-    """The result of a run: its last state, the program that made it, its last evaluation."""
+    """The result of a run: its last state, the program that computed it, and its last evaluation."""
 
     state: TrainState
     program: Program
@@ -46,7 +46,7 @@ class Result:
 
 
 def devices(platform: str) -> list[jax.Device]:
-    """The devices to run on.
+    """Return the devices of a platform; "auto" takes JAX's default platform.
 
     Raises:
         UserError: this machine has no device of that platform.
@@ -64,15 +64,16 @@ def devices(platform: str) -> list[jax.Device]:
 
 
 def check_resume(workdir: Path, run: Experiment, report: Callable[[str], None] = print) -> None:
-    """Writes WORKDIR/experiment.json, or compares it with the file that is there.
+    """Write WORKDIR/experiment.json, or compare the experiment with the file there.
 
-    Before the first checkpoint every option may change, so that a command whose first try failed can be fixed.
-    Afterwards a run may be given more steps, and `report` gets a line about them.
+     Before the first checkpoint, every option may change, so that a command that failed can be corrected. Afterwards,
+    only the options of `plmjax.experiment.FREE` may change, and `training.steps` may be raised. `report` is called with
+    a line about more steps.
 
-    On several hosts only host 0 writes; the others must find its file.
+    On several hosts only host 0 writes the file; the other hosts must be able to read it.
 
     Raises:
-        UserError: the run in the folder would be changed; the message names the first difference.
+        UserError: the experiment differs from that of the run in the folder; the message names the first difference.
     """
     if (workdir / UNFINISHED).exists():
         raise UserError(
@@ -114,15 +115,15 @@ def train(
     initial: InitialParameters = InitialParameters(),
     evaluation: Evaluation | None = None,
 ) -> Result:
-    """Trains a run to its last step, from its last checkpoint if there is one.
+    """Train a run to its last step, from its last checkpoint if there is one.
 
-    tokenizer: file name -> contents, kept in every checkpoint.
-    initial: the initial parameters of a new run; all are drawn from the seed by default.
-    evaluation: the evaluation of the run; of the held-out rows of its source by default.
+    tokenizer: file name -> contents, saved in every checkpoint.
+    initial: the initial parameters of a new run; by default all are sampled from the seed.
+    evaluation: the evaluation of the run; by default the means over the held-out rows of its source.
 
     Raises:
         UserError: an error that the user can correct; no checkpoint is lost.
-        Interrupted: SIGTERM or Ctrl-C, after saving.
+        Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
     workdir = storage.path(workdir)
     with hosts.in_turn("experiment.json"):
@@ -148,7 +149,7 @@ def train(
         if description.dataset != source.fingerprint:
             raise UserError(
                 f"Expected the dataset that {workdir} was trained on, with fingerprint {description.dataset}, found "
-                f"{source.fingerprint}; resume with the data it began with or name another --workdir."
+                f"{source.fingerprint}; resume with the same data or name another --workdir."
             )
     session = _Session(
         run=run,
@@ -174,7 +175,7 @@ def train(
                 state, step = session.phase(program, state, step)
         state = session.evaluate(programs[-1], state, step)
         session.save(state, step)
-    if session.stop.received and jax.process_count() == 1:  # after the last step; on several hosts the run is done
+    if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
     return Result(state=state, program=programs[-1], metrics=session.metrics)
 
@@ -195,8 +196,8 @@ class _Due:
 class _Session:
     """One invocation of a run: its files, its terminal, its signals.
 
-    is_primary: whether this host writes files and prints; only host 0 does.
-    watch: called whenever the run makes progress (`hosts.watched`).
+    is_primary: true on host 0, the only host that writes files and prints.
+    watch: function to call when the run makes progress (`hosts.watched`).
     """
 
     watch: Callable[..., None]
@@ -236,7 +237,7 @@ class _Session:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        with contextlib.ExitStack() as closing:  # the last first; a failed save is reported after what stopped the run
+        with contextlib.ExitStack() as closing:  # Callbacks run in reverse; a save's error comes after the run's.
             closing.push(self.stop)
             if error is not None and not isinstance(error, Interrupted):
                 closing.enter_context(contextlib.suppress(UserError))
@@ -247,34 +248,37 @@ class _Session:
             closing.callback(self.profile.close)
 
     def _finish_saving(self, together: bool) -> None:
-        """Waits for a running save, whatever stopped the run.
+        """Wait for a save that is in progress.
 
-        together: every host comes here. Then none of them leaves before all have written their part: JAX's coordination
-        service, over which they agree that a checkpoint is complete, ends with the process of host 0.
+        together: true if every host calls this. Then no host leaves before all have written their part. The hosts agree
+            that a checkpoint is complete through JAX's coordination service, which ends with the process of host 0.
         """
         self.keeper.close()
         if together:
             hosts.agree("the end of the run")
 
     def progressed(self, doing: str, timed: bool = True) -> None:
-        """To be called whenever the run makes progress, equally often on every host."""
+        """Report progress. Every host must call this equally often."""
         self.watch(doing, timed)
         if self.is_primary:
             self.terminal.set_activity(doing)
 
     @property
     def exhausted(self) -> bool:
-        """Return whether the metric of the best checkpoint has not improved for too long."""
+        """Return whether the metric of the best checkpoint has not improved for `training.patience` evaluations."""
         return self.best.exhausted(self.record)
 
     def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:
-        """The state after the steps from `done` to the end of the program's phase, or to an early one; and its step."""
+        """Run the steps after step `done` to the end of the phase, and return (state, last step).
+
+        The phase ends early if the best metric stops improving.
+        """
         compiled, rates = self.compile(program, state, done)
         hosts.agree(f"the start of phase {program.phase.index}")
         rows = self.source.train(program.phase, done - program.phase.first_step, local_rows(program.batch))
         batches, pace = on_device(rows, program.batch), Pace()
         for step in range(done + 1, program.phase.last_step + 1):
-            timed = step > done + 1  # the first batch may have to wait for an index of the text
+            timed = step > done + 1  # The first batch may need an index of the text, which takes longer.
             self.profile.before(step)
             if earlier := pace.throttle():
                 self.show_unlogged(step - 2, earlier["loss"], pace, rates)
@@ -309,7 +313,7 @@ class _Session:
         return state, step
 
     def compile(self, program: Program, state: TrainState, done: int) -> tuple[Any, "_Rates"]:
-        """The compiled train step of a phase; shows the header of the phase."""
+        """Return the compiled train step of a phase, and print the header of the phase."""
         self.progressed("compiling", timed=False)
         if self.is_primary:
             devices = program.mesh.size
@@ -328,7 +332,7 @@ class _Session:
         return compiled, rates
 
     def due(self, step: int, last: bool) -> _Due:
-        """The work due after a step, the same on every host."""
+        """Return the work due after a step, the same on every host."""
         training, checkpoint = self.run.training, self.run.checkpoint
         overdue = bool(checkpoint.minutes) and time.monotonic() - self.saved_at > checkpoint.minutes * 60
         stop, overdue = self.votes(self.stop.received or 0, overdue)
@@ -340,7 +344,11 @@ class _Session:
         )
 
     def gather(self, pace: Pace, step: int) -> None:
-        """Adds the steps done to the window of the next logged line; raises UserError for a loss that is not finite."""
+        """Add the finished steps to the window of the next logged line.
+
+        Raises:
+            UserError: a loss is not finite.
+        """
         values = pace.drain()
         for number, metrics in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(metrics["loss"]):
@@ -354,16 +362,16 @@ class _Session:
             self.window.add(metrics)
 
     def show_unlogged(self, step: int, loss: jax.Array, pace: Pace, rates: "_Rates") -> None:
-        """Shows a step that is done but not logged."""
+        """Show a finished step that is not logged."""
         if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
-            # The time of a single step may include a wait for text.
+            # The time of the first step may include a wait for text.
             self.terminal.show_unlogged(
                 step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None
             )
 
     def log(self, step: int, metrics: dict[str, jax.Array], pace: Pace, rates: "_Rates") -> None:
-        """Writes the line of a step: means over the window, and the rates since the last line."""
+        """Write the line of a step: means over the window, and the rates since the last line."""
         values = self.window.means()
         if self.is_primary:
             seconds = pace.seconds
@@ -376,7 +384,10 @@ class _Session:
         pace.restart()
 
     def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
-        """Evaluates once a step and logs it; returns the state after the optimizer has received the loss."""
+        """Evaluate, if this step has not been evaluated, and log the metrics.
+
+        Return the state after the optimizer has received the loss.
+        """
         if self.evaluated == step:
             return state
         self.progressed(f"evaluating at step {step}", timed=False)
@@ -395,9 +406,9 @@ class _Session:
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
     def save(self, state: TrainState, step: int) -> None:
-        """Begins a checkpoint of this step."""
+        """Start to save a checkpoint of this step."""
         if self.is_primary:
-            self.file.flush()  # a run that continues from this step does not write these records again
+            self.file.flush()  # A run that resumes at this step does not write these records again.
         self.progressed(f"saving at step {step}")
         metrics = self.metrics if self.evaluated == step else {}
         description = Description(
@@ -415,7 +426,7 @@ class _Session:
 
 @dataclasses.dataclass(frozen=True)
 class _Rates:
-    """Tokens and model FLOPs of a step, and the peak_flops of the mesh on host 0."""
+    """Tokens and model FLOPs of a step, and on host 0 the peak FLOPs of the mesh."""
 
     tokens: int
     flops: float

@@ -1,4 +1,4 @@
-"""The memory that a step needs on a device, and advice where there is too little."""
+"""The memory that a step needs on a device, and advice if there is too little."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from plmjax.training.program import Program
 
 
 def check(run: Experiment, program: Program, compiled: Any) -> None:
-    """Raises UserError where a compiled step needs more memory than a device has, before anything is computed."""
+    """Raise UserError if a compiled step needs more memory than a device has, before anything is computed."""
     available = _available(program.mesh.devices.flat[0])
     phase, sizes = program.phase, compiled.memory_analysis()
     resident = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
@@ -36,7 +36,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
 
 @contextlib.contextmanager
 def explain_out_of_memory(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
-    """Turns a failed allocation on a device into one sentence with advice."""
+    """Turn a failed allocation on a device into one sentence with advice."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -57,7 +57,7 @@ def _advice(run: Experiment, phase: ResolvedPhase, part: int | None = None) -> s
 
 
 def _available(device: jax.Device) -> float | None:
-    """Bytes of a device's memory; simulated devices share the machine's."""
+    """Return the bytes of a device's memory; simulated devices share the memory of the machine."""
     if device.platform != "cpu":
         return topologies.device_memory(device)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / jax.local_device_count()

@@ -1,4 +1,4 @@
-"""The reports of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
+"""The output of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
 import json
 import math
@@ -18,15 +18,15 @@ from plmjax.training import tracking
 
 
 class MetricsFile:
-    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard: one record per logged step; and the run's tracker.
+    """WORKDIR/metrics.jsonl and WORKDIR/tensorboard, with one record per logged step, and the tracker of the run.
 
-    On a resume the lines after the restored step are removed: the run writes them again.
+    A resumed run removes the lines after the restored step and writes them again.
 
     run: the experiment, whose `tracking` names the tracker.
-    folder: local folder that stands for WORKDIR; other files written there, such as a profile, appear in WORKDIR too.
+    folder: local folder for the files of WORKDIR. Other files written there, such as a profile, appear in WORKDIR too.
 
     Raises:
-        UserError: the tracker is not installed or does not answer.
+        UserError: the tracker is not installed or cannot be reached.
     """
 
     def __init__(self, workdir: Path, step: int, run: Experiment | None = None) -> None:
@@ -41,7 +41,7 @@ class MetricsFile:
         self._tracker = tracking.begin(run, workdir, self.folder) if run else None
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Appends {"step", "time" (seconds since 1970), **values} and flushes it."""
+        """Append {"step", "time" (seconds since 1970), **values} and flush the file."""
         self._file.write(to_line({"step": step, "time": round(time.time(), 3), **values}))
         self._file.flush()
         self._events.write(step, values)
@@ -49,11 +49,14 @@ class MetricsFile:
             self._tracker.write(step, values)
 
     def flush(self) -> None:
-        """Returns when every record is in WORKDIR; before that, a kill may lose records of a run in a bucket."""
+        """Wait until every record is in WORKDIR.
+
+        Before that, a run in a bucket that is killed may lose records.
+        """
         self._mirror.flush()
 
     def close(self, whole: bool = True) -> None:
-        """Closes the files; `whole` tells the tracker whether the run has ended."""
+        """Close the files. `whole` is true if the run has ended; the tracker shows it as failed otherwise."""
         self._file.close()
         self._events.close()
         if self._tracker:
@@ -62,7 +65,7 @@ class MetricsFile:
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
-    """A JSON object; a number that is not finite, which JSON cannot write, becomes null."""
+    """Return a JSON object. A number that is not finite becomes null, since JSON has no such number."""
     writable = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
@@ -70,27 +73,29 @@ def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def write_evaluation(folder: Path, metrics: Mapping[str, Any], predictions: Mapping[str, str]) -> None:
-    """Writes evaluation.json, and the files of predictions: name -> contents."""
+    """Write evaluation.json, and the files of predictions: name -> contents."""
     for name, contents in predictions.items():
         storage.write(folder / name, contents)
     storage.write(folder / "evaluation.json", to_json(metrics, indent=2) + "\n")
 
 
 CHECKSUM = "crc32"
-"""Name, in a line of metrics.jsonl, of the checksum of the record as `to_json` writes it without it."""
+"""Key of the checksum in a line of metrics.jsonl: CRC-32 of `to_json` of the record without this key."""
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """The line of metrics.jsonl for a record, with its checksum."""
+    """Return the line of metrics.jsonl for a record, with its checksum."""
     return to_json(record | {CHECKSUM: zlib.crc32(to_json(record).encode())}) + "\n"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl, each with its `step`; a last line that a kill cut short is left out.
+    """Return the records of a metrics.jsonl, each with its `step`.
+
+    An incomplete last line, which a killed process leaves, is left out.
 
     Raises:
-        UserError: the file is missing or not text; a line before the last is no record; a line is not as it was
-            written.
+        UserError: the file is missing or is not UTF-8 text; a line before the last is no record; a line differs from
+            its checksum.
     """
     if not path.is_file():
         raise UserError(f"Expected the metrics of a run at {path}, found no such file; give the folder of a run.")
@@ -121,10 +126,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class _Events:
-    """A TensorBoard event file of this process, written by the tensorboard package where it is installed.
+    """A TensorBoard event file of this process, written by the tensorboard package if it is installed.
 
-    The package's records are written to a file of Python's own: its EventFileWriter opens files by TensorFlow, whose
-    import takes longer than many a run on a CPU.
+    The records of the package are written to an ordinary Python file. Its EventFileWriter would open the file by
+    TensorFlow, whose import takes longer than many runs on a CPU.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -158,7 +163,7 @@ class _Events:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss); inf where it is too large for a float."""
+    """Return exp(loss), or inf if it is too large for a float."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -166,7 +171,7 @@ def perplexity(loss: float) -> float:
 
 
 def compact(value: float) -> str:
-    """4215 -> 4.2k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346: short enough for a column of a log."""
+    """Return a short text for a column of a log: 42000 -> 42.0k, 0.00003 -> 3.0e-05, 2.34567 -> 2.346."""
     if not math.isfinite(value):
         return str(value)
     for limit, suffix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -176,7 +181,7 @@ def compact(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 12 s, 3:04 min or 5:06 h."""
+    """Return seconds as text: 12 s, 3:04 min or 5:06 h."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -185,11 +190,11 @@ def duration(seconds: float) -> str:
 
 
 QUIET_SECONDS = 10.0
-"""Longest time without a line in a log, or without new numbers under the bar of a terminal."""
+"""Maximum seconds without a new line in a log, or without new metrics under the bar of a terminal."""
 
 
 class Terminal:
-    """The header of a run, then a live bar over the last step's numbers on a terminal, or aligned lines in a log."""
+    """The header of a run, then a progress bar with the metrics of the last step on a terminal, or lines in a log."""
 
     def __init__(self, steps: int, step: int) -> None:
         self._bar = None
@@ -214,24 +219,25 @@ class Terminal:
         self._thread.start()
 
     def print(self, text: str) -> None:
-        """Prints a line above the bar."""
+        """Print a line above the bar."""
         if self._bar is None:
             print(text, flush=True)
         else:
             self._bar.console.print(text, highlight=False)
 
-    def set_activity(self, what: str) -> None:
-        """Sets the current activity, which is shown if it lasts longer than QUIET_SECONDS."""
-        self._doing = (what, time.monotonic())
+    def set_activity(self, activity: str) -> None:
+        """Set the current activity, which is shown if it lasts longer than QUIET_SECONDS."""
+        self._doing = (activity, time.monotonic())
 
     def show_logged(self, step: int, values: dict[str, float], eta: float) -> None:
-        """One logged step: loss and accuracies, learning rate, tokens a second, MFU and the time left."""
+        """Show a logged step: loss, accuracies, learning rate, tokens per second, MFU and time left."""
         self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
 
     def show_unlogged(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
-        """A step that is done but not logged: the bar moves, and after QUIET_SECONDS without a line its loss is shown.
+        """Move the bar after a step that is not logged; show its loss after QUIET_SECONDS without a line.
 
-        loss: read only when it is shown. pace: tokens a second and seconds left, where they are known.
+        loss: converted to a float only when it is shown. pace: tokens per second and seconds left, or None if not known
+            yet.
         """
         if time.monotonic() - self._shown >= QUIET_SECONDS:
             known = f"  {compact(pace[0]):>7} tok/s  eta {duration(pace[1])}" if pace else ""
@@ -240,7 +246,7 @@ class Terminal:
             self._bar.update(self._task, completed=step)
 
     def _remind(self) -> None:
-        """Shows long activities: compiling, the first batch of a large text, an evaluation."""
+        """Show long activities: compilation, the first batch of a large text, an evaluation."""
         reported = -math.inf
         while not self._closed.wait(QUIET_SECONDS / 10):
             (doing, since), now = self._doing, time.monotonic()
@@ -260,7 +266,7 @@ class Terminal:
             self._bar.update(self._task, completed=step, description=line)
 
     def close(self) -> None:
-        """Leaves the last state of the bar on the screen."""
+        """Stop the bar, and leave its last state on the screen."""
         self._closed.set()
         self._thread.join()
         if self._bar is not None:

@@ -1,4 +1,4 @@
-"""The speed of a run: the steps that are being computed, their metrics, and their time."""
+"""Step time: the steps that are being computed, their metrics, and the time that they take."""
 
 import math
 import time
@@ -11,9 +11,9 @@ Metrics = dict[str, jax.Array]
 
 
 class Pace:
-    """Keeps the device two steps ahead of the host, and measures.
+    """Keeps the device at most two steps behind the host, and measures the time of a step.
 
-    The time between `drain` and `resume` (logging, evaluating, saving) is not counted.
+    The time between `drain` and `resume` (logging, evaluation, checkpoints) is not counted.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Pace:
         self.restart()
 
     def restart(self) -> None:
-        """Begins a new series of steps to measure."""
+        """Start a new measurement."""
         self._waited, self._elapsed, self._steps = 0.0, 0.0, 0
 
     def throttle(self) -> Metrics | None:
-        """Waits until at most one step is being computed; returns the metrics of the last step done.
+        """Wait until at most one step is being computed, and return the metrics of the last finished step.
 
-        None where the host is not ahead.
+        Return None if fewer than two steps have been started since `drain`.
         """
         if len(self._pending) < 2:
             return None
@@ -36,7 +36,7 @@ class Pace:
         return self._pending[-2]
 
     def next_batch(self, batches: Iterator[Any]) -> Any:
-        """The next batch; waiting for it is counted while the device is idle."""
+        """Return the next batch. The wait for it is counted if the device has no step to compute."""
         asked = time.perf_counter()
         batch = next(batches)
         if not self._pending or self._pending[-1]["loss"].is_ready():
@@ -44,11 +44,11 @@ class Pace:
         return batch
 
     def add(self, metrics: Metrics) -> None:
-        """Adds a step that has been started."""
+        """Add the metrics of a step that has been started."""
         self._pending.append(metrics)
 
     def drain(self) -> list[dict[str, float]]:
-        """Waits for all started steps; returns their metrics as floats, in order."""
+        """Wait for all started steps, and return their metrics as floats, in order."""
         values = [{name: float(value) for name, value in step.items()} for step in jax.device_get(self._pending)]
         self._elapsed += time.perf_counter() - self._mark
         self._steps += len(self._pending)
@@ -56,44 +56,44 @@ class Pace:
         return values
 
     def resume(self) -> None:
-        """Measures again after `drain`."""
+        """Continue the measurement after `drain`."""
         self._mark = time.perf_counter()
 
     @property
     def steps(self) -> int:
-        """Steps done since `restart`."""
+        """Return the number of finished steps since `restart`."""
         return self._steps + max(len(self._pending) - 1, 0)
 
     @property
     def seconds(self) -> float:
-        """Mean seconds of a step since `restart`."""
+        """Return the mean seconds of a step since `restart`."""
         running = time.perf_counter() - self._mark if self._pending else 0.0
         return (self._elapsed + running) / max(self.steps, 1)
 
     @property
     def input_wait(self) -> float:
-        """Share of the time that the device waited for batches."""
+        """Return the fraction of the time in which the device waited for batches."""
         return self._waited / self._elapsed if self._elapsed else 0.0
 
 
 class Window:
     """The mean metrics of the steps since the last logged line.
 
-    sums: name -> (sum, steps); a checkpoint saves them, so that a resume logs the same line.
+    sums: name -> (sum, number of steps). A checkpoint saves them, so that a resumed run logs the same line.
     """
 
     def __init__(self, sums: dict[str, tuple[float, int]]) -> None:
         self.sums = dict(sums)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Adds the metrics of one step; those that are no numbers were not in its batch, but for the loss."""
+        """Add the metrics of one step, without the learning rate; a NaN counts for the loss only."""
         for name, value in metrics.items():
             if name != "learning_rate" and (name == "loss" or not math.isnan(value)):
                 total, count = self.sums.get(name, (0.0, 0))
                 self.sums[name] = (total + value, count + 1)
 
     def means(self) -> dict[str, float]:
-        """The means, named as in metrics.jsonl; the window is empty afterwards."""
+        """Return the means, with their names in metrics.jsonl, and empty the window."""
         means = {f"train/{name}": total / count for name, (total, count) in self.sums.items()}
         self.sums = {}
         return means

@@ -1,4 +1,4 @@
-"""Names of parameters: the path of each, "bert/encoder/layers/attention/query/kernel", boxed with axes or not."""
+"""Names of parameters: their paths, such as "bert/encoder/layers/attention/query/kernel", boxed with axes or not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +12,18 @@ LAYERS = "layers"
 
 
 def is_parameter(node: Any) -> bool:
-    """Return whether a node of a tree stands for one parameter: a box, or a partition."""
+    """Return whether a node of a tree represents one parameter: a box, or a partition spec."""
     return isinstance(node, nn.meta.AxisMetadata | jax.sharding.PartitionSpec)
 
 
 def name(path: KeyPath) -> str:
-    """A parameter's path, the same whether it is boxed or not (a box is an attribute in the path)."""
+    """Return the path of a parameter, which is the same boxed and unboxed (a box is an attribute in the key path)."""
     inside = [key for key in path if not isinstance(key, GetAttrKey)]
     return jax.tree_util.keystr(tuple(inside), simple=True, separator="/")
 
 
 def map_named(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """`function(path, parameter, ...)` of every parameter, a boxed one with its box."""
+    """Return the tree of `function(path, parameter, ...)` of every parameter; a boxed one is passed in its box."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(name(path), *leaves), tree, *others, is_leaf=is_parameter
     )

@@ -1,4 +1,4 @@
-"""The parts of a run: which steps have which sequence length and batch."""
+"""The phases of a run: the steps, sequence length and batch size of each."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from plmjax.experiment import Experiment
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedPhase:
-    """One part of a run with every setting filled in: steps first_step .. first_step + steps - 1."""
+    """One phase of a run with every setting filled in: steps first_step .. first_step + steps - 1."""
 
     index: int
     first_step: int
@@ -19,12 +19,12 @@ class ResolvedPhase:
 
     @property
     def last_step(self) -> int:
-        """The step count after the phase."""
+        """Return the number of finished steps at the end of the phase."""
         return self.first_step + self.steps
 
 
 def evaluation(experiment: Experiment, phase: ResolvedPhase) -> ResolvedPhase:
-    """The phase with the batch size and the sequence length of its evaluations."""
+    """Return the phase with the batch size and the sequence length of its evaluations."""
     training = experiment.training
     return dataclasses.replace(
         phase,
@@ -35,7 +35,7 @@ def evaluation(experiment: Experiment, phase: ResolvedPhase) -> ResolvedPhase:
 
 
 def resolve(experiment: Experiment) -> list[ResolvedPhase]:
-    """The phases of a run; one when the experiment names none.
+    """Return the phases of a run, or one phase for the whole run if the experiment names none.
 
     Raises:
         UserError: the fractions do not add up to one, or a phase has no step.

@@ -1,15 +1,15 @@
-"""The mesh of a run: the one that it names, or the one that is chosen for the model and the devices.
+"""The mesh of a run: the one that it sets, or the one that is chosen for the model and the devices.
 
-Data parallelism is preferred: devices divide parameters and optimizer state among them, and each computes with a copy
-of all parameters (ZeRO). Where a device has too little memory for that, the copy is divided as well (fsdp). Heads and
-feed-forward are sharded (tensor) where the batch has fewer rows than there are devices, or nothing else fits. The
-memory is estimated from shapes, without compiling:
+Data parallelism is preferred. Parameters and optimizer state are sharded over the devices, and each device computes
+with a copy of all parameters (ZeRO). If a device has too little memory for that, the copy is sharded as well (fsdp).
+Heads and feed-forward are sharded (tensor) if the batch has fewer rows than there are devices, or if nothing else fits.
+The memory is estimated from shapes, without compilation:
 
     state + gradient + rows x residuals of a row + residuals that do not depend on rows
 
-Residuals are the arrays that the backward pass needs, the copy of the parameters among them. They are counted in the
+Residuals are the arrays that the backward pass needs, including the copy of the parameters. They are counted in the
 traced model itself, for every model, remat policy and dtype. For BERT-Large on v5e:8x8 the estimate is within 1 % of
-what the compiler takes.
+the memory that the compiler reports.
 """
 
 import dataclasses
@@ -31,32 +31,32 @@ from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 
 USABLE = 0.9
-"""Share of a device's memory that an estimate may fill; the program, padding and fragmentation need the rest."""
+"""Fraction of a device's memory that an estimate may fill. The program, padding and fragmentation need the rest."""
 
 Sizes = tuple[int, int, int]
 Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
 
 
 def of_layout(run: Experiment) -> Shapes:
-    """The shapes of the batches of an experiment on text, as its layout gives them for a phase."""
+    """Return the function from a phase to the shapes of its batches, for an experiment on text."""
     return lambda phase: run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A mesh over the devices of a run, and the reason for it in words."""
+    """A mesh over the devices of a run, and the reason for it as text."""
 
     mesh: jax.sharding.Mesh
     reason: str
 
 
 def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> Placement:
-    """The mesh of a run.
+    """Return the mesh of a run.
 
-    shapes: the global batch of a phase, field -> shape and dtype.
+    shapes: function from a phase to a dict from field to shape and dtype of its global batch.
 
     Raises:
-        UserError: a mesh whose size is not the number of devices.
+        UserError: the size of the mesh is not the number of devices.
     """
     resolved = phases.resolve(run)
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
@@ -94,7 +94,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
 
 
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
-    """The meshes that give every device the same number of rows and divide the parameters evenly."""
+    """Return the meshes that give every device the same number of rows and divide the parameters evenly."""
     resolved = phases.resolve(run)
     divided = any(sizes[1:] != (1, 1) for sizes in every)
     cut = _cut_dimensions(run, resolved[0], vocabulary, shapes) if divided else {}
@@ -108,14 +108,14 @@ def _rows(resolved: Sequence[ResolvedPhase]) -> int:
 
 
 def mesh_text(sizes: Iterable[int]) -> str:
-    """`data 8 x fsdp 2 x tensor 1`."""
+    """Return the sizes of a mesh as text: `data 8 x fsdp 2 x tensor 1`."""
     return " x ".join(f"{axis} {size}" for axis, size in zip(meshes.AXES, sizes, strict=True))
 
 
 def _cut_dimensions(
     run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
 ) -> dict[str, set[int]]:
-    """Mesh axis -> sizes of the parameters' dimensions that it must divide."""
+    """Return a dict from mesh axis to the sizes of the parameters' dimensions that it must divide."""
     module = run.objective.module(run.model, programs.execution(run, "cpu"))
     init = programs.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
@@ -147,8 +147,10 @@ def state_bytes(
     vocabulary: Vocabulary,
     shapes: Shapes,
 ) -> tuple[int, int, int]:
-    """Bytes on a device of a mesh of these sizes: of the state without its carry, of the copy of the parameters that a
-    step computes with, and of the largest parameter of that copy that is not one of a layer.
+    """Return three numbers of bytes on a device of a mesh of these sizes.
+
+     They are the bytes of the state without its carry, of the copy of the parameters that a step computes with, and of
+    the largest parameter of that copy outside of the layers.
     """
     grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
     program = programs.build(run, phase, grid, vocabulary, shapes)
@@ -161,15 +163,15 @@ def state_bytes(
 
 
 def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: tuple[int, int, int], residuals: tuple[int, int]) -> float:
-    """Bytes that a phase needs on a device of a mesh of these sizes.
+    """Return the bytes that a phase needs on a device of a mesh of these sizes.
 
-    state: what `state_bytes` counts. residuals: `residuals` of one row and of two.
+    state: result of `state_bytes`. residuals: `residuals` of one row and of two rows.
     """
     data, fsdp, tensor = sizes
     rows = phase.batch_size // (data * fsdp * phase.accumulation)
     kept, copy, table = state
-    # The gradient of one microbatch is divided as it is made, layer by layer, but for that of the largest table, which
-    # exists before and after its sum. That of several is added up first, in float32.
+    # The gradient of a single microbatch is sharded as soon as it is computed, layer by layer. Only that of the largest
+    # table exists twice, before and after its sum. The gradients of several microbatches are first added in float32.
     gradients = 2 * table if phase.accumulation == 1 else 3 * copy
     one, two = residuals
     return kept + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
@@ -178,16 +180,17 @@ def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: tuple[int, int, int]
 def residuals_of_rows(
     run: Experiment, resolved: Sequence[ResolvedPhase], platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> list[tuple[int, int]]:
-    """`residuals` of one row and of two, for every phase."""
+    """Return `residuals` of one row and of two rows, for every phase."""
     return [tuple(residuals(run, phase, rows, platform, vocabulary, shapes) for rows in (1, 2)) for phase in resolved]
 
 
 def residuals(
     run: Experiment, phase: ResolvedPhase, rows: int, platform: str, vocabulary: Vocabulary, shapes: Shapes
 ) -> int:
-    """Bytes of the forward pass that the backward pass needs, for `rows` rows; with the copy of the parameters.
+    """Return the bytes of the forward pass that the backward pass needs, for `rows` rows.
 
-    Nothing is computed: the forward pass is traced, and the arrays that its transpose closes over are counted.
+    They include the copy of the parameters. Nothing is computed: the forward pass is traced, and the arrays that its
+    transpose closes over are counted.
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)

@@ -1,7 +1,7 @@
 """The program of a phase: its train step and its evaluation, ready to compile for a mesh.
 
-The trainer, the plan, the benchmark and the tests all use the program of `build`, so the planned and the measured step
-is the one that runs.
+The trainer, the plan, the benchmark and the tests all use the program of `build`. So the step that is planned and
+measured is the step that runs.
 """
 
 import dataclasses
@@ -42,19 +42,19 @@ class Program:
     """One phase of a run, ready to compile for its mesh.
 
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
-    evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. Outputs are those that a
-        downstream task makes predictions from.
-    initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed
-        where the objective has constants. replaced: whether a parameter (`bert/pooler/kernel`) is 0 instead of drawn,
-        for a caller who gives it a value; what is not drawn is not compiled either.
+    evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. A downstream task computes
+        its predictions from the outputs.
+    initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed if the
+        objective has constants. replaced: function from a name (`bert/pooler/kernel`) to true if the parameter is 0
+        instead of sampled, for a caller that sets its value; the sampling of such a parameter is not compiled either.
     averaged: (state) -> the parameters that the optimizer has averaged, jitted.
-    on_evaluation: (state, loss of an evaluation) -> the state after the optimizer has received it, jitted, the state
-        donated.
+    on_evaluation: (state, loss of an evaluation) -> the state after the optimizer has received the loss, jitted, the
+        state donated.
     start_carry, start_evaluation_carry: () -> the first carry of a phase, or of an evaluation.
     state: TrainState of ShapeDtypeStructs with their shardings.
     batch, evaluation_batch: field -> ShapeDtypeStruct with its sharding, of one global batch.
     evaluation_phase: the phase with the batch size and the sequence length of an evaluation.
-    copy: ShapeDtypeStructs of the copy of the parameters that a step makes, with its shardings.
+    copy: ShapeDtypeStructs, with shardings, of the copy of the parameters that a step gathers.
     axes: logical axis names of that copy.
     """
 
@@ -76,16 +76,19 @@ class Program:
     axes: Any
 
     def loss_inputs(self, state: TrainState) -> LossInputs:
-        """The input of an evaluation: averaged parameters where the optimizer averages, and a new carry."""
+        """Return the inputs of an evaluation, with a new carry.
+
+        The parameters are the averaged ones if the optimizer averages.
+        """
         params = self.averaged(state) if optimizers.averages(state.optimizer_state) else state.params
         return state.loss_inputs.replace(params=params, carry=self.start_evaluation_carry())
 
 
 def execution(experiment: Experiment, platform: str) -> Execution:
-    """The execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
+    """Return the execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
-        UserError: an unknown dtype, remat policy or backend of attention.
+        UserError: an unknown dtype, remat policy or attention backend.
     """
     training = experiment.training
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -100,14 +103,14 @@ def execution(experiment: Experiment, platform: str) -> Execution:
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
-    """Name of the generator of dropout's bits, as `plmjax.layers.dropout` says what follows from it."""
+    """Return the name of the random number generator of dropout (see `plmjax.layers.dropout`)."""
     name = experiment.training.dropout_generator
     check_generator(name)
     return name if name != "auto" else "rbg" if mesh.devices.flat[0].platform == "tpu" else "threefry2x32"
 
 
 def check_generator(name: str) -> None:
-    """Raises UserError unless it is a generator of dropout's bits, or auto."""
+    """Raise UserError unless `name` is a generator for dropout, or "auto"."""
     check_choice("--training.dropout_generator", name, GENERATORS)
 
 
@@ -119,13 +122,13 @@ def build(
     shapes: Callable[[ResolvedPhase], Shapes],
     unigram: jax.Array | None = None,
 ) -> Program:
-    """The program of one phase on a mesh; nothing is computed or stored yet.
+    """Return the program of one phase on a mesh; nothing is computed or stored yet.
 
-    shapes: phase -> field -> shape and dtype of its global batch.
+    shapes: function from a phase to a dict from field to shape and dtype of its global batch.
     unigram: nats [V] of the training text's tokens, for evaluation.
 
     Raises:
-        UserError: the batch does not divide, or the vocabulary or the length does not fit the model.
+        UserError: the batch is not divisible, or the vocabulary or the length does not fit the model.
     """
     evaluation_phase = phases.evaluation(experiment, phase)
     meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
@@ -187,7 +190,7 @@ def build(
     )
     boxed_rest, _ = tables.split(boxed_params)
     copied = Shares.of(boxed_rest, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
-    # Gradients alone may be rounded for their way over the network: an evaluation has none.
+    # Only gradients may be rounded before they are sent over the network; an evaluation has none.
     evaluated = dataclasses.replace(copied, dtypes=dtypes(boxed_rest, how.dtype, jnp.dtype(jnp.float32)))
     whole = NamedSharding(mesh, PartitionSpec())
     shardings = TrainState(
@@ -296,7 +299,7 @@ def initial_variables(
     vocabulary: Vocabulary,
     batch: Shapes,
 ) -> Callable[[jax.Array], dict[str, Any]]:
-    """A function from a key to the variables of the phase's module, boxed with their logical axes."""
+    """Return a function from a key to the variables of the phase's module, boxed with logical axes."""
     objective, config = experiment.objective, experiment.model
 
     def init(key: jax.Array) -> dict[str, Any]:
@@ -310,7 +313,7 @@ def initial_variables(
 
 
 def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
-    """A batch of zeros as the objective corrupts it, and constants of zeros."""
+    """Return (a batch of zeros after the objective's corruption, constants of zeros)."""
     objective = experiment.objective
     constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
     zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
@@ -318,10 +321,10 @@ def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shape
 
 
 def placed(tree: Any, abstract: Any) -> Any:
-    """Host arrays as global arrays with the shardings of `abstract`; each device gets its own shard.
+    """Return host arrays as global arrays with the shardings of `abstract`; each device gets its own shard.
 
     Raises:
-        ValueError: a tree, shape or dtype that differs from `abstract`.
+        ValueError: a tree, shape or dtype differs from `abstract`.
     """
     chex.assert_trees_all_equal_shapes_and_dtypes(tree, abstract, exception_type=ValueError)
 
@@ -332,7 +335,7 @@ def placed(tree: Any, abstract: Any) -> Any:
 
 
 def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:
-    """Raises UserError when the tokenizer has more tokens, or a row more positions, than the model."""
+    """Raise UserError if the tokenizer has more tokens, or a row more positions, than the model."""
     size = experiment.model.vocab_size
     if vocabulary.size > size:
         or_model = f" or set --model.vocab_size {vocabulary.size}" if isinstance(experiment.data, Data) else ""
@@ -345,9 +348,9 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
 
 
 def check_length(experiment: Experiment, length: int, option: str = "") -> None:
-    """Raises UserError when rows have more positions than the model; fine-tuning cannot change the model.
+    """Raise UserError if rows have more positions than the model; fine-tuning cannot change the model.
 
-    option: that sets the length; by default the one of training.
+    option: the option that sets the length; by default the one of training.
     """
     longest, read = experiment.model.longest, experiment.objective.longest(length)
     if longest is not None and read > longest:

@@ -1,10 +1,10 @@
-"""Tables whose rows the step looks up itself, and updates of these rows alone.
+"""Lookup of table rows in the train step, and updates of these rows alone.
 
-A batch asks for few rows of a table as long as a vocabulary. Where an objective names the rows that its loss reads
-(`ReadsRows`), the step looks them up before the loss and differentiates with respect to them: no copy of the table
-is gathered, and no gradient of its size is made. A rule that leaves a row without a gradient as it is
-(`Optimizer.by_rows`) is then given the rows in place of the table and of what it keeps for the table. Any other rule,
-such as one whose decay moves every row, is given the gradient of the whole table.
+A batch reads few rows of a table with as many rows as the vocabulary. If an objective names the rows that its loss
+reads (`ReadsRows`), the step looks them up before the loss and differentiates with respect to them. So no copy of the
+table is gathered, and no gradient of its size is computed. A rule that does not change a row without a gradient
+(`Optimizer.by_rows`) then updates only these rows and their part of the optimizer state. Any other rule, such as one
+whose weight decay changes every row, gets the gradient of the whole table.
 """
 
 import dataclasses
@@ -24,10 +24,11 @@ Params = Any
 
 
 class TableRows(NamedTuple):
-    """The rows of a table that a batch asks for, each once, and their gradient.
+    """The rows of a table that a batch reads, each once, and their gradient.
 
-    ids: int32 [N]; the number of the table's rows, which no row has, in a place whose row stands in another place too.
-    gradient: float32 [N D], 0 in those places.
+    ids: int32 [N]. A repeated row has its id in one place only; its other places have the number of the table's rows,
+        an id that no row has.
+    gradient: float32 [N D], 0 in those other places.
     """
 
     ids: jax.Array
@@ -39,7 +40,7 @@ class Tables:
     """The tables of a run that its objective names.
 
     owned: path -> sharding of the table, of which every device has a share. batch: sharding of the rows of a batch.
-    by_rows: whether the optimizer's rule is given the rows of a batch in place of the tables.
+    by_rows: true if the optimizer updates the rows of a batch only.
     """
 
     owned: dict[str, NamedSharding]
@@ -48,18 +49,18 @@ class Tables:
 
     @classmethod
     def of(cls, owned: Any, names: Iterable[str], batch: NamedSharding, *, by_rows: bool) -> Self:
-        """The tables with these paths; `owned` has the shardings of all parameters."""
+        """Return the tables with these paths; `owned` has the shardings of all parameters."""
         shardings = _flat(owned)
         return cls({name: shardings[name] for name in names}, batch, by_rows)
 
     def split(self, params: Params) -> tuple[Params, dict[str, Any]]:
-        """The parameters without the tables; path -> table."""
+        """Return (parameters without the tables, dict from path to table)."""
         leaves = _flat(params)
         found = {name: leaves.pop(name) for name in self.owned}
         return nested(leaves), found
 
     def look_up(self, tables: dict[str, jax.Array], ids: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Path -> rows, float32 [B ... D], of ids, int [B ...]."""
+        """Return a dict from path to the rows, float32 [B ... D], of ids, int [B ...]."""
 
         def rows(name: str) -> jax.Array:
             # Every device looks up its columns of all rows, and then the batch is divided.
@@ -77,9 +78,10 @@ class Tables:
         optimizer_state: optax.OptState,
         params: Params,
     ) -> tuple[Params, optax.OptState]:
-        """The parameters and the optimizer's state after a step.
+        """Return the parameters and the optimizer state after a step.
 
-        gradient: of the parameters but the tables. row_gradients: path -> float32 [B ... D], of the rows of the ids.
+        gradient: gradient of the parameters without the tables. row_gradients: path -> float32 [B ... D], gradients of
+            the rows `ids`.
         """
         rest, tables = self.split(params)
         if not self.by_rows:
@@ -102,7 +104,7 @@ class Tables:
         return joined(optax.apply_updates(rest, updates), tables), optimizer_state
 
     def _columns(self, name: str, rows: jax.Array) -> jax.Array:
-        """Rows [... D] placed so that every device has the columns of its share of the table."""
+        """Return rows [... D], sharded so that every device has the columns of its share of the table."""
         owned = self.owned[name].spec
         columns = owned[1] if len(owned) > 1 else None
         spec = PartitionSpec(*[None] * (rows.ndim - 1), columns)
@@ -116,9 +118,9 @@ class Tables:
 
 
 def deduplicated(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
-    """The rows of a table of `size` rows from lookups: ids int [N] and gradient float32 [N D].
+    """Return the rows of a table of `size` rows from lookups: ids int [N] and gradient float32 [N D].
 
-    Gradients of the same row are summed in the place of its last lookup.
+    The gradients of repeated lookups of a row are summed in the place of its last lookup.
     """
     places = jnp.arange(len(ids), dtype=jnp.int32)
     last = jnp.zeros(size, jnp.int32).at[ids].max(places)[ids]
@@ -126,12 +128,12 @@ def deduplicated(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
 
 
 def nested(leaves: dict[str, Any]) -> Params:
-    """A tree of parameters from path -> parameter."""
+    """Return the tree of parameters of a dict from path to parameter."""
     return flax.traverse_util.unflatten_dict(leaves, sep="/")
 
 
 def joined(params: Params, tables: dict[str, Any]) -> Params:
-    """The parameters, and with them the tables that `Tables.split` took out."""
+    """Return the parameters with the tables that `Tables.split` took out."""
     return nested(_flat(params) | tables)
 
 
@@ -142,9 +144,9 @@ def _flat(params: Params) -> dict[str, Any]:
 def _map_tables(
     function: Callable[..., jax.Array], rows: dict[str, TableRows], tables: dict[str, jax.Array], state: Any, *new: Any
 ) -> Any:
-    """`function(leaf, rows, leaf of new...)` of what an optimizer's state keeps for each number of a table.
+    """Return the optimizer state with `function(leaf, rows, leaf of new...)` for each leaf that belongs to a table.
 
-    Such a leaf has the table's path and shape. Of the others stays what is in the last of the trees.
+    Such a leaf has the path and the shape of the table. Every other leaf is taken from the last of the trees.
     """
 
     def mapped(path: Any, leaf: jax.Array, *leaves: jax.Array) -> jax.Array:

@@ -12,13 +12,14 @@ from plmjax.objectives.objective import LossInputs
 class TrainState:
     """The state of a run.
 
-    step: int32 scalar, optimizer steps done.
-    params: the model's parameters, float32, unboxed.
-    collections: further collections of the model's variables, name -> tree; empty for most.
-    constants: arrays that are neither differentiated nor updated; made once a run, saved beside its checkpoints.
+    step: int32 scalar, number of finished optimizer steps.
+    params: the parameters of the model, float32, unboxed.
+    collections: other collections of the model's variables, name -> tree; empty for most models.
+    constants: arrays that are neither differentiated nor updated; computed once a run, and saved beside its
+        checkpoints.
     optimizer_state: optax state.
-    carry: state of the model from step to step; empty for most.
-    key: uint32 [2], data of the run's threefry key; never advanced, folded with the step.
+    carry: state of the model from step to step; empty for most models.
+    key: uint32 [2], data of the run's threefry key. It never changes; each step folds its number into it.
     """
 
     step: jax.Array
@@ -31,5 +32,5 @@ class TrainState:
 
     @property
     def loss_inputs(self) -> LossInputs:
-        """The part of the state that an objective uses."""
+        """Return the part of the state that an objective uses."""
         return LossInputs(self.params, self.constants, self.collections, self.carry)

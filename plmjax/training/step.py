@@ -19,17 +19,17 @@ from plmjax.vocabulary import Vocabulary
 
 Metrics = dict[str, jax.Array]
 BEGINS = "begins"
-"""Field of a batch, int32 [B]: 1 where a row does not continue the row at its place in the batch before."""
+"""Field of a batch, int32 [B]: 1 where a row does not continue the same row of the previous batch."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forward:
     """The forward pass of a batch, in training or in evaluation.
 
-    objective, module, vocabulary: compute the sums of a corrupted batch.
-    tables: the parameters whose rows the objective names, which are looked up.
-    shares: of all other parameters, from which every step gathers a copy to compute with.
-    initial_carry: () -> the carry of rows that do not continue the batch before. carry_axes: its logical axis names.
+    objective, module, vocabulary: these compute the sums of a corrupted batch.
+    tables: the parameters whose rows the objective names; the step looks these rows up.
+    shares: the shares of all other parameters, from which every step gathers a copy to compute with.
+    initial_carry: () -> the carry of rows that do not continue the previous batch. carry_axes: its logical axis names.
     """
 
     objective: Objective
@@ -41,7 +41,7 @@ class Forward:
     carry_axes: Any
 
     def restarted(self, carry: Any, batch: Batch) -> Any:
-        """The carry of a batch, with its initial value in rows that do not continue the batch before."""
+        """Return the carry of a batch, with its initial value in rows that do not continue the previous batch."""
         return restarted(carry, self.initial_carry(), self.carry_axes, batch)
 
 
@@ -50,8 +50,8 @@ class Update:
     """The backward pass of a batch and the update of the parameters.
 
     learning_rate: (optimizer state, step) -> float32 scalar, for the log.
-    accumulation: microbatches of a batch. shards: those of a microbatch on the mesh, along `data`.
-    generator: name of the generator of dropout's bits.
+    accumulation: number of microbatches of a batch. shards: number of shards of a microbatch along the `data` axis.
+    generator: name of the random number generator of dropout.
     """
 
     optimizer: optax.GradientTransformation
@@ -62,17 +62,17 @@ class Update:
 
 
 def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
-    """Sum over terms of coefficient x global sum / global weight."""
+    """Return the sum over terms of coefficient x global sum / global weight."""
     coefficients = objective.coefficients()
     return sum(coefficients.get(term, 1.0) * sums[term] / weights[term] for term in weights)
 
 
 def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, Metrics]:
-    """One optimizer step on one global batch.
+    """Run one optimizer step on one global batch.
 
-    Every device updates its share of the float32 parameters. The model computes with a copy of all of them, which is
-    gathered once a step, and the gradient with respect to that copy is summed to where the shares are. Of tables it has
-    the rows that the objective names.
+     Every device updates its share of the float32 parameters. The model computes with a copy of all parameters, which
+    is gathered once a step. The gradient of the copy is summed and scattered to the shares. The copy has only those
+    rows of the tables that the objective names.
     """
     objective, tables, shares = forward.objective, forward.tables, forward.shares
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
@@ -98,7 +98,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
             gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
         return gradient, sums.replace(carry=(sums.carry, sums.collections, row_gradients), collections={})
 
-    # Each microbatch replaces its rows by their gradients.
+    # The carry of a microbatch has its looked-up rows at first, and their gradients afterwards.
     axes = (forward.carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))
     carried = (carry, state.collections, looked_up)
     gradient, sums = accumulate(
@@ -110,7 +110,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     )
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
     metrics["learning_rate"] = update.learning_rate(state.optimizer_state, state.step)
-    for name, (total, weight) in sums.metrics.items():  # not a number where nothing of it is in the batch
+    for name, (total, weight) in sums.metrics.items():  # NaN if the batch has no such targets.
         metrics[name] = jnp.where(weight > 0, total / jnp.maximum(weight, 1e-9), jnp.nan)
     metrics["gradient_norm"] = optimizers.gradient_norm(optimizer_state)
     return state.replace(
@@ -125,11 +125,11 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
 def evaluation_step(
     loss_inputs: LossInputs, batch: Batch, key: jax.Array, forward: Forward, unigram: jax.Array | None
 ) -> tuple[Any, dict[str, tuple[jax.Array, jax.Array]], Any]:
-    """The carry after one held-out batch, corrupted by `key` and computed without dropout; its sums and weights; and
-    the outputs that a downstream task makes predictions from.
+    """Return (carry after one held-out batch, name -> (sum, weight), inputs of a downstream task's predictions).
 
-    `loss` is the term in nats a target; `unigram_entropy` is the loss on the same targets of a model that knows
-    only the frequency of each token in the training text (`unigram`, nats [V]).
+     The batch is corrupted by `key` and computed without dropout. `loss` is the objective's term of the targets, in
+    nats a target. `unigram_entropy` is the loss of a unigram model on the same targets: it predicts each token by its
+    frequency in the training text (`unigram`, nats [V]).
     """
     objective = forward.objective
     rest, tables = forward.tables.split(loss_inputs.params)
@@ -153,9 +153,9 @@ def evaluation_step(
 
 
 def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
-    """The carry, with its initial value in the rows that do not continue the batch before (`BEGINS`).
+    """Return the carry, with its initial value in the rows that do not continue the previous batch (`BEGINS`).
 
-    axes: logical axis names of the carry's leaves; those without a "batch" axis stay as they are.
+    axes: logical axis names of the carry's leaves; leaves without a "batch" axis are not changed.
     """
     if BEGINS not in batch:
         return carry
@@ -171,12 +171,12 @@ def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
 
 
 def _is_axes(leaf: Any) -> bool:
-    """Return whether a leaf is the names of an array's axes; the tree around them may hold tuples too."""
+    """Return whether a leaf holds the names of an array's axes; the tree around it may have tuples too."""
     return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
 
 
 def _generator_key(key: jax.Array, generator: str) -> jax.Array:
-    """A key of the named generator made from a threefry key."""
+    """Return a key of the named generator, derived from a threefry key."""
     if generator == "threefry2x32":
         return key
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape

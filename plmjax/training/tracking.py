@@ -1,4 +1,4 @@
-"""Weights & Biases: a run can report to one of its projects, besides its own files."""
+"""Weights & Biases: a run can report to one of its projects, in addition to its own files."""
 
 import importlib.util
 import json
@@ -11,18 +11,21 @@ from plmjax.experiment import Experiment, flatten
 
 
 def check(run: Experiment) -> None:
-    """Raises UserError where a run reports to Weights & Biases and its library is not installed."""
+    """Raise UserError if a run reports to Weights & Biases and its library is not installed."""
     if run.tracking.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("Expected wandb for --tracking.wandb, found none; pip install 'plmjax[wandb]'.")
 
 
 def begin(run: Experiment, workdir: Path, folder: Path) -> "WeightsAndBiases | None":
-    """The tracker of the project that the experiment names, or None; `folder` is local and stands for WORKDIR."""
+    """Return the tracker of the project that the experiment names, or None.
+
+    folder: local folder for the files of WORKDIR.
+    """
     return WeightsAndBiases(run, workdir, folder) if run.tracking.wandb else None
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; a resume continues the same one, which WORKDIR/wandb.json names.
+    """A run of Weights & Biases. A resumed run continues the one that WORKDIR/wandb.json names.
 
     Raises:
         UserError: the library is missing, nobody is logged in, or the project cannot be reached.
@@ -45,7 +48,7 @@ class WeightsAndBiases:
                 name=storage.absolute(workdir).name,
                 dir=str(folder),
                 config=flatten(run),
-                settings=wandb.Settings(console="off"),  # the terminal is the run's own
+                settings=wandb.Settings(console="off"),  # the run prints to the terminal itself
             )
         except wandb.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
@@ -57,10 +60,10 @@ class WeightsAndBiases:
         self._next = self._run.step
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Sends one record; records that a resume repeats were sent already, and are skipped."""
+        """Send one record. Records that a resumed run repeats were sent already, and are skipped."""
         if step >= self._next:
             self._run.log(values, step=step)
 
     def close(self, whole: bool) -> None:
-        """Sends the rest; a run that has not ended is shown as failed until it continues."""
+        """Send the remaining records. `whole` is true if the run has ended; otherwise it is shown as failed."""
         self._run.finish(exit_code=0 if whole else 1)

@@ -94,7 +94,7 @@ def test_heads_that_are_missing_are_drawn_and_named_and_nothing_else(run, small_
     said: list[str] = []
     pretrain(run, tmp_path / "more", said.append, tmp_path / "bare")
     drawn = sorted(flat(params).keys() - kept.keys())
-    assert f"start      initialized at random, as {tmp_path / 'bare'} has none: {start.in_short(drawn)}" in said
+    assert f"start      initialized at random, as {tmp_path / 'bare'} has none: {start.abbreviated(drawn)}" in said
     begun = flat(beginnings[-1])
     assert all(np.array_equal(begun[name], leaf) for name, leaf in kept.items())
     weights = [name for name in drawn if name.endswith("kernel")]
@@ -178,7 +178,7 @@ def test_a_run_of_another_kind_is_named_with_the_kind_that_is_needed(decoder_run
     labels = Experiment(BertConfig.tiny(), SequenceClassification(labels=("no", "yes")), Sentences())
     checkpoints.save_parameters(tmp_path / "labels", {"bert": np.zeros(1)}, labels, {})
     said = fails("pretrain", CONTINUED, "--from", tmp_path / "labels", *same)
-    assert "Expected a run of pretraining in --from" in said and "name the run that it began with" in said
+    assert "Expected a pretraining run in --from" in said and "name the run that it started from" in said
     assert "found one that was fine-tuned, with SequenceClassification on Sentences" in said
 
 

@@ -92,7 +92,7 @@ def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, caps
     told = [line.split()[1] for line in said if line.startswith("step ")]
     assert told == ["1/12", "6/12", "12/12"]  # the first one done at once, then the ends of the phases
     monkeypatch.setattr(metrics, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(metrics.Terminal, "doing", lambda self, what: None)
+    monkeypatch.setattr(metrics.Terminal, "set_activity", lambda self, activity: None)
     monkeypatch.setattr(metrics.Terminal, "_remind", lambda self: None)
     loop.train(run, tmp_path / "often", ChainSource(run.data), {})
     told = [line.split()[1] for line in capsys.readouterr().out.splitlines() if re.match(r"step +\d+/12  loss", line)]

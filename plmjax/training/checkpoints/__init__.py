@@ -1,1 +1,1 @@
-"""Checkpoints: saved, read, compared, averaged, and what a run begins with."""
+"""Checkpoints: saving, reading, comparison and averaging, and the initial parameters of a run."""

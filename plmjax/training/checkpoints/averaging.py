@@ -1,4 +1,4 @@
-"""One model from several checkpoints of a run: the mean of their parameters (Vaswani et al. 2017, section 6.1)."""
+"""The mean of the parameters of several checkpoints of a run (Vaswani et al. 2017, section 6.1)."""
 
 from pathlib import Path
 
@@ -11,23 +11,23 @@ from plmjax.training.checkpoints import checkpoints, items
 
 
 def average(run: str | Path, output: str | Path, last: int = 5) -> list[int]:
-    """Writes the mean of the parameters of a run's last checkpoints as step 0 of a new run directory.
+    """Write the mean of the parameters of a run's last checkpoints as step 0 of a new run directory.
 
-    Running statistics are averaged with them.
+    Running statistics are averaged too.
 
-    The mean is taken in float64 and stored in float32. The result has the experiment and the tokenizer of the run, so
-    that it is evaluated, fine-tuned and exported as any checkpoint.
+    The mean is computed in float64 and stored in float32. The new run directory has the experiment and the tokenizer of
+    the run, so its checkpoint can be evaluated, fine-tuned and exported like any other.
 
     Args:
         run: a run directory.
-        output: the folder to write, which must have no run.
-        last: how many checkpoints, the last ones.
+        output: the folder to write, which must not have a run.
+        last: number of checkpoints, the last ones of the run.
 
     Returns:
         the steps of the checkpoints.
 
     Raises:
-        UserError: fewer checkpoints than that, or a run in the folder.
+        UserError: there are fewer checkpoints, or the folder has a run.
     """
     if last < 1:
         raise UserError(f"Expected --last of at least 1, found {last}; change it.")

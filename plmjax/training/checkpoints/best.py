@@ -1,4 +1,4 @@
-"""The best evaluation of a run: how evaluations are compared, and when a run stops without a better one."""
+"""The best evaluation of a run: comparison of evaluations, and early stopping."""
 
 import dataclasses
 import math
@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from plmjax.experiment import Experiment
 
 Record = tuple[float, int]
-"""The best score so far, and how many evaluations have come after it."""
+"""(best score so far, number of evaluations since then)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
     """The comparison of a run's evaluations.
 
-    metric: a metric of the evaluation, such as eval/loss; with a leading `-` larger is better. Empty: none.
-    patience: evaluations without a better one after which the run ends; 0: never.
+    metric: a metric of the evaluation, such as eval/loss. A leading `-` means that larger is better; the empty string
+        compares nothing.
+    patience: number of evaluations without improvement after which the run ends; 0 never ends it.
     """
 
     metric: str
@@ -23,16 +24,16 @@ class Best:
 
     @classmethod
     def of(cls, run: Experiment) -> "Best":
-        """The settings of an experiment."""
+        """Return the settings of an experiment."""
         return cls(run.checkpoint.best, run.training.patience)
 
     @property
     def name(self) -> str:
-        """The metric without its sign."""
+        """Return the metric without its sign."""
         return self.metric.removeprefix("-")
 
     def score(self, metrics: Mapping[str, float] | None) -> float | None:
-        """A number that is smallest for the best evaluation; None where the metric was not computed.
+        """Return a number that is smallest for the best evaluation, or None if the metric was not computed.
 
         NaN, such as the correlation of a constant, is the worst score.
         """
@@ -42,7 +43,7 @@ class Best:
         return math.inf if math.isnan(value) else -value if self.metric.startswith("-") else value
 
     def after(self, record: Record | None, metrics: Mapping[str, float]) -> Record | None:
-        """The record after one more evaluation."""
+        """Return the record after one more evaluation."""
         score = self.score(metrics)
         if score is None:
             return record
@@ -50,5 +51,5 @@ class Best:
         return (score, 0) if score < best else (best, since + 1)
 
     def exhausted(self, record: Record | None) -> bool:
-        """Return whether the run has waited for `patience` evaluations without a better one."""
+        """Return whether the last `patience` evaluations did not improve on the best one."""
         return bool(self.patience and record and record[1] >= self.patience)

@@ -1,10 +1,10 @@
-"""Checkpoints: saved while the run continues, self-describing, verified when read.
+"""Checkpoints: saved while the run continues, self-describing, verified before they are read.
 
 WORKDIR/checkpoints/STEP/ is an Orbax checkpoint of four items: `params`, `training` (optimizer state, step, carry, key,
 collections), `description` (the experiment, the metrics) and `tokenizer` (its files). WORKDIR/constants/ has the arrays
 that no step changes, written once a run. Orbax writes a checkpoint under a temporary name and renames it when it is
 complete (in a bucket it adds a last object), so an interrupted save is never read as a checkpoint. Just before that,
-`manifest.json` is written with size and digest of every file of an item; they are checked before an item is read.
+`manifest.json` is written with the size and digest of every file of an item. They are checked before an item is read.
 """
 
 import base64
@@ -37,13 +37,13 @@ FORMAT = 2
 class Description:
     """The contents of a checkpoint besides its arrays.
 
-    experiment: the run it belongs to.
-    step: optimizer steps done.
-    dataset: fingerprint of the prepared dataset, empty where there is none.
-    metrics: evaluation metrics at this step, empty where there was no evaluation.
+    experiment: the experiment of the run.
+    step: number of finished optimizer steps.
+    dataset: fingerprint of the prepared dataset, or the empty string without a dataset.
+    metrics: evaluation metrics at this step; empty if there was no evaluation.
     tokenizer: file name -> contents.
-    window: sums for the next logged line, over the steps since the last one: name -> (sum, steps).
-    record: best score of the run so far, as `score` counts, and how many evaluations have come after it.
+    window: sums for the next logged line, over the steps since the last one: name -> (sum, number of steps).
+    record: (best score of the run so far, number of evaluations since then), see `Best`.
     """
 
     experiment: Experiment
@@ -54,10 +54,10 @@ class Description:
     window: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     record: tuple[float, int] | None = None
     cores: int = 0
-    """Processor cores of the process that saved it, where a CPU computed; otherwise 0."""
+    """Processor cores of the process that saved the checkpoint, if it computed on a CPU; otherwise 0."""
 
     def write_tokenizer(self, directory: Path) -> Path:
-        """Writes the tokenizer's files to a folder and returns it."""
+        """Write the tokenizer's files to a folder, and return the folder."""
         directory.mkdir(parents=True, exist_ok=True)
         for name, contents in self.tokenizer.items():
             (directory / name).write_bytes(contents)
@@ -73,9 +73,9 @@ _DESCRIPTION = {
     "record": ([float], type(None)),
     "cores": COUNT,
 }
-"""Shape of the item `description`, as `json_text.check` takes it."""
+"""Shape of the item `description`, in the form that `json_text.check` takes."""
 UNFINISHED = "unfinished"
-"""File of a run directory while `save_parameters` writes it; the next one to write there begins anew."""
+"""File in a run directory while `save_parameters` writes it. The next `save_parameters` there starts anew."""
 CONSTANTS = "constants"
 """Folder of a run directory for arrays that no step changes."""
 ARRAYS = "arrays"
@@ -83,14 +83,18 @@ ARRAYS = "arrays"
 
 @dataclasses.dataclass
 class Retention:
-    """The checkpoints that are kept: the newest, the newest `keep` of those a multiple of `every`, and the best."""
+    """The checkpoints to keep.
+
+     These are the newest, the best, and the newest `keep` of those whose step is a multiple of `every`; `keep` 0 keeps
+    all of the latter.
+    """
 
     every: int
     keep: int
     best: Best
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Orbax's question, for checkpoints in the order of their steps."""
+        """Return whether to keep each checkpoint, in the order of steps (called by Orbax)."""
         regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
         kept = set(regular[-self.keep :] if self.keep else regular)
         kept.add(max(info.step for info in checkpoints))
@@ -101,7 +105,10 @@ class Retention:
 
 
 def _training(state: TrainState) -> dict[str, Any]:
-    """The state that a resume needs besides the model; with averaging also the parameters of the last step."""
+    """Return the state that a resume needs besides the model.
+
+    If the optimizer averages parameters, this includes the parameters of the last step.
+    """
     names = ("step", "optimizer_state", "carry", "key", "collections")
     if optimizers.averages(state.optimizer_state):
         names = (*names, "params")
@@ -127,7 +134,7 @@ class Checkpoints:
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=policy,
                     cleanup_tmp_directories=True,
-                    # Without it Orbax keeps no metrics, and the best checkpoint would be forgotten at a resume.
+                    # Without it Orbax saves no metrics, and a resumed run would not find the best checkpoint.
                     best_fn=policy.best.score if settings.best else None,
                     enable_async_checkpointing=True,
                     async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
@@ -136,28 +143,29 @@ class Checkpoints:
             )
 
     def _before_renaming(self) -> None:
-        if storage.in_bucket(self.directory):  # renaming is not possible: a last object marks it as complete
+        if storage.in_bucket(self.directory):  # A bucket cannot rename: a last object marks the checkpoint as complete.
             items.write_manifest(self.directory / str(self._saving))
             return
         (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
         items.write_manifest(directory)
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, ascending."""
+        """Return the steps of the finished checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def latest(self) -> int | None:
-        """The last finished checkpoint's step."""
+        """Return the step of the last finished checkpoint, or None without one."""
         return self._manager.latest_step()
 
     def save(self, state: TrainState, description: Description) -> None:
-        """Begins to save the arrays as they are now; the files are written while the run continues.
+        """Start to save the arrays; the files are written while the run continues.
 
-        The next step may donate the arrays: before this returns Orbax has them on the host. On a CPU these are views of
-        the same memory, which JAX does not overwrite as long as there is a view; the step takes other memory.
+         The next step may donate the arrays: before this function returns, Orbax has them on the host. On a CPU these
+        are views of the same memory, which JAX does not overwrite as long as there is a view; the step takes other
+        memory.
 
         Raises:
-            UserError: this save cannot begin, or the one before it failed (a full disk).
+            UserError: this save cannot start, or the previous one failed (a full disk).
         """
         step = description.step
         if step in self._manager.all_steps():
@@ -173,7 +181,7 @@ class Checkpoints:
             "step": step,
             "dataset": description.dataset,
             "metrics": description.metrics,
-            "window": dict(description.window),  # the run adds to its own window while this copy is written
+            "window": dict(description.window),  # A copy: the run changes its own window while this one is written.
             "record": description.record,
             "cores": platform.cores() if jax.default_backend() == "cpu" else 0,
         }
@@ -195,7 +203,7 @@ class Checkpoints:
             raise self._failed(error) from error
 
     def wait(self) -> None:
-        """Returns when every save is finished.
+        """Wait until every save is finished.
 
         Raises:
             UserError: a save failed.
@@ -206,12 +214,12 @@ class Checkpoints:
             raise self._failed(error) from error
 
     def close(self) -> None:
-        """Waits for the running save and closes the folder."""
+        """Wait for a save that is in progress, and close the folder."""
         self.wait()
         self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
-        """The state of a checkpoint, every array with the sharding of `abstract`, whatever mesh it was saved from.
+        """Return the state of a checkpoint with the shardings of `abstract`; the saved mesh may be another one.
 
         Raises:
             UserError: the checkpoint is damaged, or is of another model.
@@ -223,7 +231,7 @@ class Checkpoints:
         return TrainState(constants=load_constants(directory, abstract.constants), **training), description
 
     def save_constants(self, state: TrainState) -> None:
-        """Writes the constants of a new run beside its checkpoints; does nothing where there are none.
+        """Write the constants of a new run beside its checkpoints, if there are any.
 
         Raises:
             UserError: they cannot be written.
@@ -232,7 +240,7 @@ class Checkpoints:
             return
         folder = self.directory.parent / CONSTANTS
         if jax.process_index() == 0:
-            storage.remove(folder)  # left by a start that ended before its first checkpoint
+            storage.remove(folder)  # A start that ended before its first checkpoint left it.
         try:
             with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
                 writer.save(folder / ARRAYS, args=ocp.args.StandardSave(state.constants), force=True)
@@ -257,8 +265,8 @@ class Checkpoints:
 class _WithoutLateWrites:
     """A hook for errors in threads that ignores writes which end after a save has failed.
 
-    Orbax closes its event loop at the first array that cannot be written; tensorstore, still writing the others on
-    threads of its own, then finds the loop closed. The failure itself is raised by `save` and `wait`.
+    Orbax closes its event loop at the first array that cannot be written. The threads of tensorstore, which still write
+    other arrays, then find the loop closed. The original error is raised by `save` and `wait`.
     """
 
     report: Callable[[Any], None]
@@ -269,7 +277,7 @@ class _WithoutLateWrites:
 
 
 def _check_links(directory: Path) -> None:
-    """Raises UserError for a checkpoint that is a symbolic link: a run could not remove it when it keeps newer ones."""
+    """Raise UserError for a checkpoint that is a symbolic link: the run could not remove it later."""
     entries = directory.iterdir() if not storage.in_bucket(directory) and directory.is_dir() else ()
     for entry in sorted(entries):
         if entry.name.isdigit() and entry.is_symlink():
@@ -280,9 +288,9 @@ def _check_links(directory: Path) -> None:
 
 
 def find(path: str | Path) -> Path:
-    """The checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
+    """Return the checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
 
-    Of a run directory it is the last checkpoint, or the best with `checkpoint.prefer` best.
+    For a run directory it is the last checkpoint, or the best if `checkpoint.prefer` is best.
 
     Raises:
         UserError: there is no finished checkpoint.
@@ -309,10 +317,11 @@ def find(path: str | Path) -> Path:
 
 
 def describe(directory: Path) -> Description:
-    """The description of a checkpoint folder.
+    """Return the description of a checkpoint folder.
 
     Raises:
-        UserError: it is damaged, of a format this version does not read, or names a file outside of its tokenizer.
+        UserError: it is damaged, has a format that this version does not read, or names a file outside of its
+            tokenizer.
     """
     items.verify(directory, ("description", "tokenizer"))
     with items.explain_checkpoint_errors(directory):
@@ -321,7 +330,7 @@ def describe(directory: Path) -> Description:
         if text.get("format") != FORMAT:
             raise UserError(
                 f"Expected a checkpoint of format {FORMAT} in {directory}, found {text.get('format')}; read it with "
-                f"plmjax {text.get('version', 'of its time')}."
+                f"plmjax {text.get('version', 'of an older version')}."
             )
         json_text.check(text, _DESCRIPTION)
         json_text.check(files, {str: str}, "tokenizer")
@@ -345,9 +354,11 @@ def describe(directory: Path) -> Description:
 
 
 def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Description]:
-    """(parameters, description) of the checkpoint that a path names; a resume uses `Checkpoints.restore`.
+    """Return (parameters, description) of the checkpoint that a path names.
 
-    abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None gives numpy arrays.
+    To resume a run, use `Checkpoints.restore`.
+
+    abstract: tree of ShapeDtypeStructs with the shardings of the parameters; None returns numpy arrays.
 
     Raises:
         UserError: there is no checkpoint, it is damaged, or it has other parameters than `abstract`.
@@ -358,7 +369,7 @@ def load_parameters(path: str | Path, abstract: Any = None) -> tuple[Any, Descri
 
 
 def load_loss_inputs(directory: Path, abstract: TrainState) -> LossInputs:
-    """Parameters, constants and collections of a checkpoint folder, with the shardings of `abstract`.
+    """Return the parameters, constants and collections of a checkpoint folder, with shardings of `abstract`.
 
     Raises:
         UserError: it is damaged, or is of another model.
@@ -372,7 +383,7 @@ def load_loss_inputs(directory: Path, abstract: TrainState) -> LossInputs:
 
 
 def load_constants(directory: Path, abstract: Any) -> Any:
-    """The constants of the run that a checkpoint folder belongs to, with the shardings of `abstract`.
+    """Return the constants of the run that a checkpoint folder belongs to, with the shardings of `abstract`.
 
     Raises:
         UserError: they are not beside the checkpoints, are damaged, or are of another model.
@@ -388,19 +399,22 @@ def load_constants(directory: Path, abstract: Any) -> Any:
 
 
 def load_collections(directory: Path) -> Any:
-    """The further collections of a checkpoint's variables, such as running statistics, on the host; mostly empty."""
+    """Return the other collections of a checkpoint's variables, as numpy arrays.
+
+    An example are running statistics. For most models there are none.
+    """
     return items.restore_branch(directory, "training", "collections")
 
 
 def save_parameters(
     directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes], collections: Any = None
 ) -> None:
-    """Writes imported parameters as step 0 of a run directory, with its experiment.json.
+    """Write parameters as step 0 of a new run directory, with its experiment.json.
 
-    collections: further collections of the module's variables, name -> tree.
+    collections: other collections of the module's variables, name -> tree.
 
     Raises:
-        UserError: the folder has a run already, or is a symbolic link.
+        UserError: the folder has a run, or is a symbolic link.
     """
     directory = storage.path(directory)
     if not storage.in_bucket(directory) and directory.is_symlink():
@@ -409,7 +423,7 @@ def save_parameters(
             f"itself or another one."
         )
     unfinished = directory / UNFINISHED
-    if unfinished.exists():  # a process was killed here while it wrote the very same files
+    if unfinished.exists():  # A process was killed while it wrote the same files.
         for name in ("checkpoints", "experiment.json", "tokenizer"):
             storage.remove(directory / name)
     elif any((directory / name).exists() for name in ("experiment.json", "checkpoints", "tokenizer")):
@@ -435,5 +449,5 @@ def save_parameters(
 
 
 def tokenizer_files(directory: Path) -> dict[str, bytes]:
-    """File name -> contents of a tokenizer folder."""
+    """Return a dict from name to contents of the files of a tokenizer folder."""
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}

@@ -1,4 +1,4 @@
-"""More steps for a run that has begun or ended: checks that they change no step that is done."""
+"""More steps for a started or finished run: a check that no finished step changes."""
 
 from pathlib import Path
 
@@ -8,15 +8,16 @@ from plmjax.training import phases
 
 
 def check(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
-    """Returns one line about the learning rate after more steps are given to a run.
+    """Return one line about the learning rate of a run that gets more steps.
 
-    before, after: experiments that differ only in `training.steps`, of which `after` has more.
+     Phases are fractions of all steps, so more steps move every border between two phases. A finished step must stay in
+    its phase.
 
-    Phases are shares of all steps, so more steps move every border between two phases. A step that is done must stay
-    in its phase.
+    before, after: experiments that differ only in `training.steps`; `after` has more steps. done: number of finished
+        steps.
 
     Raises:
-        UserError: a step that is done would belong to another phase.
+        UserError: a finished step would belong to another phase.
     """
     borders = [[phase.last_step for phase in phases.resolve(run)[:-1]] for run in (before, after)]
     for index, (old, new) in enumerate(zip(*borders, strict=True)):

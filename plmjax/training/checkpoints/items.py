@@ -1,6 +1,6 @@
-"""The items of a checkpoint folder: read by Orbax, and compared first with a manifest of sizes and digests.
+"""The items of a checkpoint folder. Their files are compared with a manifest of sizes and digests, then read by Orbax.
 
-Nothing is read before the files of its item agree with the manifest, which is written when a checkpoint is complete.
+The manifest is written when a checkpoint is complete. No item is read before its files agree with the manifest.
 """
 
 import functools
@@ -18,21 +18,21 @@ from plmjax import json_text, storage
 from plmjax.errors import UserError
 
 MANIFEST = "manifest.json"
-"""The file with the sizes and digests of all others."""
+"""File with the sizes and digests of all others."""
 
 
 def write_manifest(directory: Path) -> None:
-    """Writes the manifest of a checkpoint before it is finished: size and digest of every file in its folders."""
+    """Write the manifest of an unfinished checkpoint: size and digest of every file in its folders."""
     files = {name: file for name, file in storage.files(directory).items() if "/" in name}
     entries = {name: [file.size, file.digest()] for name, file in files.items()}
     storage.write(directory / MANIFEST, json.dumps(entries, indent=1) + "\n")
 
 
 def verify(directory: Path, items: Sequence[str]) -> None:
-    """Compares the files of a checkpoint's items with its manifest.
+    """Compare the files of a checkpoint's items with its manifest.
 
     Raises:
-        UserError: a file is missing or differs from the one that was written.
+        UserError: a file is missing or differs from the manifest.
     """
     with explain_checkpoint_errors(directory):
         entries = json_text.parse((directory / MANIFEST).read_bytes())
@@ -52,7 +52,7 @@ def verify(directory: Path, items: Sequence[str]) -> None:
 
 
 def restore(directory: Path, item: str, abstract: Any) -> Any:
-    """The arrays of an item, placed as `abstract` says; numpy arrays where that is None.
+    """Return the arrays of an item with the shardings of `abstract`, or numpy arrays if `abstract` is None.
 
     Raises:
         UserError: a file is damaged, or the item has other arrays than `abstract`.
@@ -68,7 +68,7 @@ def restore(directory: Path, item: str, abstract: Any) -> Any:
 
 
 def restore_part(directory: Path, item: str, abstract: Any) -> Any:
-    """Some trees of an item: those that `abstract` has."""
+    """Return the trees of an item that `abstract` has."""
     verify(directory, (item,))
     with explain_checkpoint_errors(directory):
         arguments = ocp.args.PyTreeRestore(
@@ -78,7 +78,7 @@ def restore_part(directory: Path, item: str, abstract: Any) -> Any:
 
 
 def restore_branch(directory: Path, item: str, name: str) -> Any:
-    """The tree `name` of an item as numpy arrays; empty where it has none."""
+    """Return the tree `name` of an item as numpy arrays, or an empty dict if the item lacks it."""
     verify(directory, (item,))
     with explain_checkpoint_errors(directory):
         branch = {name: _metadata(directory, item).get(name)}
@@ -89,18 +89,18 @@ def restore_branch(directory: Path, item: str, name: str) -> Any:
 
 
 def _metadata(directory: Path, item: str) -> Any:
-    """Orbax's metadata of the arrays of an item, as their tree."""
+    """Return Orbax's metadata of the arrays of an item, as their tree."""
     with _reader(ocp.PyTreeCheckpointHandler) as reader:
         return reader.metadata(directory / item).item_metadata.tree
 
 
 def _as_numpy(tree: Any) -> Any:
-    """Restores every array of a tree to the host's memory, whatever devices it was saved from."""
+    """Return restore arguments that restore every array of a tree to host memory, for any saved sharding."""
     return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
 
 
 def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
-    """Raises UserError that names arrays which are missing, superfluous or of another shape."""
+    """Raise UserError with the names of arrays that are missing, superfluous or of another shape."""
     with _reader(ocp.StandardCheckpointHandler) as reader:
         metadata = reader.metadata(directory / item).item_metadata.tree
 
@@ -124,12 +124,12 @@ def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
         more = f", and {len(names) - 3} more" if len(names) > 3 else ""
         raise UserError(
             f"Expected the model of the experiment in {directory}, found another: expected {differing}{more}; use the "
-            f"experiment that the checkpoint was made by."
+            f"experiment of the checkpoint."
         )
 
 
 def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
-    """A reader for this host alone, which does not wait for the others."""
+    """Return a reader for this host alone, which does not wait for other hosts."""
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
@@ -138,7 +138,7 @@ def _reader(handler: Callable[..., Any]) -> ocp.Checkpointer:
 
 
 def read(directory: Path, item: str, arguments: Any) -> Any:
-    """An item as Orbax reads it with these arguments; its files are not verified here."""
+    """Return an item as Orbax reads it with these arguments. Its files are not verified here."""
     handlers = {
         ocp.args.JsonRestore: ocp.JsonCheckpointHandler,
         ocp.args.StandardRestore: ocp.StandardCheckpointHandler,
@@ -149,7 +149,7 @@ def read(directory: Path, item: str, arguments: Any) -> Any:
 
 
 class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
-    """Turns an error while reading a checkpoint into one sentence."""
+    """Turns an error while a checkpoint is read into one sentence."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -160,7 +160,7 @@ class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, UserError):
             in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
-            if in_bucket and (sentence := storage.explain(error)):  # the bucket failed, the files may be intact
+            if in_bucket and (sentence := storage.explain(error)):  # The bucket failed; the files may be intact.
                 raise UserError(sentence) from error
             raise UserError(
                 f"Expected a whole checkpoint in {self.directory}, found that it cannot be read: {first_line(error)}; "
@@ -169,6 +169,6 @@ class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of an error's message, for one sentence."""
+    """Return the beginning of an error's message, for one sentence."""
     text = str(error).strip() or type(error).__name__
     return functools.reduce(lambda line, mark: line.split(mark)[0], ("\n", "; "), text)[:200]

@@ -1,7 +1,7 @@
-"""Starting a run from the parameters of a checkpoint, which start.json in the run directory names.
+"""Start of a run from the parameters of a checkpoint, which start.json in the run directory names.
 
-The experiment's `start` maps the checkpoint's parameters to those of the run: a student may take every other layer, a
-model of longer rows may repeat its positions.
+The experiment's `start` maps the checkpoint's parameters to those of the run. For example, a student may take every
+second layer, and a model of longer rows may repeat the positions.
 """
 
 import dataclasses
@@ -28,21 +28,21 @@ from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 
 RANDOM = "random"
-"""In place of a checkpoint: start from random parameters."""
+"""Value of --from instead of a checkpoint: start from random parameters."""
 RECORD = "start.json"
 POOLER = "pooler"
-"""The part of an encoder that pretraining without sentence pairs does not train."""
+"""Part of an encoder that pretraining without sentence pairs does not train."""
 
 
 def composed(run: Experiment, checkpoint: str | Path, report: Callable[[str], None] = print) -> Experiment:
-    """An experiment as the checkpoint in --from completes it, before options of the command line are applied.
+    """Return the experiment completed by the checkpoint in --from, before command-line options are applied.
 
-    A model that the experiment has for random parameters gives way to the checkpoint's, which for a run on text must be
-    of the same class. An objective and a layout that it lacks are those of the checkpoint's run. "random" and a file of
-    word vectors change nothing.
+     The model of the checkpoint replaces that of the experiment, unless the experiment has a `start` of its own. For a
+    run on text, both models must be of the same class. A missing objective or layout is taken from the checkpoint's
+    run. "random" and a file of word vectors change nothing.
 
     Raises:
-        UserError: no checkpoint, or one of another kind.
+        UserError: there is no checkpoint, or it is of another kind.
     """
     if str(checkpoint) == RANDOM or storage.path(checkpoint).is_file():
         return run
@@ -58,12 +58,12 @@ def composed(run: Experiment, checkpoint: str | Path, report: Callable[[str], No
 
 
 def with_task(run: Experiment, description: Description) -> Experiment:
-    """The experiment with the objective and the layout of the checkpoint's run, where it has none of its own.
+    """Return the experiment with the objective and the layout of the checkpoint's run, if it has none of its own.
 
-    With the layout come the texts of a document that it reads, `data.streams`.
+    A layout of the checkpoint's run brings the texts of a document that it reads, `data.streams`.
 
     Raises:
-        UserError: the checkpoint's run is no pretraining.
+        UserError: the checkpoint's run is not a pretraining run.
     """
     layout = run.data.layout if isinstance(run.data, Data) else None
     if not isinstance(run.data, Data) or (run.objective is not None and layout is not None):
@@ -71,8 +71,8 @@ def with_task(run: Experiment, description: Description) -> Experiment:
     origin = description.experiment
     if not isinstance(origin.data, Data):
         raise UserError(
-            f"Expected a run of pretraining in --from, whose objective goes on, found one that was fine-tuned, with "
-            f"{type(origin.objective).__name__} on {type(origin.data).__name__}; name the run that it began with, or "
+            f"Expected a pretraining run in --from, whose objective is kept, found a fine-tuned one, with "
+            f"{type(origin.objective).__name__} on {type(origin.data).__name__}; name the run that it started from, or "
             f"an experiment with an objective and a layout."
         )
     data = run.data
@@ -82,10 +82,10 @@ def with_task(run: Experiment, description: Description) -> Experiment:
 
 
 def with_model(run: Experiment, description: Description) -> Experiment:
-    """The experiment with the checkpoint's model, as its `start` maps it, and its settings of generation.
+    """Return the experiment with the checkpoint's model, mapped by `start`, and its settings of generation.
 
     Raises:
-        UserError: the experiment has a model, and a different one.
+        UserError: the experiment has a different model.
     """
     model = run.start.model(description.experiment.model)
     if run.model is not None and type(run.model) is not type(model):
@@ -107,22 +107,22 @@ def with_model(run: Experiment, description: Description) -> Experiment:
 
 
 def _check_class(model: ModelConfig, found: ModelConfig) -> None:
-    """Raises UserError where the model of a checkpoint is not of the class that an experiment trains."""
+    """Raise UserError if the model of a checkpoint is not of the class that an experiment trains."""
     if type(found) is not type(model):
         raise UserError(
-            f"Expected a run of {model.system}, in --from, as the experiment trains one, found a run of "
-            f"{found.system}; name another run, or go on with its own task in experiments/continued.py."
+            f"Expected a run of {model.system}, in --from, found a run of {found.system}; name another run, "
+            f"or continue its own pretraining with experiments/continued.py."
         )
 
 
 def mapped(run: Experiment, pretrained: Any, description: Description) -> Any:
-    """The parameters of a checkpoint as the experiment's `start` maps them; `run` has its model already."""
+    """Return the parameters of a checkpoint, mapped by the experiment's `start`; `run` has its model already."""
     flat = flax.traverse_util.flatten_dict(pretrained, sep="/")
     return flax.traverse_util.unflatten_dict(run.start.map(flat, description.experiment.model, run.model), sep="/")
 
 
 def tokenizer_of(description: Description) -> Any:
-    """The tokenizer (plmjax.data.tokenizers.Tokenizer) of a checkpoint."""
+    """Return the tokenizer of a checkpoint (plmjax.data.tokenizers.Tokenizer)."""
     from plmjax.data import tokenizers  # here, so that training imports without a tokenizer library
 
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def tokenizer_of(description: Description) -> Any:
 
 
 def tokenizer(run: Experiment, origin: str | Path, description: Description) -> Any:
-    """The checkpoint's tokenizer.
+    """Return the checkpoint's tokenizer.
 
     Raises:
         UserError: the experiment names another one.
@@ -147,12 +147,12 @@ def tokenizer(run: Experiment, origin: str | Path, description: Description) -> 
 
 
 def check(workdir: Path, origin: str | Path, params: Any) -> bool:
-    """Writes WORKDIR/start.json, which names the first parameters of the run, or compares it with them.
+    """Write WORKDIR/start.json, which names the initial parameters of the run, or compare it with them.
 
-    params: parameters of the checkpoint `origin`; None where it is "random".
+    params: parameters of the checkpoint `origin`; None for "random".
 
     Returns:
-        whether it named other parameters, of a command that trained no step.
+        whether the file named other parameters, of a command that trained no step.
 
     Raises:
         UserError: the run in WORKDIR started from other parameters.
@@ -174,7 +174,7 @@ def check(workdir: Path, origin: str | Path, params: Any) -> bool:
     if before is not None and storage.finished_steps(workdir / "checkpoints"):
         found = "others" if before["from"] == start["from"] else _named(start["from"])
         raise UserError(
-            f"Expected {_named(before['from'])}, with which the run in {workdir} began, found {found}; begin with the "
+            f"Expected {_named(before['from'])}, from which the run in {workdir} started, found {found}; take the "
             f"same (--from {listed([before['from']])}) or name another --workdir."
         )
     if hosts.is_primary():
@@ -185,10 +185,11 @@ def check(workdir: Path, origin: str | Path, params: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class InitialParameters:
-    """The initial parameters of a run, by default those that the seed draws.
+    """The initial parameters of a run, by default those that are sampled from the seed.
 
-    from_drawn: parameters that the seed has drawn -> the initial ones; shardings do not change.
-    replaced: whether `from_drawn` gives a parameter (`bert/pooler/kernel`) another value; it is not drawn then.
+    from_drawn: function from the sampled parameters to the initial ones; it does not change shardings.
+    replaced: function from a name (`bert/pooler/kernel`) to true if `from_drawn` gives that parameter another value.
+        Such a parameter is not sampled.
     """
 
     from_drawn: Callable[[Any], Any] = lambda params: params
@@ -196,9 +197,9 @@ class InitialParameters:
 
 
 def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[str], bool]) -> Any:
-    """`params` with the values of `pretrained`, except for parameters that are drawn; shardings do not change.
+    """Return `params` with the values of `pretrained`, except for sampled parameters; shardings do not change.
 
-    drawn: whether a parameter (`bert/pooler/kernel`) keeps its value in `params`.
+    drawn: function from a name (`bert/pooler/kernel`) to true if the parameter keeps its value in `params`.
 
     Raises:
         UserError: the checkpoint `origin` lacks a parameter, or has it in another shape.
@@ -211,7 +212,7 @@ def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[
         if name not in found or found[name].shape != leaf.shape:
             shape = found[name].shape if name in found else "no such parameter"
             raise UserError(
-                f"Expected {name} of shape {leaf.shape} in the checkpoint {origin}, found {shape}; begin with a "
+                f"Expected {name} of shape {leaf.shape} in the checkpoint {origin}, found {shape}; take a "
                 f"checkpoint of the model that the experiment trains."
             )
         wanted[name] = jax.make_array_from_callback(leaf.shape, leaf.sharding, np.asarray(found[name]).__getitem__)
@@ -219,9 +220,10 @@ def transfer(pretrained: Any, params: Any, origin: str | Path, drawn: Callable[[
 
 
 def missing_head_parameters(pretrained: Any, params: Any, model: Any) -> list[str]:
-    """Names of the parameters of heads that a checkpoint lacks: those outside the encoder, and those of its pooler.
+    """Return the names of head parameters that a checkpoint lacks, sorted.
 
-    A model without a named encoder has no heads: the list is empty.
+    Parameters of heads are those outside the encoder, and those of its pooler. A model without a named encoder has no
+    heads; the list is empty.
     """
     found = flax.traverse_util.flatten_dict(pretrained, sep="/")
     names = flax.traverse_util.flatten_dict(params, sep="/").keys()
@@ -233,7 +235,10 @@ def missing_head_parameters(pretrained: Any, params: Any, model: Any) -> list[st
 
 
 def abbreviated(names: Sequence[str]) -> str:
-    """Names of parameters for a sentence; of more than three, how many begin alike: `32 of source_encoder`."""
+    """Return names of parameters for a sentence.
+
+    More than three names are counted by their first part: `32 of source_encoder`.
+    """
     if len(names) <= 3:
         return ", ".join(names)
     parts: dict[str, list[str]] = {}
@@ -245,7 +250,7 @@ def abbreviated(names: Sequence[str]) -> str:
 def check_parameters(
     module: nn.Module, params: Any, batch: dict[str, jax.Array], origin: str | Path, hint: str
 ) -> None:
-    """Raises UserError that names the first parameter of the module that the checkpoint `origin` lacks."""
+    """Raise UserError with the first parameter of the module that the checkpoint `origin` lacks."""
     expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
     for name in sorted(wanted.keys() - found.keys()):

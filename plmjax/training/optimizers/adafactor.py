@@ -21,10 +21,10 @@ Params = Any
 class Adafactor(Optimizer):
     """Adafactor as T5 uses it: no momentum, and steps relative to the size of the parameters (Raffel et al. 2020).
 
-    With the learning rate and the schedule that are the defaults, the relative step is that of the paper's algorithm 5
-    from step 10,000 on and 0.01 before: T5's own schedule.
+     With the default learning rate and schedule, the relative step is that of the paper's algorithm 5 from step 10,000
+    on, and 0.01 before. This is T5's own schedule.
 
-    Deviation: mesh-tensorflow factors a matrix [inputs, outputs]; a kernel with an axis of heads is factored here along
+    Deviation: mesh-tensorflow factors a matrix [inputs, outputs]. Here a kernel with an axis of heads is factored along
     its two longest axes, for each index of the others.
     """
 
@@ -35,28 +35,28 @@ class Adafactor(Optimizer):
     schedule: Schedule = InverseSquareRoot(constant_steps=10_000)
     """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
     clip_norm: float = 0.0
-    """Largest global norm of the gradient; 0 clips nothing."""
+    """Maximum global norm of the gradient; 0 clips nothing."""
     relative: bool = True
     """True if the learning rate is multiplied by the root mean square of the parameter."""
     smallest_size: float = 1e-3
-    """Root mean square that a parameter is taken to have at least, so that zeros are trained."""
+    """Lower bound of the root mean square of a parameter, so that zeros are trained."""
     decay_exponent: float = 0.8
-    """At step t the second moments decay by 1 - t ** -decay_exponent."""
+    """At step t the decay of the second moments is 1 - t ** -decay_exponent."""
     clip_update: float = 1.0
-    """Largest root mean square of a parameter's update, before the learning rate; 0 clips nothing."""
+    """Maximum root mean square of a parameter's update, before the learning rate; 0 clips nothing."""
     epsilon: float = 1e-30
     """Added to the squared gradient."""
     factored_from: int = 128
-    """Size of the second longest axis from which on a parameter's second moments are factored."""
+    """Second moments are factored if the second longest axis of a parameter has at least this size."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         at_least_0 = ("smallest_size", "decay_exponent", "clip_update", "epsilon")
         check_ranges("optimizer", self, **dict.fromkeys(at_least_0, FROM_0), factored_from=FROM_1)
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Factored moments, clipping, learning rate, size of the parameter."""
+        """Return the update by factored moments, clipping, learning rate and size of the parameter."""
         axes = axes_of(params, paths.map_named(lambda name, _: True, params))
         return optax.chain(
             optax.scale_by_factored_rms(
@@ -69,7 +69,7 @@ class Adafactor(Optimizer):
 
 
 def clip_layers(largest: float, axes: Axes) -> optax.GradientTransformation:
-    """Scales each layer's update to a root mean square of at most `largest`."""
+    """Scale each layer's update to a root mean square of at most `largest`."""
 
     def clip(path: KeyPath, update: jax.Array) -> jax.Array:
         size = layer_root_mean_squares(update, axes[paths.name(path)])
@@ -79,7 +79,7 @@ def clip_layers(largest: float, axes: Axes) -> optax.GradientTransformation:
 
 
 def scale_by_size(smallest: float, axes: Axes) -> optax.GradientTransformation:
-    """Multiplies each layer's update by the root mean square of its parameters, or by `smallest` if that is larger."""
+    """Multiply each layer's update by the root mean square of its parameters, at least by `smallest`."""
 
     def scale(path: KeyPath, update: jax.Array, parameter: jax.Array) -> jax.Array:
         return update * jnp.maximum(layer_root_mean_squares(parameter, axes[paths.name(path)]), smallest)

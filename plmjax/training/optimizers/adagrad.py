@@ -1,4 +1,4 @@
-"""Adagrad: the rate of every number falls with the squares of its gradients (Duchi et al., JMLR 2011)."""
+"""Adagrad: the rate of every number decreases with the squares of its gradients (Duchi et al., JMLR 2011)."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -30,17 +30,17 @@ class Adagrad(Optimizer):
     """Added to the root of the sum."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0)
 
     @property
     def by_rows(self) -> bool:
-        """A gradient of 0 adds nothing to the sum."""
+        """Return true: a gradient of 0 adds nothing to the sum."""
         return True
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Sums of squares, learning rate."""
+        """Return the update by accumulated squares and learning rate."""
         return optax.chain(
             scale_by_accumulated_squares(self.initial_accumulator, self.epsilon),
             optax.scale_by_learning_rate(learning_rate),
@@ -49,10 +49,10 @@ class Adagrad(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class GloveAdagrad(Optimizer):
-    """update / sqrt(sum of squared updates before this one), of update = learning_rate * gradient.
+    """update / sqrt(sum of squared earlier updates), where update = learning_rate * gradient.
 
     Deviation: the rule of stanfordnlp/GloVe (glove.c) differs from Adagrad's. The rate multiplies the gradient before
-    it is squared, the sum begins at 1, and a step is divided by the sum without its own square.
+    it is squared, the sum starts at 1, and a step is divided by the sum without its own square.
     """
 
     name: ClassVar[str] = "glove_adagrad"
@@ -62,21 +62,21 @@ class GloveAdagrad(Optimizer):
     schedule: Schedule = Constant()
     """Shape of the learning rate over the run; --optimizer.schedule NAME takes another one."""
     clip_norm: float = 0.0
-    """Largest global norm of the gradient; 0 clips nothing."""
+    """Maximum global norm of the gradient; 0 clips nothing."""
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Learning rate, sums of squares."""
+        """Return the update by learning rate and earlier squares."""
         return optax.chain(optax.scale_by_learning_rate(learning_rate), scale_by_squares_before())
 
 
 class AccumulatorState(NamedTuple):
-    """sum_of_squares: of the gradients so far, float32, shaped as the parameters."""
+    """sum_of_squares: sum of squares so far, float32, with the shapes of the parameters."""
 
     sum_of_squares: Params
 
 
 def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.GradientTransformation:
-    """gradient / (sqrt(sum_of_squares) + epsilon); 0 where the sum is 0.
+    """Return gradient / (sqrt(sum_of_squares) + epsilon), which is 0 if the sum is 0.
 
     Deviation: optax.scale_by_rss adds epsilon within the root; torch.optim.Adagrad, followed here, adds it outside.
     """
@@ -97,7 +97,7 @@ def scale_by_accumulated_squares(initial: float, epsilon: float) -> optax.Gradie
 
 
 def scale_by_squares_before() -> optax.GradientTransformation:
-    """update / sqrt(sum_of_squares of the updates before, and 1)."""
+    """Return update / sqrt(sum_of_squares), where the sum is 1 plus the squares of earlier updates."""
 
     def init(params: Params) -> AccumulatorState:
         return AccumulatorState(optax.tree.full_like(params, 1.0, dtype=jnp.float32))

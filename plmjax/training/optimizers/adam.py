@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay: as BERT's authors wrote it, and as the textbook has it."""
+"""Adam with decoupled weight decay: as BERT's authors wrote it, and as published."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +15,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Moments(Decaying):
-    """Base of the rules that average the gradient and its square."""
+    """Base class of the rules that average the gradient and its square."""
 
     beta1: float = 0.9
     """Decay of the first moment."""
@@ -25,19 +25,19 @@ class Moments(Decaying):
     """Added to the root of the second moment."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, beta1=SHARE, beta2=SHARE, epsilon=FROM_0)
 
 
 @dataclasses.dataclass(frozen=True)
 class BertAdamW(Moments):
-    """AdamW as BERT's authors wrote it, which does not correct the bias of the moments."""
+    """AdamW as BERT's authors wrote it, without bias correction of the moments."""
 
     name: ClassVar[str] = "bert_adamw"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Moments, decay, learning rate."""
+        """Return the update by moments, decay and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
             self.decay(),
@@ -52,7 +52,7 @@ class AdamW(Moments):
     name: ClassVar[str] = "adamw"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """optax.adamw."""
+        """Return optax.adamw."""
         return optax.adamw(
             learning_rate,
             b1=self.beta1,
@@ -64,17 +64,17 @@ class AdamW(Moments):
 
 
 class MomentsState(NamedTuple):
-    """mean and mean_square: running averages of the gradient and its square, float32, shaped as the parameters."""
+    """mean, mean_square: running averages of the gradient and its square, float32, with the parameters' shapes."""
 
     mean: Params
     mean_square: Params
 
 
 def scale_by_moments(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """mean / (sqrt(mean_square) + epsilon) without bias correction (google-research/bert optimization.py).
+    """Return mean / (sqrt(mean_square) + epsilon) without bias correction (google-research/bert optimization.py).
 
-    Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step; BERT's, ALBERT's and
-    ELECTRA's releases do not, so that their first updates are larger: by (1 - beta1) / sqrt(1 - beta2) = 3.2.
+    Deviation: Adam as published (Kingma and Ba 2015) divides both averages by 1 - beta ** step. The releases of BERT,
+    ALBERT and ELECTRA do not, so their first updates are larger, by (1 - beta1) / sqrt(1 - beta2) = 3.2.
     """
 
     def init(params: Params) -> MomentsState:

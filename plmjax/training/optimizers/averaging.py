@@ -10,10 +10,11 @@ Params = Any
 
 
 class AverageState(NamedTuple):
-    """inner: the state of the rule. mean: float32, shaped as the parameters, over `count` steps.
+    """inner: the state of the rule. mean: float32, with the parameters' shapes, over `count` steps.
 
-    averaging: bool scalar, whether the mean is taken. count: int32 scalar. best, recent: float32, the smallest value of
-    the evaluations but for the last ones, which are `recent` [patience], oldest first; infinity before there are any.
+    averaging: bool scalar, true if the mean is updated. count: int32 scalar. recent: float32 [patience], the values of
+        the last evaluations, oldest first. best: float32, the smallest value of the evaluations before them. Both are
+        infinity at first.
     """
 
     inner: optax.OptState
@@ -27,11 +28,12 @@ class AverageState(NamedTuple):
 def average(
     update: optax.GradientTransformation, from_start: bool, patience: int = 0, least: float = 0.0
 ) -> optax.GradientTransformation:
-    """`update`, with the mean of the parameters that it makes, from the first step or once `on_evaluation` has begun
-    it.
+    """Return `update`, with the mean of the updated parameters in its state.
 
-    least: smallest share of a step. The mean is that of all steps until they would have less each, and then forgets
-    earlier ones at that rate, as an exponential moving average of decay 1 - least.
+    The mean starts at the first step, or when `on_evaluation` starts it.
+
+    least: smallest weight of a step. The mean is that of all steps as long as each has at least this weight. Then it is
+        an exponential moving average of decay 1 - least.
     """
 
     def init(params: Params) -> AverageState:
@@ -55,11 +57,11 @@ def average(
 
 
 def on_evaluation(state: AverageState, value: jax.Array) -> AverageState:
-    """The state after an evaluation: averaging begins where an earlier value was better, but for the last `patience`.
+    """Return the state after an evaluation. Averaging starts if one before the last `patience` was better.
 
-    NT-ASGD's trigger (Merity et al. 2018, algorithm 1). Once begun, averaging goes on.
+    This is the trigger of NT-ASGD (Merity et al. 2018, algorithm 1). Averaging never stops.
 
-    Deviation: in the paper the mean begins with the parameters just evaluated, in the released code (torch.optim.ASGD)
+    Deviation: in the paper the mean starts with the parameters just evaluated, in the released code (torch.optim.ASGD)
     with those of the second step after; here with those of the next step.
     """
     known = jnp.concatenate([state.recent, value[None]])

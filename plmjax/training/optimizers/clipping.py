@@ -10,15 +10,15 @@ Params = Any
 
 
 class ClipState(NamedTuple):
-    """global_norm: float32 scalar, of the last gradient before clipping."""
+    """global_norm: float32 scalar, the norm of the last gradient before clipping."""
 
     global_norm: jax.Array
 
 
 def clip_by_global_norm(largest: float) -> optax.GradientTransformation:
-    """Scales float32 gradients to a global norm of at most `largest`; 0 only records the norm.
+    """Scale float32 gradients to a global norm of at most `largest`; 0 only records the norm.
 
-    A norm that is not finite makes every gradient NaN, as tf.clip_by_global_norm does, so that the run stops.
+    If the norm is not finite, every gradient becomes NaN, as in tf.clip_by_global_norm, so that the run stops.
     """
 
     def init(params: Params) -> ClipState:

@@ -1,11 +1,12 @@
-"""Parameters that are not trained: all that a path begins with, or some layers of a stack.
+"""Frozen parameters: all parameters below a path, or some layers of a stack.
 
-    bert/embeddings              all below this path
-    bert/encoder/layers[:6]      of all below it the first six layers, counted as in a slice of Python
-    bert/encoder/layers[0]       the first layer alone
+    bert/embeddings              all parameters below this path
+    bert/encoder/layers[:6]      the first six layers of all parameters below it, as in a slice of Python
+    bert/encoder/layers[0]       the first layer only
 
-A frozen parameter has no gradient, so that the global norm leaves it out, and no update, so that it does not decay
-either. Where a whole parameter is frozen the optimizer has no state of it; where layers of one are, their part stays 0.
+A frozen parameter has no gradient, so the global norm leaves it out. It has no update, so it does not decay either. The
+optimizer has no state for a parameter that is frozen as a whole. If some layers of a parameter are frozen, their part
+of the state stays 0.
 """
 
 import re
@@ -26,26 +27,26 @@ OPTION = "--optimizer.frozen"
 
 
 class Frozen(NamedTuple):
-    """One name of `frozen`. layers: which of a stack; None for the whole parameters."""
+    """One name of `frozen`. layers: the frozen layers of a stack; None for whole parameters."""
 
     prefix: str
     layers: slice | None
 
     def covers(self, name: str) -> bool:
-        """Return whether a parameter's path begins with it."""
+        """Return whether a parameter's path starts with the name."""
         return f"{name}/".startswith(f"{self.prefix}/")
 
 
 def freeze_layers(
     update: optax.GradientTransformation, names: Sequence[str], params: Params
 ) -> optax.GradientTransformation:
-    """`update` without gradients and updates of the layers that `names` say.
+    """Return `update` without gradients and updates of the layers in `names`.
 
     Args:
-        params: boxed with their logical axes, abstract ones too.
+        params: boxed with their logical axes, possibly abstract.
 
     Raises:
-        UserError: layers of a path below which no parameter is stacked.
+        UserError: layers are named of a path below which no parameter is stacked.
     """
     frozen = dict(_frozen_layers(names, params))
     if not frozen:
@@ -66,10 +67,10 @@ def freeze_layers(
 
 
 def freeze(update: optax.GradientTransformation, names: Sequence[str], params: Params) -> optax.GradientTransformation:
-    """`update` of the parameters that no name of whole ones covers; the others stay as they are.
+    """Return `update` for the parameters that no name of a whole parameter covers; the others do not change.
 
     Raises:
-        UserError: a name that no parameter's path begins with, or names that leave nothing to train.
+        UserError: no parameter's path starts with one of the names, or the names leave nothing to train.
     """
     if not names:
         return update
@@ -86,7 +87,7 @@ def freeze(update: optax.GradientTransformation, names: Sequence[str], params: P
 
 
 def _parsed(name: str) -> Frozen:
-    """A name, and the layers behind it."""
+    """Return a name of `frozen` as its path and the layers in brackets."""
     found = re.fullmatch(r"(.+)\[(-?\d+)?(:)?(-?\d+)?\]", name)
     if found is None:
         return Frozen(name, None)
@@ -100,7 +101,7 @@ def _parsed(name: str) -> Frozen:
 
 
 def _frozen_layers(names: Sequence[str], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Path -> which of its layers are frozen, bool of a shape that broadcasts to the parameter's."""
+    """Yield (path, which of its layers are frozen: bool of a shape that broadcasts to the parameter)."""
     leaves: dict[str, Any] = {}
     paths.map_named(leaves.__setitem__, params)
     chosen = [one for one in map(_parsed, names) if one.layers is not None]
@@ -142,9 +143,9 @@ def _check(frozen: Sequence[str], params: Params) -> None:
 
 
 def _nearest(name: str, paths: Iterable[str]) -> str:
-    """The nearest beginning of a path, or of what follows one; where none is near, the parts of the model.
+    """Return the nearest start of a path or name within one, or else the parts of the model.
 
-    All that paths begin with would fill a page.
+    A list of all starts of paths would fill a page.
     """
     split = [path.split("/") for path in paths]
     levels = [sorted({"/".join(parts[:depth]) for parts in split}) for depth in range(1, max(map(len, split)) + 1)]

@@ -1,4 +1,4 @@
-"""LAMB: every layer's update is as large as its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
+"""LAMB: the size of every layer's update is that of its parameters (You et al., ICLR 2020, arXiv 1904.00962)."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -17,16 +17,17 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Lamb(Moments):
-    """LAMB as ALBERT's lamb_optimizer.py.
+    """LAMB as in ALBERT's lamb_optimizer.py.
 
-    Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio;
-    ALBERT's released code, followed here, corrects nothing and leaves out the parameters that are not decayed.
+    Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio.
+        ALBERT's released code, followed here, has no correction, and no trust ratio for the parameters that are not
+        decayed.
     """
 
     name: ClassVar[str] = "lamb"
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """Moments, decay, trust ratio, learning rate."""
+        """Return the update by moments, decay, trust ratio and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
             self.decay(),
@@ -36,10 +37,10 @@ class Lamb(Moments):
 
 
 def scale_by_trust_ratio(axes: Axes) -> optax.GradientTransformation:
-    """Multiplies each layer's update by norm(parameter) / norm(update), or 1 where either is 0.
+    """Multiply each layer's update by norm(parameter) / norm(update), or by 1 if either is 0.
 
-    `axes` names the parameters that get a ratio. One with a "layers" axis gets a ratio for each index along it, so that
-    stacked layers are updated as separate ones would be.
+     `axes` names the parameters that get a ratio. A parameter with a "layers" axis gets a ratio for each index along
+    it, so that stacked layers are updated as separate ones would be.
     """
 
     def ratio(parameter: jax.Array, update: jax.Array, names: tuple) -> jax.Array:

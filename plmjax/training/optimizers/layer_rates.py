@@ -1,15 +1,15 @@
-"""A learning rate for every layer, and gradual unfreezing: for fine-tuning.
+"""A learning rate for every layer, and gradual unfreezing, for fine-tuning.
 
     rate of a parameter = learning rate x layer_decay ** (groups from its own to the head)
 
-The model says which parameters are a group (`ModelConfig.parameter_groups`): from the bottom to the top the embeddings
-(with what brings them to the encoder's width), each layer, and other parts of the encoder such as a pooler. The head
-and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020,
-arXiv 2003.10555; its released model/optimization.py), whose top layer gets layer_decay ** 2: the group between it and
-the head is a pooler, which ELECTRA does not have.
+The model declares the groups (`ModelConfig.parameter_groups`). From the bottom to the top, they are the embeddings
+(with their projection to the width of the encoder), each layer, and other parts of the encoder such as a pooler. The
+head and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020, arXiv
+2003.10555; its released model/optimization.py), whose top layer has layer_decay ** 2: the group between it and the head
+is a pooler, which ELECTRA does not have.
 
-Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): the head alone is trained at first, then
-together with the group below it, and so on down to the embeddings, each after a number of steps. The paper's is an
+Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): only the head is trained at first, then
+also the group below it, and so on down to the embeddings, each after a number of steps. In the paper this number is an
 epoch, `Finetuning.unfreeze`.
 """
 
@@ -30,7 +30,7 @@ Params = Any
 
 
 class LayerRatesState(NamedTuple):
-    """step: int32 scalar, updates so far. inner: the state of the rule."""
+    """step: int32 scalar, number of updates so far. inner: the state of the rule."""
 
     step: jax.Array
     inner: optax.OptState
@@ -43,13 +43,13 @@ def layer_rates(
     params: Params,
     groups: Sequence[ParameterGroup],
 ) -> optax.GradientTransformation:
-    """`update` with each group's own rate; every `unfreeze_every` steps one more group is trained, 0 trains them all.
+    """Return `update` with a learning rate for each group; every `unfreeze_every` steps one more group is trained.
 
-    A frozen group has no gradient, so that its moments stay zero and the global norm leaves it out, and no update, so
-    that it does not decay either.
+     With `unfreeze_every` 0 all groups are trained. A frozen group has no gradient, so its moments stay zero and the
+    global norm leaves it out. It has no update, so it does not decay either.
 
     Args:
-        params: boxed with their logical axes, abstract ones too.
+        params: boxed with their logical axes, possibly abstract.
         groups: the model's parameters below the head, from the bottom to the top.
 
     Raises:
@@ -77,11 +77,11 @@ def layer_rates(
 
 
 def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:
-    """Path -> its number of groups below the head, int, of a shape that broadcasts to the parameter's.
+    """Return a dict from path to the number of groups below the head, int, broadcastable to the parameter.
 
     Raises:
         UserError: no parameter is in a group.
-        ValueError: parameters without their logical axes, or a stack of layers of which one is in no group.
+        ValueError: parameters have no logical axes, or a layer of a stack is in no group.
     """
     found: dict[str, np.ndarray] = {}
     paths.map_named(lambda name, leaf: found.setdefault(name, _distance(name, leaf, groups)), params)
@@ -95,7 +95,7 @@ def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> d
 
 
 def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndarray:
-    """Groups between a parameter and the head, for every layer that it has."""
+    """Return the number of groups between a parameter and the head, for each of its layers."""
     if not isinstance(leaf, nn.LogicallyPartitioned):
         raise ValueError(f"Expected parameters with logical axes, found {name!r} without; box them.")
     lengths = [
@@ -117,5 +117,5 @@ def _distance(name: str, leaf: Any, groups: Sequence[ParameterGroup]) -> np.ndar
 
 
 def _map(function: Callable[[str, jax.Array], jax.Array], tree: Params) -> Params:
-    """`function(path, array)` of every array of a tree, within its box where it has one."""
+    """Return the tree of `function(path, array)` of every array; a boxed array keeps its box."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: function(paths.name(path), leaf), tree)

@@ -1,8 +1,8 @@
-"""The base of all update rules: clipping, schedule, frozen parameters, rates of layers, evaluations.
+"""The base class of all update rules: clipping, schedule, frozen parameters, learning rates of layers, evaluations.
 
-An update is a chain of optax transformations: clip by the global norm, the rule itself with the learning rate of the
-schedule, then what evaluations have made of that rate. The state has the parameters' shapes, so that it is sharded as
-they are.
+An update is a chain of optax transformations: clipping by the global norm, the rule itself with the learning rate of
+the schedule, then the factor that evaluations have set for that rate. The state has the shapes of the parameters, so it
+is sharded as they are.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Choice):
-    """Base of the update rules. A subclass is a frozen dataclass of its settings and gives `rule`."""
+    """Base class of the update rules. A subclass is a frozen dataclass of its settings with a method `rule`."""
 
     learning_rate: float = 1e-4
     """Peak learning rate."""
@@ -37,16 +37,16 @@ class Optimizer(Choice):
     """Shape of the learning rate over the run. --optimizer.schedule NAME takes another one: constant, cosine,
     inverse_root_time, inverse_square_root, inverse_time, linear, linear_times_warmup, plateau or slanted_triangular."""
     clip_norm: float = 1.0
-    """Largest global norm of the gradient; 0 clips nothing."""
+    """Maximum global norm of the gradient; 0 clips nothing."""
     frozen: tuple[str, ...] = ()
-    """Parameters whose path begins with one of these names are not trained; layers[:6] are the first six of a stack."""
+    """Parameters whose path starts with one of these names are not trained; layers[:6] are the first six layers."""
     layer_decay: float = 1.0
-    """Factor from the learning rate of a layer to that of the layer below it; 1 gives all layers one rate."""
+    """Factor from the learning rate of a layer to that of the layer below; 1 gives all layers one rate."""
     unfreeze_every: int = 0
-    """Steps from which on each next group of parameters is trained, the head first; 0 trains all from the start."""
+    """Number of steps after which one more group of parameters is trained, from the head down; 0 trains all."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         check_ranges("optimizer", self, learning_rate=FROM_0, clip_norm=FROM_0, unfreeze_every=FROM_0)
         if not 0 < self.layer_decay <= 1:
             raise UserError(
@@ -55,40 +55,40 @@ class Optimizer(Choice):
 
     @property
     def by_rows(self) -> bool:
-        """Return whether a row of a table whose gradient is 0 keeps its value and all that the rule holds of it.
+        """Return whether a row of a table with gradient 0 keeps its value and its part of the rule's state.
 
-        Then the rule may be given those rows alone that have a gradient.
+        Then the rule may be applied to the rows with a gradient only.
         """
         return False
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
-        """The update for clipped gradients, learning rate and sign included; `params` as for `build`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it updates parameters.")
+        """Return the update of clipped gradients, with learning rate and sign; `params` as in `build`."""
+        raise NotImplementedError(f"{type(self).__name__} must define `rule`.")
 
     def decayed(self, params: Params) -> Params:
-        """Tree of bool, one a parameter (a boxed one counts once): whether weight decay applies to it."""
+        """Return a tree of bool, one per parameter (a box counts once): true if weight decay applies to it."""
         return paths.map_named(lambda name, _: False, params)
 
     def averaged(self, update: optax.GradientTransformation) -> optax.GradientTransformation:
-        """`update`, with an average of the parameters in its state if the rule has one."""
+        """Return `update`, with an average of the parameters in its state if the rule has one."""
         return update
 
     def on_evaluation(self, state: optax.OptState, value: jax.Array) -> optax.OptState:
-        """The rule's own state after an evaluation."""
+        """Return the rule's own state after an evaluation."""
         return state
 
     def build(self, steps: int, params: Params, groups: Sequence[ParameterGroup] = ()) -> optax.GradientTransformation:
-        """The update of a run of `steps` optimizer steps.
+        """Return the update of a run of `steps` optimizer steps.
 
         Args:
-            params: the parameters, abstract ones too, boxed with their logical axes. Only paths and axes are read; the
-                transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and rates of layers need
-                the axes.
-            groups: the parameters below the model's head from the bottom to the top, for rates of layers.
+            params: the parameters, possibly abstract, boxed with their logical axes. Only paths and axes are read; the
+                transformation itself takes the same tree boxed or unboxed. LAMB, Adafactor and learning rates of layers
+                need the axes.
+            groups: the parameters below the model's head, from the bottom to the top, for learning rates of layers.
 
         Raises:
-            UserError: a frozen name that no parameter has, layers of what is no stack, or rates of layers for a model
-                without groups.
+            UserError: no parameter has a frozen name, layers are named that are not stacked, or learning rates of
+                layers are set for a model without groups.
         """
         update = optax.chain(
             clip_by_global_norm(self.clip_norm),
@@ -102,13 +102,13 @@ class Optimizer(Choice):
 
 
 class ScheduleState(NamedTuple):
-    """schedule: what the schedule remembers of evaluations (`Schedule.start`)."""
+    """schedule: state of the schedule, which evaluations change (`Schedule.start`)."""
 
     schedule: Any
 
 
 def scale_by_schedule_state(schedule: Schedule) -> optax.GradientTransformation:
-    """Multiplies updates by what evaluations have made of the learning rate."""
+    """Multiply updates by the factor that evaluations have set for the learning rate."""
 
     def init(params: Params) -> ScheduleState:
         return ScheduleState(schedule.start())
@@ -121,13 +121,13 @@ def scale_by_schedule_state(schedule: Schedule) -> optax.GradientTransformation:
 
 
 def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | jax.Array) -> optax.OptState:
-    """The optimizer's state after an evaluation of the parameters; most rules ignore it.
+    """Return the optimizer state after an evaluation of the parameters; most rules do not change it.
 
-    A pure function, which may be jitted: the result has the structure, shapes and dtypes of `state`.
+    A pure function that may be jitted: the result has the structure, shapes and dtypes of `state`.
 
     Args:
-        state: of the transformation that `optimizer.build` gave.
-        value: scalar, the metric of the evaluation, of which less is better.
+        state: state of the transformation that `optimizer.build` returned.
+        value: scalar, a metric of the evaluation for which smaller is better.
     """
     value = jnp.asarray(value, jnp.float32)
     chex.assert_rank(value, 0)
@@ -138,22 +138,22 @@ def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | ja
 
 
 def learning_rate(optimizer: Optimizer, state: optax.OptState, steps: int, step: jax.Array) -> jax.Array:
-    """float32 scalar: the learning rate of a step of a run of `steps`, evaluations so far included."""
+    """Return the learning rate of a step of a run of `steps`, after all evaluations so far: float32 scalar."""
     (found,) = _states(ScheduleState, state)
     rate = optimizer.schedule.rates(optimizer.learning_rate, steps)(step)
     return rate * optimizer.schedule.factor(found.schedule)
 
 
 def gradient_norm(state: optax.OptState) -> jax.Array:
-    """Global norm of the last gradient before clipping, frozen parameters left out, from the state of `build`."""
+    """Return the global norm of the last gradient before clipping, without frozen parameters."""
     return optax.tree.get(state, "global_norm")
 
 
 def evaluated(state: optax.OptState, params: Params) -> Params:
-    """The parameters that are evaluated and saved as the model's: averaged ones where a rule has begun to average.
+    """Return the parameters to evaluate and to save: averaged ones if the rule has started to average.
 
     Args:
-        params: the parameters that the rule updates, unboxed; returned as they are where nothing averages.
+        params: the parameters that the rule updates, unboxed; returned unchanged if nothing is averaged.
     """
     averages = _states(AverageState, state)
     if not averages:
@@ -170,17 +170,17 @@ def evaluated(state: optax.OptState, params: Params) -> Params:
 
 
 def averages(state: optax.OptState) -> bool:
-    """Return whether a rule keeps a mean of the parameters, so that `evaluated` may give others than are updated."""
+    """Return whether a rule keeps a mean of the parameters, so that `evaluated` may differ from the updated ones."""
     return bool(_states(AverageState, state))
 
 
 def _states(kind: type, state: optax.OptState) -> list[Any]:
-    """The states of one kind within an optimizer's state."""
+    """Return the states of one kind within an optimizer state."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
     return [node for node in nodes if isinstance(node, kind)]
 
 
 def map_states(kind: type, function: Callable[[Any], Any], state: optax.OptState) -> optax.OptState:
-    """An optimizer's state with `function(node)` in place of every state of one kind."""
+    """Return an optimizer state with `function(node)` in place of every state of one kind."""
     is_kind = lambda node: isinstance(node, kind)  # noqa: E731
     return jax.tree.map(lambda node: function(node) if is_kind(node) else node, state, is_leaf=is_kind)

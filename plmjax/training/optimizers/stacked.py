@@ -1,4 +1,4 @@
-"""Norms of single layers where a parameter holds all layers stacked along its axis "layers"."""
+"""Norms of single layers of parameters whose layers are stacked along the axis "layers"."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ Axes = dict[str, tuple[str | None, ...]]
 
 
 def axes_of(params: Params, chosen: Params) -> Axes:
-    """The logical axes of the parameters of a boxed tree for which `chosen`, a tree of bool, is true.
+    """Return the logical axes of the parameters of a boxed tree for which `chosen`, a tree of bool, is true.
 
     Raises:
-        ValueError: a chosen parameter without a box: a stack of layers would look like a single one.
+        ValueError: a chosen parameter has no box. Without its axes, a stack of layers would look like a single one.
     """
     found: Axes = {}
 
@@ -35,15 +35,15 @@ def axes_of(params: Params, chosen: Params) -> Axes:
 
 
 def _within(array: jax.Array, names: tuple[str | None, ...]) -> tuple[int, ...]:
-    """The axes of a single layer."""
+    """Return the axes of a single layer."""
     return tuple(axis for axis in range(array.ndim) if names[axis : axis + 1] != (paths.LAYERS,))
 
 
 def layer_norms(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
-    """The Euclidean norm of each layer of a parameter, of a shape that broadcasts to it."""
+    """Return the Euclidean norm of each layer of a parameter, of a shape that broadcasts to it."""
     return jnp.sqrt(jnp.sum(jnp.square(array), _within(array, names), keepdims=True))
 
 
 def layer_root_mean_squares(array: jax.Array, names: tuple[str | None, ...]) -> jax.Array:
-    """The root of each layer's mean square, of a shape that broadcasts to the parameter."""
+    """Return the root mean square of each layer, of a shape that broadcasts to the parameter."""
     return jnp.sqrt(jnp.mean(jnp.square(array), _within(array, names), keepdims=True))

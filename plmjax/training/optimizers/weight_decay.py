@@ -1,4 +1,4 @@
-"""Weight decay: which parameters it applies to, and how large it is."""
+"""Weight decay: its size, and the parameters that it applies to."""
 
 import dataclasses
 from typing import Any
@@ -14,23 +14,25 @@ Params = Any
 
 @dataclasses.dataclass(frozen=True)
 class Decaying(Optimizer):
-    """Base of the rules with weight decay."""
+    """Base class of the rules with weight decay."""
 
     weight_decay: float = 0.01
-    """Decoupled weight decay, times the learning rate."""
+    """Decoupled weight decay, multiplied by the learning rate."""
     decay_exclude: tuple[str, ...] = ("layer_norm", "bias")
-    """Parameters whose path holds one of these words are not decayed."""
+    """Parameters whose path contains one of these words are not decayed."""
 
     def __post_init__(self) -> None:
-        """Checks the numbers."""
+        """Check the numbers."""
         super().__post_init__()
         check_ranges("optimizer", self, weight_decay=FROM_0)
 
     def decayed(self, params: Params) -> Params:
-        """False where a path contains a word of `decay_exclude`, as the regular expressions of bert optimization.py
-        find it: "bias" leaves out "predictions/output_bias" as well."""
+        """Return false for a path that contains a word of `decay_exclude`.
+
+        As with the regular expressions of bert optimization.py, "bias" excludes "predictions/output_bias" too.
+        """
         return paths.map_named(lambda name, _: not any(word in name for word in self.decay_exclude), params)
 
     def decay(self) -> optax.GradientTransformation:
-        """Adds weight_decay * parameter."""
+        """Return the transformation that adds weight_decay * parameter."""
         return optax.add_decayed_weights(self.weight_decay, self.decayed)
