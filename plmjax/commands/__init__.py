@@ -1,5 +1,5 @@
-"""The commands of `plmjax`, one function each: it asks the library, and prints the result.
+"""The commands of `plmjax`, one function each: it calls the library and prints the result.
 
-The docstring of a function is what its `--help` says. No module that is imported here when a module is imports JAX,
-which reads the environment once, when it is imported: `plmjax.cli.main` sets it first.
+The docstring of a function is the text of its `--help`. The modules here do not import JAX when they are imported. JAX
+reads the environment only once, at its import, and `plmjax.cli.main` sets the environment first.
 """

@@ -1,4 +1,4 @@
-"""The commands that make what a run reads: tokenizers, prepared datasets, counts."""
+"""The commands that prepare the inputs of a run: tokenizers, prepared datasets, counts."""
 
 from typing import Literal
 
@@ -31,18 +31,18 @@ def tokenizer_train(
     streams: tuple[str, ...] = (),
     lowercase: bool | None = None,
 ) -> None:
-    """Trains a tokenizer on raw text.
+    """Train a tokenizer on raw text.
 
     Args:
         input: Files or folders of text, in any format of `plmjax prepare`.
         output: Folder for the tokenizer's files, which must not exist.
-        kind: What to train.
-        vocab_size: Tokens, special ones included.
+        kind: Kind of tokenizer.
+        vocab_size: Number of tokens, including special tokens.
         format: Format of the input.
-        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
-        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all but byte-bpe,
-            gpt2-bpe and t5-unigram do so.
+        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all kinds do so, except
+            for byte-bpe, gpt2-bpe and t5-unigram.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.data.formats import records
@@ -69,20 +69,21 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     processes: int | None = None,
 ) -> None:
-    """Turns raw text into a prepared dataset, once.
+    """Convert raw text to a prepared dataset, once.
 
     Args:
         input: Files or folders of text.
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
         format: Format of the text; docs/data.md lists them, and `auto` recognises most of them.
-        text_key: What holds the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
         streams: Several texts of every document, each as NAME=KEY, such as source=en target=de.
         fields: Keys of numbers that are stored with their document, such as a label.
-        held_out: Share of the documents that is held out for evaluation.
+        held_out: Fraction of the documents to hold out for evaluation.
         language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
-        max_unknown: Largest share of unknown tokens; with more, the tokenizer does not fit the text, which is refused.
-        processes: Worker processes; all cores by default.
+        max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the tokenizer does not fit the
+            text.
+        processes: Number of worker processes; all cores by default.
     """
     from plmjax.data import tokenizers
     from plmjax.data.formats import records
@@ -118,16 +119,16 @@ def cooccurrence(
     memory: int = 1024,
     processes: int | None = None,
 ) -> None:
-    """Counts how often words stand near each other in a prepared dataset, for GloVe; run again, it goes on.
+    """Count cooccurrences of words in a prepared dataset, for GloVe; run again to continue after a stop.
 
     Args:
         dataset: Prepared dataset, made with a tokenizer of words.
-        output: Folder for the count.
-        window: Words to each side; each counts one over its distance.
-        symmetric: Look to both sides; otherwise to the left alone.
-        least: Occurrences in the training text of the rarest words that count.
-        memory: MiB of all processes together.
-        processes: Worker processes; all cores by default, as far as the memory reaches.
+        output: Folder for the counts.
+        window: Number of context words on each side; a word at distance d counts 1 / d.
+        symmetric: Count words on both sides; otherwise only on the left.
+        least: Minimum number of occurrences of a word in the training text; rarer words are not counted.
+        memory: Memory of all processes together, in MiB.
+        processes: Number of worker processes; by default all cores that the memory allows.
     """
     from plmjax.data import store, tokenizers
     from plmjax.data.cooccurrence import Counting, check_words, count

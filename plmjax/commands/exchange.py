@@ -1,4 +1,4 @@
-"""The commands that take a checkpoint from another library, and to one."""
+"""The commands that import a checkpoint from another library, and export one to it."""
 
 from typing import Literal
 
@@ -15,15 +15,15 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Makes a run directory from a checkpoint of transformers, Google's BERT, ELMo or fastai, or from word vectors.
+    """Import a checkpoint of transformers, Google's BERT, ELMo or fastai, or word vectors, as a run directory.
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, or with ELMo's
             options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with --tokenizer; or a file of word vectors,
             of word2vec or GloVe.
-        checkpoint: Run directory to make.
+        checkpoint: Run directory to write.
         architecture: Class of transformers to read; auto takes the one that the folder names.
-        tokenizer: Folder of the tokenizer, where it is not the source's own.
+        tokenizer: Folder of the tokenizer, if it is not the source folder.
     """
     from plmjax.exchange.word_vectors import import_vectors, is_file_of_vectors
 
@@ -47,13 +47,13 @@ def export(
     vectors: Literal["text", "binary", "glove"] | None = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes a checkpoint as transformers does, ELMo and AWD-LSTM in files of their own, or vectors of words alone.
+    """Export a checkpoint in the format of transformers, of ELMo or of AWD-LSTM, or export word vectors only.
 
     Args:
         checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.
         output: Folder to write; with --vectors a file.
         architecture: Class of transformers to write for; auto chooses the one that has all parameters.
-        vectors: Write the vectors of the words alone, in word2vec's text or binary form or in GloVe's.
+        vectors: Write only the word vectors, in the text or binary format of word2vec or in the format of GloVe.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

@@ -26,25 +26,26 @@ def evaluate(
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Evaluates a run or checkpoint: perplexity, or the metrics of the task it was fine-tuned on.
+    """Evaluate a run or checkpoint: perplexity, or the metrics of the task that it was fine-tuned on.
 
-    Of raw text a language model gives bits per byte and per character too, and its scores on tasks that it was not
-    trained for. Word vectors are scored on word similarities and analogies. The columns of a task's file have the names
-    of the task, or are named by options: --data.text review --data.label stars.
+    For raw text, a language model also has bits per byte and per character, and scores on zero-shot tasks. Word vectors
+    are scored on word similarities and analogies. The columns of a task's file have the names of the task, or are named
+    by
+    options: --data.text review --data.label stars.
 
     Args:
-        checkpoint: Run directory or checkpoint; of word vectors also a file of word2vec or GloVe.
-        data: Other held-out data than the run's own: a prepared dataset, raw text, or labelled examples of the task, of
-            a mixture NAME=FILE with the name of one of its tasks.
-        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data;
-            or score word vectors on similarities of words, or on analogies, in --data.
-        window: Tokens that a language model reads at once; those of a row of its run by default.
-        stride: Tokens by which that window moves on, so that each is told from more than window - stride tokens; by
-            default what the rows of the run move by.
+        checkpoint: Run directory or checkpoint; for word vectors also a file of word2vec or GloVe.
+        data: Held-out data to use instead of the run's own: a prepared dataset, raw text, or labelled examples of the
+            task; for a mixture NAME=FILE with the name of one of its tasks.
+        task: Score a language model on this task without training: LAMBADA's last words or BLiMP's pairs, in --data; or
+            score word vectors on word similarities or on analogies, in --data.
+        window: Number of tokens that a language model reads at once; by default the length of a row of its run.
+        stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
+            - stride tokens; by default the stride of the run's rows.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
-        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
-        max_unknown: Largest share of unknown tokens of raw text or of examples, 0.2 without it; with more, the
-            checkpoint does not fit the text, which is refused.
+        ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
+        max_unknown: Maximum fraction of unknown tokens in raw text or examples, by default 0.2. A higher fraction is an
+            error: the checkpoint does not fit the text.
         json_: Print JSON.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
@@ -103,17 +104,18 @@ def predict(
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Predicts examples without labels with a fine-tuned checkpoint, in their order.
+    """Predict unlabelled examples with a fine-tuned checkpoint, in their order.
 
     The columns of the file have the names of the task, or are named by options: --data.text review.
 
     Args:
         checkpoint: Run directory or checkpoint that was fine-tuned.
         input: File like those of the task, without labels; sentences can also be the lines of a .txt file.
-        output: File to write; standard output without it.
+        output: File to write; standard output by default.
         format: jsonl, with probabilities or scores; or official, the format of the task's own scripts.
-        ensemble: Further runs on the same task, whose predictions are averaged with this one's.
-        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
+        ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
+        max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
+            text.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
@@ -138,40 +140,41 @@ def embed(
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes contextual embeddings, one row per line of the input; run again after a stop, it continues.
+    """Write contextual embeddings, one row per line of the input; run again to continue after a stop.
 
     Args:
         checkpoint: Run directory or checkpoint.
         input: Text file, one text per line, also compressed.
         output: .npz or .jsonl file to write.
         layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
-        mix: Write a mean of all layers instead, weighted by the softmax of these numbers, embeddings first; or
-            `learned` for the weights that the checkpoint was fine-tuned with.
-        pooling: The [CLS] vector, the mean over tokens, or every token's vector.
-        batch_size: Lines computed at once.
-        max_unknown: Largest share of unknown tokens; with more, the checkpoint does not fit the text, which is refused.
+        mix: Write a weighted mean of all layers instead, with the softmax of these numbers as weights, embeddings
+            first; or `learned` for the weights of a fine-tuned checkpoint.
+        pooling: The [CLS] vector, the mean over tokens, or the vector of every token.
+        batch_size: Number of lines in a batch.
+        max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
+            text.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
     from plmjax.inference.embed import embed as run
 
-    how = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
-    rows = run(checkpoint, input, output, **how, report=print)
+    settings = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
+    rows = run(checkpoint, input, output, **settings, report=print)
     print(f"{rows} rows in {output}")
 
 
 def fill_mask(
     checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
 ) -> None:
-    """Shows what a model puts in place of [MASK].
+    """Predict the tokens in place of [MASK].
 
-    A masked language model gives words for each [MASK] by itself. Of an encoder-decoder, T5 gives what stands in all of
-    them together, and BART the whole text; <mask> and <extra_id_0> may stand for [MASK].
+    A masked language model predicts words for each [MASK] independently. An encoder-decoder predicts them together: T5
+    the spans in place of all of them, BART the whole text. <mask> and <extra_id_0> mean the same as [MASK].
 
     Args:
         checkpoint: Run directory or checkpoint.
         text: Text with one or more [MASK].
-        top: Candidates shown for each, or for all together.
+        top: Number of candidates for each [MASK], or for all together.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
@@ -222,19 +225,20 @@ def generate(
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
 ) -> None:
-    """Writes on after a prompt, or what a source becomes, and shows the text as it is written.
+    """Generate a continuation of a prompt, or the target text of a source, and print it token by token.
 
-    Options that are left out are as the task says that the model was fine-tuned on, or as an imported checkpoint does;
-    without either, tokens are drawn at temperature 1. A line on the standard error names what is in force.
+    Options that are left out are those of the task that the model was fine-tuned on, or those of an imported
+    checkpoint. Without either, tokens are sampled at temperature 1. A line on the standard error shows the settings in
+    use.
 
     Args:
         checkpoint: Run directory or checkpoint of a model that predicts the next token.
-        prompt: Text to go on from, of which an empty one begins a document; or what an encoder is to read.
+        prompt: Text to continue; an empty text starts a document. For an encoder-decoder, the source text.
         input: File with one prompt per line, also compressed; - for the standard input.
-        output: File to write instead, a JSON object a line: prompt, text, tokens, stopped, log_probability, score,
+        output: File to write instead, a JSON object per line: prompt, text, tokens, stopped, log_probability, score,
             unknown_tokens.
-        max_unknown: Largest share of unknown tokens of a prompt; with more, the checkpoint does not fit the text, which
-            is refused.
+        max_unknown: Maximum fraction of unknown tokens in a prompt. A higher fraction is an error: the checkpoint does
+            not fit the text.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

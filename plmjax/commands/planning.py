@@ -1,4 +1,4 @@
-"""The command that plans a run for slices that are not here."""
+"""The command that plans a run for TPU slices that are not available."""
 
 import json
 from typing import Annotated
@@ -20,16 +20,16 @@ def plan(
     json_: Annotated[bool, arg(name="json")] = False,
     overrides: Overrides = (),
 ) -> None:
-    """Compiles the train step for TPU slices that are not here: does it fit, how fast, how long, at what cost.
+    """Compile the train step for TPU slices that are not available, and report memory, speed, hours and cost.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
         price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
-        search: Look for the microbatches and the remat policy that are fastest on the slice.
-        batch_sizes: Batches to search besides the experiment's own.
-        breakdown: Show what a step's cycles are spent on: products, attention, normalisation, random bits, state, ...
-        strict: Exit with code 1 when the step is wasteful.
+        search: Search for the microbatches and the remat policy that are fastest on the slice.
+        batch_sizes: Batch sizes to search besides the experiment's own.
+        breakdown: Show the cycles of a step by part: products, attention, normalisation, random bits, state, ...
+        strict: Exit with code 1 if the step is wasteful.
         json_: Print JSON.
     """
     from plmjax import experiment as experiments

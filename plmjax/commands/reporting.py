@@ -1,4 +1,4 @@
-"""The command that shows runs."""
+"""The command that shows runs on a page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +16,13 @@ def report(
     words: tuple[str, ...] = (),
     experiment: Reference | None = None,
 ):
-    """Writes one HTML page with the curves of one or more runs.
+    """Write one HTML page with the curves of one or more runs.
 
     Args:
         workdirs: Run directories.
         output: Page to write.
         curve: Picture of the loss curve to write as well (.png, .svg or .pdf).
-        words: Words whose vectors are drawn, the principal two components of their directions in each run.
+        words: Words whose vectors to plot, by the two principal components of their directions in each run.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

@@ -1,4 +1,4 @@
-"""The commands that train, and what belongs to their runs: the list of experiments, a benchmark, a mean."""
+"""The commands that train, and those of their runs: list of experiments, benchmark, average of checkpoints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ from plmjax.parallel.hosts import JoinOptions
 
 
 def experiments() -> None:
-    """Lists the experiments that plmjax comes with."""
+    """List the experiments that plmjax comes with."""
     from plmjax.experiment import catalogue
 
     print(catalogue.page())
@@ -26,15 +26,15 @@ def pretrain(
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
-    """Pretrains an experiment; run again on the same workdir, it resumes.
+    """Pretrain an experiment; run again with the same workdir to resume.
 
-    On several hosts the same command runs on each of them. The hosts of a TPU slice find each other; elsewhere give
+    On several hosts, run the same command on each of them. The hosts of a TPU slice find each other; elsewhere set
     coordinator, hosts and host.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         from_: Run directory or checkpoint whose parameters, model and tokenizer a new run starts from, or `random`; or
-            a file of word vectors, from which the table of a model of words starts.
+            a file of word vectors, which initialize the embedding table of a model of words.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
     """
     peers.join(joining)
@@ -58,17 +58,17 @@ def finetune(
     joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
     overrides: Overrides = (),
 ) -> None:
-    """Fine-tunes a checkpoint on a task; run again on the same workdir, it resumes.
+    """Fine-tune a checkpoint on a task; run again with the same workdir to resume.
 
-    On several hosts the same command runs on each of them, as with pretrain.
+    On several hosts, run the same command on each of them, as with pretrain.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         from_: Run directory or checkpoint to start from; `random` starts from random parameters, a file of word
-            vectors with these for the table of tokens.
-        like: With --from random: run directory or checkpoint that gives the model and the tokenizer, but no parameters.
+            vectors from these in the embedding table.
+        like: With --from random: run directory or checkpoint whose model and tokenizer are taken, but no parameters.
         workdir: Folder of the run; runs/NAME by default. Several hosts must share it.
-        seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print their mean and deviation.
+        seeds: Fine-tune once with each of these seeds, in WORKDIR/seed_N, and print the mean and deviation.
     """
     peers.join(joining)
     from plmjax import experiment as experiments
@@ -94,12 +94,12 @@ def bench(
     measured_steps: int = 10,
     overrides: Overrides = (),
 ) -> None:
-    """Measures the train step on this machine, and compares it with the machine's rate of matrix products.
+    """Measure the train step on this machine, and compare it with the machine's rate of matrix products.
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
         json_: Print JSON.
-        measured_steps: Steps timed after two for warming up.
+        measured_steps: Number of steps to measure, after two warm-up steps.
     """
     from plmjax import experiment as experiments
     from plmjax.training.bench import bench as run
@@ -121,12 +121,12 @@ def average(
     last: int = 5,
     experiment: Reference | None = None,
 ) -> None:
-    """Averages the parameters of a run's last checkpoints.
+    """Average the parameters of a run's last checkpoints.
 
     Args:
         run: Run directory.
-        output: Run directory to make, with one checkpoint.
-        last: Checkpoints to average; the run must have kept as many (--checkpoint.keep).
+        output: Run directory to write, with one checkpoint.
+        last: Number of checkpoints to average; the run must have kept as many (--checkpoint.keep).
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)

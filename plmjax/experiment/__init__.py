@@ -1,7 +1,7 @@
 """Experiments: frozen dataclasses, composed by the functions of a file in experiments/.
 
-An experiment is plain data. It is written to the run directory as JSON, read back from there, compared with the one of
-a resume, and overridden field by field on the command line.
+An experiment is plain data. It is written to the run directory as JSON, read from there, compared with that of a
+resumed run, and overridden field by field on the command line.
 """
 
 from plmjax.errors import UserError
@@ -53,8 +53,9 @@ __all__ = [
 
 
 def load(reference: str) -> Experiment:
-    """The experiment of a name that plmjax comes with, or of `path/to/file.py`; with `:function`, another function
-    than `experiment`.
+    """Return the experiment of a name that plmjax comes with, or of `path/to/file.py`.
+
+    A suffix `:function` names another function than `experiment`.
 
     Raises:
         UserError: the file or function is missing, or the function does not return an Experiment.

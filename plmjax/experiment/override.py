@@ -30,7 +30,7 @@ def choices(experiment: Experiment, prefix: str = "--") -> dict[str, Choice]:
     return found
 
 
-def _chosen(experiment: Experiment, given: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
+def _chosen(experiment: Experiment, settings: list[list[str]]) -> tuple[Experiment, list[list[str]]]:
     """Return the experiment with the classes that options name, and the other options.
 
     Fields that both the old and the new class have keep their values.
@@ -39,7 +39,7 @@ def _chosen(experiment: Experiment, given: list[list[str]]) -> tuple[Experiment,
         UserError: no class has the name.
     """
     others = []
-    for option, *words in sorted(given, key=lambda one: one[0].count(".")):  # an optimizer before its schedule
+    for option, *words in sorted(settings, key=lambda one: one[0].count(".")):  # an optimizer before its schedule
         chosen = choices(experiment).get(option)
         if chosen is None:
             others.append([option, *words])
@@ -94,42 +94,42 @@ def override(experiment: Experiment, arguments: Sequence[str], command: str = "p
     from plmjax import option_values
 
     def parse(words: Sequence[str]) -> Experiment:
-        # What may be None has the fields of what it is, not a subcommand for each possibility.
+        # A field that may be None has the options of its value, instead of one subcommand for each type.
         config, typed = (tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), _typed(experiment)
         with option_values.PLAIN:
             parsed = tyro.cli(type(typed), prog=command, default=typed, args=words, use_underscores=True, config=config)
         return Experiment(**_fields(parsed))
 
-    def words(option: list[str]) -> list[str]:  # a value joined to its name may begin with a dash
+    def words(option: list[str]) -> list[str]:  # A value joined to its name may start with a dash.
         return ["=".join(option)] if len(option) == 2 else option
 
-    given: list[list[str]] = []
+    settings: list[list[str]] = []
     for argument in arguments:
         if argument in HELP:
             continue
         if argument.startswith("--"):
             name, mark, value = argument.partition("=")
-            given.append([normalized_option(name), *([value] if mark else [])])
-        elif given:
-            given[-1].append(argument)
+            settings.append([normalized_option(name), *([value] if mark else [])])
+        elif settings:
+            settings[-1].append(argument)
         else:
             raise UserError(
-                f"Expected an option such as --training.steps 60, found {quoted(argument)}; begin it with --."
+                f"Expected an option such as --training.steps 60, found {quoted(argument)}; start it with --."
             )
-    experiment, given = _chosen(experiment, given)
+    experiment, settings = _chosen(experiment, settings)
     if set(HELP) & set(arguments):
         parse(["--help"])
     known = [*options(experiment), *choices(experiment)]
-    for option in given:
+    for option in settings:
         if option[0] not in known:
             raise UserError(
                 f"Expected an option of the experiment, found {quoted(option[0])}; {nearest(option[0], known)}"
             )
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # the error becomes one sentence below
-            return parse([word for option in given for word in words(option)])
+            return parse([word for option in settings for word in words(option)])
     except SystemExit:
-        for option in given:
+        for option in settings:
             # Options may be valid together although one of them is not valid with the old values of the others.
             with contextlib.suppress(UserError), contextlib.redirect_stderr(io.StringIO()):
                 try:

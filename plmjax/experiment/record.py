@@ -97,19 +97,19 @@ def from_dict(value: Any) -> Any:
     cls = _dataclass_named(value["type"])
     name = cls.__qualname__
     fields = {field.name for field in dataclasses.fields(cls)}
-    given = {key: from_dict(item) for key, item in value.items() if key != "type"}
+    values = {key: from_dict(item) for key, item in value.items() if key != "type"}
     hints = typing.get_type_hints(cls)
-    for unknown in given.keys() - fields:
+    for unknown in values.keys() - fields:
         raise UserError(
             f"Expected a field of {name} in the experiment, found {quoted(unknown)}; {nearest(unknown, fields)}"
         )
-    for field, item in given.items():
+    for field, item in values.items():
         if not _fits(item, hints[field]):
             raise UserError(
                 f"Expected {name}.{field} of type {_type_name(hints[field])} in the experiment, found {quoted(item)}; "
                 f"write it again with the experiment's file."
             )
-    return cls(**given)
+    return cls(**values)
 
 
 def _fits(value: Any, kind: Any) -> bool:

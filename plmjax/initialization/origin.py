@@ -1,7 +1,7 @@
 """The origin of a run: random values, a checkpoint, or a file of word vectors.
 
-`Origin.find` reads the one that --from names. The model, the tokenizer and the initial parameters of the run follow
-from it, in pretraining and in fine-tuning alike.
+`Origin.find` reads the one that --from names. It determines the model, the tokenizer and the initial parameters of the
+run, both in pretraining and in fine-tuning.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ from plmjax.word_vectors.vectors import WordVectors
 class Origin:
     """The origin of a run.
 
-    name: as --from gives it.
-    description: of the checkpoint whose model and tokenizer the run takes; None where it has its own.
-    params: a tree of arrays on the host; None where every parameter is drawn from the seed.
-    vectors: the first rows of the token embeddings; None where --from names no file of word vectors.
+    name: the value of --from.
+    description: description of the checkpoint whose model and tokenizer the run takes; None if the run has its own.
+    params: a tree of arrays on the host; None if every parameter is sampled from the seed.
+    vectors: the first rows of the token embeddings; None if --from does not name a file of word vectors.
     """
 
     name: str | Path
@@ -39,12 +39,12 @@ class Origin:
 
     @classmethod
     def find(cls, name: str | Path, like: str | Path | None = None) -> Self:
-        """Reads an origin: a run directory, a checkpoint, a file of word vectors, or "random".
+        """Read an origin: a run directory, a checkpoint, a file of word vectors, or "random".
 
         like: with "random", a checkpoint whose model and tokenizer the run takes.
 
         Raises:
-            UserError: there is none, it is damaged, or `like` is given beside a checkpoint.
+            UserError: there is none, it is damaged, or `like` is set without "random".
         """
         if str(name) == start.RANDOM:
             return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))
@@ -56,18 +56,18 @@ class Origin:
         return cls(name, description, params)
 
     def mapped(self, run: Experiment) -> Self:
-        """The origin with its parameters as `run.start` maps them to the run's model, which is known by now."""
+        """Return the origin with its parameters mapped by `run.start` to the run's model, which must be set."""
         if self.params is None:
             return self
         return dataclasses.replace(self, params=start.mapped(run, self.params, self.description))
 
     @property
     def recorded(self) -> Any:
-        """The arrays whose digest start.json keeps; None of random values."""
+        """Return the arrays whose digest start.json keeps, or None for random values."""
         return self.params if self.vectors is None else self.vectors.vectors
 
     def tokenizer(self, run: Experiment) -> Any:
-        """The checkpoint's tokenizer, a plmjax.data.tokenizers.Tokenizer; None where there is no checkpoint.
+        """Return the checkpoint's tokenizer, a plmjax.data.tokenizers.Tokenizer, or None without a checkpoint.
 
         Raises:
             UserError: the experiment names another tokenizer.
@@ -75,7 +75,7 @@ class Origin:
         return None if self.description is None else start.tokenizer(run, self.name, self.description)
 
     def check(self, run: Experiment, tokenizer: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
-        """Raises UserError for word vectors that the model or the tokenizer does not fit.
+        """Raise UserError for word vectors that do not fit the model or the tokenizer.
 
         batch: field -> shape and dtype of a batch of the run.
         """
@@ -89,14 +89,14 @@ class Origin:
         in_new_head: Callable[[str], bool] = lambda name: False,
         report: Callable[[str], None] = print,
     ) -> InitialParameters:
-        """The initial parameters of a run.
+        """Return the initial parameters of a run.
 
-        Of a checkpoint every parameter is taken but for those of a new head, of heads that it lacks, and those that
-        `run.start` draws.
+        All parameters of a checkpoint are taken, except for those of a new head and those that `run.start` draws. Heads
+        that the checkpoint lacks are sampled too.
 
-        tokenizer: the run's. in_new_head: whether a parameter (`classifier/kernel`) belongs to a head that is drawn
-            even where the checkpoint has it. say: gets a line about word vectors that are found, or about parameters
-            that are drawn because the checkpoint lacks them.
+        tokenizer: the tokenizer of the run. in_new_head: function from a name (`classifier/kernel`) to true if the
+            parameter belongs to a head that is sampled even if the checkpoint has it. report: called with a line about
+            word vectors that are found, or about parameters that are sampled because the checkpoint lacks them.
         """
         if self.vectors is not None:
             return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, report))

@@ -1,1 +1,1 @@
-"""Pretraining end to end, and what a finished run shows."""
+"""Pretraining from text to checkpoint, and the summary of a finished run."""

@@ -20,29 +20,29 @@ from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 
 TOKENIZER_SAMPLE = 64 * 2**20
-"""Bytes of text a tokenizer is trained on; more text hardly changes it."""
+"""Bytes of text to train a tokenizer on; more text hardly changes it."""
 
 NAMES = {
     **{f"--{name}": f"--data.{name}" for name in ("format", "input", "streams", "text_key", "max_unknown")},
     "--vocab_size": "--tokenizer.vocab_size",
 }
-"""Options of the commands that read text -> their names here."""
+"""Options of the commands that read text -> their names in an experiment."""
 
 
 @hosts.hold_workdir
 def pretrain(
     run: Experiment, workdir: str | Path, report: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
 ) -> loop.Result:
-    """Runs an experiment in `workdir`; continues a run that is there already.
+    """Run an experiment in `workdir`, or resume the run there.
 
-    checkpoint: a run directory or one checkpoint that gives the first parameters, the model config and the tokenizer,
-        and the objective and the layout where the experiment has none; the run starts at step 0 with a new optimizer.
-        Or "random". Heads that it lacks are drawn from the seed. Or a
-        file of word vectors, with which the table of the experiment's own model begins.
+    checkpoint: a run directory or one checkpoint, for the initial parameters, the model config and the tokenizer, and
+        for the objective and the layout if the experiment has none; the run starts at step 0 with a new optimizer.
+        Heads that the checkpoint lacks are sampled from the seed. Or "random". Or a file of word vectors, which
+        initialize the embedding table of the experiment's own model.
 
     Raises:
         UserError: an error that the user can correct.
-        loop.Interrupted: SIGTERM or Ctrl-C, after saving.
+        loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
     from plmjax.data import pipeline
 
@@ -69,7 +69,7 @@ def pretrain(
 
 
 def _check(run: Experiment, origin: Origin) -> None:
-    """Raises UserError where the settings of a run do not fit each other, or this machine."""
+    """Raise UserError if the settings of a run do not fit each other, or this machine."""
     checks.complete(run)
     checks.text(run, has_tokenizer=origin.description is not None)
     here = loop.devices(run.training.platform)
@@ -78,12 +78,13 @@ def _check(run: Experiment, origin: Origin) -> None:
 
 
 def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[str], None]) -> tuple[Any, Any]:
-    """The dataset (plmjax.data.store.Dataset) and the tokenizer (plmjax.data.tokenizers.Tokenizer) of the run.
+    """Return (dataset, tokenizer) of the run.
 
-    Each is the one in WORKDIR or the one that the run names, or is made from the run's text.
+    Each is the one in WORKDIR or the one that the run names, or is made from the run's text. The dataset is a
+    plmjax.data.store.Dataset, the tokenizer a plmjax.data.tokenizers.Tokenizer.
 
     Raises:
-        UserError: they fit neither each other nor the model, or the run in WORKDIR is another one.
+        UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
     from plmjax.data import store
 
@@ -105,7 +106,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
             dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
-            # The next command may name other text. A finished dataset stays, with the options that it was made with.
+            # The next command may name other text. A finished dataset and the options of its text are kept.
             if first and not (workdir / "dataset" / store.LEDGER).exists():
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / start.RECORD)
@@ -119,7 +120,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
 
 
 def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
-    """No evaluation where the held-out text of a phase fills no row; None takes the loop's."""
+    """Return no evaluation if the held-out text of a phase fills no row; None takes that of the loop."""
     if all(source.held_out(phases.evaluation(run, phase).sequence_length) for phase in phases.resolve(run)):
         return None
     if hosts.is_primary():
@@ -128,17 +129,17 @@ def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> 
 
 
 def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
-    """Field -> shape and dtype of a batch of the first phase."""
+    """Return a dict from field to shape and dtype of a batch of the first phase."""
     phase = phases.resolve(run)[0]
     return run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 
 def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: Callable[[str], None]) -> None:
-    """Removes the tokenizer and the dataset that WORKDIR has from other options, while no step is trained.
+    """Remove the tokenizer and the dataset of other options from WORKDIR, before any step is trained.
 
-    What the run names itself, in --tokenizer.path or --data.path, stays.
+    The folders that the run names, in --tokenizer.path or --data.path, are not removed.
 
-    other_start: whether the earlier command began with other parameters, and so with another tokenizer.
+    other_start: true if the earlier command started from other parameters, and so with another tokenizer.
     """
     record = workdir / "experiment.json"
     if not hosts.is_primary() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
@@ -159,7 +160,7 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: 
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:
-    """(inputs, format) of the run's text: text that is named replaces the documentation."""
+    """Return (inputs, format) of the run's text; text that is named replaces the documentation."""
     from plmjax.data import formats
 
     named = bool(run.data.input) and run.data.format == formats.DOCUMENTATION
@@ -167,8 +168,11 @@ def _inputs(run: Experiment) -> tuple[list[str], str]:
 
 
 def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Callable[[str], None]) -> Any:
-    """The run's tokenizer: the one in WORKDIR, the one of a checkpoint, the one it names, the dataset's,
-    or one trained on its text."""
+    """Return the run's tokenizer.
+
+    It is the one in WORKDIR, that of a checkpoint, the one that the run names, that of the dataset, or one trained on
+    the run's text.
+    """
     from plmjax.data import formats, tokenizers
     from plmjax.data.formats import records
 
@@ -189,7 +193,7 @@ def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Cal
 
 
 def _dataset(run: Experiment, workdir: Path, tokenizer, report: Callable[[str], None]) -> Path:
-    """The run's prepared dataset: the one it names, or WORKDIR/dataset, prepared if it does not exist."""
+    """Return the folder of the run's dataset: the one that it names, or WORKDIR/dataset, prepared if needed."""
     from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
 

@@ -1,4 +1,4 @@
-"""The summary of a finished run: held-out loss beside the unigram entropy, filled masks or texts, an export."""
+"""The summary of a finished run: held-out loss and unigram entropy, filled masks or generated texts, an export."""
 
 import dataclasses
 import itertools
@@ -19,11 +19,11 @@ from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
 SAMPLED = 48
-"""Tokens of a text that is written for the report, or half of the model's positions if they are fewer."""
+"""Number of tokens of a generated text in the report, or half of the model's positions if they are fewer."""
 
 
 def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
-    """Prints the result of a pretraining run and exports it to WORKDIR/export where its system can be exported."""
+    """Print the result of a pretraining run, and export it to WORKDIR/export if its system can be exported."""
     if "eval/loss" in result.metrics:
         objective = experiment.read(workdir / "experiment.json").objective
         _show_losses(result.metrics, objective.perplexity, report)
@@ -36,7 +36,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
 
 def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
-    if "eval/unigram_loss" in metrics:  # of a loss that is no probability's, whose exponential says nothing
+    if "eval/unigram_loss" in metrics:  # The loss is not that of a probability: it has no perplexity.
         report(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
         return
     compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
@@ -44,7 +44,7 @@ def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callab
 
 
 def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Hides one word of a few held-out sentences and prints what the model puts there."""
+    """Replace one word of a few held-out sentences by [MASK], and print the model's predictions."""
     from plmjax.data import tokenizers
     from plmjax.inference.fill_mask import fill_mask
 
@@ -58,11 +58,10 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: 
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Writes a document and goes on from a few held-out beginnings, or says what an encoder-decoder makes of those.
+    """Generate a document and continuations of a few held-out beginnings, or their target texts.
 
-    Tokens are drawn, or chosen as a checkpoint has it that the run started from.
-
-    The texts are in WORKDIR/samples.jsonl, for the report.
+    Tokens are sampled, or chosen by the settings of the checkpoint that the run started from. The texts are written to
+    WORKDIR/samples.jsonl, for the report.
     """
     from plmjax.data import tokenizers
     from plmjax.generation.generate import Generator, decoding_of, printable
@@ -86,7 +85,7 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
 
 
 def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
-    """The beginnings of held-out rows, as text of at most sixteen words."""
+    """Yield the beginnings of held-out rows, as text of at most sixteen words."""
     special = np.array(source.vocabulary.special)
     phase = result.program.evaluation_phase
     for batch in source.evaluation(phase, np.arange(phase.batch_size)):
@@ -102,5 +101,5 @@ def _export(workdir: Path, report: Callable[[str], None]) -> None:
     if can_export(workdir):
         try:
             report(export_checkpoint(workdir, workdir / "export", "auto"))
-        except NotInstalled as error:  # the run is complete: `plmjax export` writes it once the library is there
+        except NotInstalled as error:  # The run is complete; `plmjax export` works once the library is installed.
             report(f"exported   nothing: {error}")

@@ -179,7 +179,7 @@ def test_a_run_of_another_kind_is_named_with_the_kind_that_is_needed(decoder_run
     checkpoints.save_parameters(tmp_path / "labels", {"bert": np.zeros(1)}, labels, {})
     said = fails("pretrain", CONTINUED, "--from", tmp_path / "labels", *same)
     assert "Expected a pretraining run in --from" in said and "name the run that it started from" in said
-    assert "found one that was fine-tuned, with SequenceClassification on Sentences" in said
+    assert "found a fine-tuned one, with SequenceClassification on Sentences" in said
 
 
 @pytest.fixture
