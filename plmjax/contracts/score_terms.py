@@ -30,7 +30,7 @@ class ScoreTerm(AttentionArrays):
             query_positions: int [T] or [B T], strictly increasing.
             key_positions: int [S], strictly increasing.
         """
-        raise NotImplementedError(f"{type(self).__name__} must give its scores.")
+        raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
 
 
 @flax.struct.dataclass

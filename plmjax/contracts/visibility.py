@@ -44,7 +44,7 @@ class Condition(AttentionArrays):
             query_positions: int [T] or [B T], strictly increasing.
             key_positions: int [S], strictly increasing.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say where it holds.")
+        raise NotImplementedError(f"{type(self).__name__} must define `visible`.")
 
     def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
         """Return the term that is added to the scores: float32 that broadcasts to [B 1 T S]."""

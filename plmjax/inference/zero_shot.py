@@ -3,9 +3,8 @@
 LAMBADA (Paperno et al. 2016): passages whose last word needs all of the passage. A word is right if each of its tokens
 is the most likely one. Its perplexity is exp of the mean, over passages, of the nats of all its tokens.
 
-BLiMP (Warstadt
-et al. 2020): pairs of sentences with a small difference, one of which is acceptable. A pair is right if the acceptable
-sentence has the higher log-probability, summed over all tokens and not normalized by length.
+BLiMP (Warstadt et al. 2020): pairs of sentences with a small difference, one of which is acceptable. A pair is right if
+the acceptable sentence has the higher log-probability, summed over all tokens and not normalized by length.
 
 Every text follows the token that stands between documents, so that its first token is scored too.
 

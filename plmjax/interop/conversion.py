@@ -245,9 +245,9 @@ def read_parameters(
 
     The parameters are a tree of numpy float32 arrays.
     example: inputs of the module, as for `parameter_shapes`.
-    conversions: the conversions of every parameter. The table may hold more.
-    Only a tensor whose name is `optional` may be unused. Raises UserError naming every tensor that is missing,
-    unexpected, of another shape, or of another type than `FLOATS`.
+    conversions: the conversions of every parameter. The table may hold more. Only a tensor whose name is `optional` may
+        be unused. Raises UserError naming every tensor that is missing, unexpected, of another shape, or of another
+        type than `FLOATS`.
     """
     shapes = parameter_shapes(module, example)
     used = _used(module, conversions, shapes)

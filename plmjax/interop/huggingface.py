@@ -139,9 +139,9 @@ def save(
     rows: the template of the tokenizer; by default the template that the architecture reads.
     labels: names of a classifier's labels, LABEL_0 ... by default.
     problem_type: the meaning of a classifier's outputs; by default transformers infers it from the labels in training.
-    generation: content of generation_config.json; without it the file is not written.
-    Files of the folder are replaced one by one, each after it is written completely. Raises UserError for
-    parameters that do not fit or a folder that cannot be written.
+    generation: content of generation_config.json; without it the file is not written. Files of the folder are replaced
+        one by one, each after it is written completely. Raises UserError for parameters that do not fit or a folder
+        that cannot be written.
     """
     import safetensors
     import safetensors.numpy
@@ -169,8 +169,8 @@ def save(
             with storage.replacing(directory / GENERATION) as path:
                 path.write_text(json.dumps(generation, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if own is not None:
-            laid_out = rows or tokenizer_files.rows_with(own.vocabulary, adapter.rows(module))
-            tokenizer_files.write(own, laid_out, module.config.longest, directory)
+            row_layouts = rows or tokenizer_files.rows_with(own.vocabulary, adapter.rows(module))
+            tokenizer_files.write(own, row_layouts, module.config.longest, directory)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"Expected a folder that can be written, found {directory} ({error}); name another.") from error
     _verify(directory / WEIGHTS, tensors)

@@ -61,7 +61,7 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
         tokenizer.save(scratch)
         files = {file.name: file.read_bytes() for file in Path(scratch).iterdir()}
     engine = tokenizers.Tokenizer.from_str(files[ENGINE].decode("utf-8"))
-    if _difference(tokenizer, template, _laid_out_by(engine)):
+    if _difference(tokenizer, template, _engine_layout(engine)):
         engine.post_processor = _processor(template, tokenizer.vocabulary, engine)
         files[ENGINE] = engine.to_str(pretty=True).encode("utf-8")
     settings = {name: value for name, value in json_text.parse(files[SETTINGS]).items() if name not in REBUILDING}
@@ -116,7 +116,7 @@ def opened(directory: str | Path) -> Iterator[Layout]:
     try:
         import transformers
     except ImportError:
-        yield _laid_out_by(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
+        yield _engine_layout(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
         return
     with notices.none_from(transformers):
         try:
@@ -127,11 +127,11 @@ def opened(directory: str | Path) -> Iterator[Layout]:
                 f"Expected transformers to open the tokenizer in {directory}, found: {reason}; correct its files."
             ) from error
 
-        def laid_out(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
+        def layout(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
             row = theirs(*texts, return_token_type_ids=True)
             return row["input_ids"], row["token_type_ids"]
 
-        yield laid_out
+        yield layout
 
 
 def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
@@ -152,18 +152,18 @@ def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:
 
 
 def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
-    """Return both sequences, each from one position before the first number that differs."""
+    """Return up to six numbers of both sequences, from one position before their first difference."""
     same = next((place for place, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), 0)  # noqa: B905
     first = max(0, same - 1)
     return f"{list(found)[first : first + 6]} for {list(expected)[first : first + 6]} from token {first + 1} on"
 
 
-def _laid_out_by(engine: Any) -> Layout:
-    def laid_out(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
+def _engine_layout(engine: Any) -> Layout:
+    def layout(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
         encoding = engine.encode(*texts)
         return encoding.ids, encoding.type_ids
 
-    return laid_out
+    return layout
 
 
 def _processor(template: Template, vocabulary: Vocabulary, engine: Any) -> Any:

@@ -40,8 +40,8 @@ def compare(
 
     model, params, architecture: as for `huggingface.compare`, of a class that generates text.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
-    template: the template of the prompts, or of an encoder-decoder's sources.
-    Neither model generates padding, or an id without a token in the tokenizer.
+    template: the template of the prompts, or of an encoder-decoder's sources. Neither model generates padding, or an id
+        without a token in the tokenizer.
 
     Raises:
         UserError: our model gives other scores, or would have generated another token.

@@ -114,19 +114,19 @@ class Denoising(TextToText):
     ) -> tuple[Stream, Stream]:
         """Return the row with noise, and the row."""
         permuting, masking, inserting, rotating = jax.random.split(key, 4)
-        spoilt, left = self._permuted(permuting, ids, length, vocabulary), length
+        noisy, noisy_length = self._permuted(permuting, ids, length, vocabulary), length
         if self.mask:
-            spoilt, left = self._masked(masking, spoilt, left, vocabulary)
+            noisy, noisy_length = self._masked(masking, noisy, noisy_length, vocabulary)
         room = self.lengths(len(ids))[0]
         if self.insert:
-            count = jnp.array([self._inserted(tokens) for tokens in range(len(ids) + 1)])[left]
-            spoilt, left = self._with_noise(inserting, spoilt, left, count, room, vocabulary)
+            count = jnp.array([self._inserted(tokens) for tokens in range(len(ids) + 1)])[noisy_length]
+            noisy, noisy_length = self._with_noise(inserting, noisy, noisy_length, count, room, vocabulary)
         if self.rotate:
-            turned, place = jax.random.split(rotating)
-            offset = jax.random.randint(place, (), 1, jnp.maximum(left, 2))
-            turns = jax.random.uniform(turned) < self.rotate
-            spoilt = jnp.where(turns, noise.rotated(spoilt, left, offset), spoilt)
-        return _stream(spoilt, left), _stream(ids, length)
+            whether, where = jax.random.split(rotating)
+            offset = jax.random.randint(where, (), 1, jnp.maximum(noisy_length, 2))
+            rotates = jax.random.uniform(whether) < self.rotate
+            noisy = jnp.where(rotates, noise.rotated(noisy, noisy_length, offset), noisy)
+        return _stream(noisy, noisy_length), _stream(ids, length)
 
     def _permuted(self, key: jax.Array, ids: jax.Array, length: jax.Array, vocabulary: Vocabulary) -> jax.Array:
         if not self.permute:
@@ -159,10 +159,10 @@ class Denoising(TextToText):
         else:
             lengths = (jnp.arange(int(budgets[-1])) < budget).astype(jnp.int32)
         spans, numbers = noise.spans_of_words(strict_draws(of_words, tokens), words, lengths)
-        begun, rest, owner = noise.covered(starts, inside, spans)
+        span_starts, rest, owner = noise.covered(starts, inside, spans)
         kinds = jax.random.uniform(of_kinds, lengths.shape) < self.random_share
         masks = jnp.where(kinds[numbers[owner]], self._random(of_tokens, tokens, vocabulary), vocabulary.mask)
-        ids, length = noise.hidden(ids, length, begun, rest, masks, self.replacement)
+        ids, length = noise.hidden(ids, length, span_starts, rest, masks, self.replacement)
         if self.unit == "span":
             inserted = jnp.minimum(inserted, tokens - length)
             ids, length = self._with_noise(of_inserted, ids, length, inserted, tokens, vocabulary)

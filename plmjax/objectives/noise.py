@@ -15,9 +15,11 @@ from plmjax.objectives.choosing import visited
 
 
 def poisson_shares(mean: float) -> np.ndarray:
-    """Return float64 [K]: the shares of span lengths 0, 1, ..., K - 1; as released, up to the first share below 1e-7.
+    """Return the probabilities of span lengths 0, 1, ..., K - 1, float64 [K]: a Poisson distribution, normalized.
 
-    mean: above 0 and up to 16. For such a mean, the share of length 0 is above 1e-7.
+    As in the released code, the last one is the first below 1e-7.
+
+    mean: above 0 and up to 16. For such a mean, the probability of length 0 is above 1e-7.
     """
     shares = []
     while not shares or shares[-1] >= 1e-7:
@@ -31,7 +33,8 @@ def poisson_shares(mean: float) -> np.ndarray:
 def sentence_ends(stops: jax.Array, length: jax.Array) -> jax.Array:
     """Return bool [N]: the last tokens of sentences, from bool [N], the full stops.
 
-    A sentence ends with the first of several stops in a row, and the text ends with a sentence.
+    The last token of the text counts as a full stop. The first of several full stops in a row ends the sentence; the
+    others belong to no sentence, or start the next one.
     """
     place = jnp.arange(len(stops))
     stops = (stops | (place == length - 2)) & (place > 0) & (place < length - 1)
@@ -44,7 +47,7 @@ def sentence_order(choice: jax.Array, order: jax.Array, sentences: jax.Array, mo
     choice, order: [N], random numbers of which no two are equal. sentences, moved: int scalars.
     """
     place = jnp.arange(len(choice))
-    chosen = visited(choice, place < sentences)  # the first `moved` sentences
+    chosen = visited(choice, place < sentences)  # Only the first `moved` of these change places.
     among = visited(order, place < moved)
     return place.at[chosen].set(chosen[among])
 
@@ -99,10 +102,10 @@ def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax
     """Return the tokens in spans of whole words. Spans may overlap but never leave a sequence.
 
     starts: bool [N], the first tokens of words. inside: bool [N], the tokens that may be covered; others end a
-    sequence. spans: int [N], number of words of the span that begins with each word.
+        sequence. spans: int [N], number of words of the span that starts with each word.
 
     Returns:
-        bool [N], tokens that begin a span outside any earlier span; bool [N], all other tokens in spans;
+        bool [N], tokens that start a span outside any earlier span; bool [N], all other tokens in spans;
         int [N], the word whose span covers a token, the first of several.
     """
     words = jnp.arange(len(starts))
@@ -112,21 +115,21 @@ def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax
     limit = jnp.zeros_like(words).at[word].max(jnp.where(inside, last[sequence], 0))
     ends = jax.lax.cummax(jnp.where(spans > 0, jnp.minimum(words + spans, limit), 0))
     from_before = jnp.concatenate([jnp.zeros(1, bool), ends[:-1] > words[1:]])
-    begun = inside & starts & (spans > 0)[word] & ~from_before[word]
+    span_starts = inside & starts & (spans > 0)[word] & ~from_before[word]
     rest = inside & (from_before[word] | (~starts & (spans > 0)[word]))
-    return begun, rest, jnp.minimum(jnp.searchsorted(ends, word, side="right"), len(words) - 1)
+    return span_starts, rest, jnp.minimum(jnp.searchsorted(ends, word, side="right"), len(words) - 1)
 
 
 def hidden(
-    ids: jax.Array, length: jax.Array, begun: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
+    ids: jax.Array, length: jax.Array, span_starts: jax.Array, rest: jax.Array, masks: jax.Array, replacement: str
 ) -> tuple[jax.Array, jax.Array]:
     """Return the row with its spans hidden, and its length.
 
-    begun, rest: as from `covered`. masks: int [N], possible replacement of each token. replacement: "one" for a mask
-    where a span begins, "each" for a mask in place of every token, "none".
+    span_starts, rest: as from `covered`. masks: int [N], possible replacement of each token. replacement: "one" for a
+        mask at the start of each span, "each" for a mask in place of every token, "none" for no mask.
     """
-    masked = {"one": begun, "each": begun | rest, "none": jnp.zeros_like(begun)}[replacement]
-    return without(jnp.where(masked, masks, ids), length, (begun | rest) & ~masked)
+    masked = {"one": span_starts, "each": span_starts | rest, "none": jnp.zeros_like(span_starts)}[replacement]
+    return without(jnp.where(masked, masks, ids), length, (span_starts | rest) & ~masked)
 
 
 # ------------------------------------------------------------------------------------- deletion, insertion, rotation
@@ -156,7 +159,7 @@ def with_inserted(
 
 
 def rotated(ids: jax.Array, length: jax.Array, offset: jax.Array) -> jax.Array:
-    """Return the row rotated: its text begins with the token at `offset`, an int scalar from 1 to length - 1."""
+    """Return the row rotated: its text starts with the token at `offset`, an int scalar from 1 to length - 1."""
     place = jnp.arange(len(ids))
     text = jnp.maximum(length - 2, 1)
     source = 1 + (place - 1 + offset - 1) % text

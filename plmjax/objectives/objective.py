@@ -100,7 +100,7 @@ class Objective:
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Return keyword arguments of the module's `__call__`, taken from a corrupted batch."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its model is given.")
+        raise NotImplementedError(f"{type(self).__name__} must define `model_inputs`.")
 
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
         """Return keyword arguments of the module's `__call__`, taken from the carry; none by default."""
@@ -117,9 +117,8 @@ class Objective:
     def constants(self, config: Any, sources: ConstantSources) -> Any:
         """Return arrays that losses need and no step changes, boxed with logical axes.
 
-        Examples are a teacher, a mask, a table of counts.
-        They are made once for a run and stored beside its checkpoints. Their shapes must not depend on the counts: a
-        plan is made without any.
+        Examples are a teacher, a mask, a table of counts. They are made once for a run and stored beside its
+        checkpoints. Their shapes must not depend on the counts: a plan is made without any.
         """
         return ()
 
@@ -151,7 +150,7 @@ class Objective:
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return term -> weight of a corrupted batch (or of any part of it), float32 scalars that add up over parts."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its loss is weighted.")
+        raise NotImplementedError(f"{type(self).__name__} must define `weights`.")
 
     def coefficients(self) -> dict[str, float]:
         """Return term -> its factor in the total loss; 1 for other terms."""
@@ -165,7 +164,7 @@ class Objective:
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return losses and metrics of a corrupted (micro)batch, with dropout if `training` is true."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
+        raise NotImplementedError(f"{type(self).__name__} must define `sums`.")
 
     def evaluation(
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
@@ -175,11 +174,11 @@ class Objective:
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return (ids, weights) of a corrupted batch's target tokens, for the unigram entropy."""
-        raise NotImplementedError(f"{type(self).__name__} must name its targets.")
+        raise NotImplementedError(f"{type(self).__name__} must define `targets`.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Return the model FLOPs of one training step (forward and backward, no recomputation), in closed form."""
-        raise NotImplementedError(f"{type(self).__name__} must count its FLOPs.")
+        raise NotImplementedError(f"{type(self).__name__} must define `train_flops`.")
 
 
 def apply(

@@ -100,8 +100,8 @@ class SampledScores(TokenScores):
     def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return nats of targets, int [B T], in the softmax over target and samples, float32 [B T].
 
-        Also return true if no sample scores higher.
-        A sample that equals the target does not count (remove_accidental_hits of tf.nn.sampled_softmax_loss).
+        Also return true if no sample scores higher. A sample that equals the target does not count
+        (remove_accidental_hits of tf.nn.sampled_softmax_loss).
         """
         of_target = self.scores.target_logits(targets) - self.draws.log_expected(targets)
         of_draws = self.scores.token_logits(self.draws.ids) - self.draws.log_expected(self.draws.ids)

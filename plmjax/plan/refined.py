@@ -72,7 +72,7 @@ class Cost:
 
     @property
     def estimated(self) -> float:
-        """Return the cycles of the compiler's estimate, or of the refined one without it, so that nothing is free."""
+        """Return the cycles of the compiler's estimate, or of the refined one if there is none."""
         return self.refined if self.compiler is None else self.compiler
 
 
@@ -83,7 +83,7 @@ class Costs:
         self.program, self.rates, self.schedules = program, rates, schedules
         self.traffic = Traffic(program)
         self.transfers: set[str] = set()
-        """Instructions that move data beside the others: the start of a pair, and the instruction that it starts."""
+        """Instructions that move data while others run: the start of a pair, and the instruction that it starts."""
         for instruction in (one for one, _ in program.executed if one.opcode.endswith("-start")):
             self.transfers |= {part.name for part in _started(program, instruction)}
         self._twins: dict[tuple, Schedule] = {}
@@ -126,7 +126,10 @@ def _plain(attributes: str) -> str:
 
 
 def communicates(program: Program, instruction: Instruction) -> bool:
-    """Return true if an instruction, with everything fused to it, is, begins or ends a collective. Others compute."""
+    """Return true if an instruction, with everything fused to it, is, starts or ends a collective.
+
+    A fusion named `async_collective_fusion` computes while a collective continues; it is none of these.
+    """
     parts = {part.opcode.removesuffix("-start").removesuffix("-done") for part, _ in program.inside(instruction)}
     called = (name for names in instruction.called.values() for name in names)
     return not parts.isdisjoint(COLLECTIVES) and not any(name.startswith("async_collective_fusion") for name in called)
@@ -141,7 +144,7 @@ def _started(program: Program, instruction: Instruction) -> list[Instruction]:
 
 @dataclasses.dataclass
 class Timeline:
-    """Cycles of one run of a program: its instructions, their waiting, and the use of the HBM and the links."""
+    """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links."""
 
     computing: float = 0.0
     waiting_hbm: float = 0.0
@@ -161,16 +164,16 @@ class Timeline:
 
 
 class _Transfers:
-    """Transfers in progress, the oldest first, each with its remaining cycles."""
+    """Transfers in progress, oldest first, each with its remaining cycles."""
 
     def __init__(self) -> None:
         self._left: dict[str, float] = {}
 
     def start(self, name: str, cycles: float) -> None:
-        if cycles:  # a copy sends nothing, so it waits for no collective that began before it
+        if cycles:  # A copy sends nothing, so it does not wait for earlier collectives.
             self._left[name] = cycles
 
-    def go_on(self, cycles: float) -> None:
+    def advance(self, cycles: float) -> None:
         for name, left in self._left.items():
             self._left[name] = max(0.0, left - cycles)
             cycles = max(0.0, cycles - left)
@@ -197,26 +200,26 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
     memory, links = _Transfers(), _Transfers()
     started: dict[str, str] = {}
 
-    def go_on(part: Timeline, times: int = 1) -> None:
+    def advance(part: Timeline, times: int = 1) -> None:
         time.add(part, times)
-        memory.go_on(times * (part.total - part.hbm))
-        links.go_on(times * (part.total - part.network))
+        memory.advance(times * (part.total - part.hbm))
+        links.advance(times * (part.total - part.network))
 
     def wait(memory_left: float, network_left: float) -> None:
         time.waiting_hbm += memory_left
-        links.go_on(memory_left)
+        links.advance(memory_left)
         network_left = max(0.0, network_left - memory_left)
         time.waiting_network += network_left
-        memory.go_on(network_left)
+        memory.advance(network_left)
 
     for instruction in program.computations[computation].values():
         name, opcode = instruction.name, instruction.opcode
         called = [one for names in instruction.called.values() for one in names]
         if opcode == "while":
-            go_on(_run(costs, network, instruction.called["body"][0]), program.trips(instruction))
+            advance(_run(costs, network, instruction.called["body"][0]), program.trips(instruction))
         elif opcode in ("call", "conditional"):
             for one in called:
-                go_on(_run(costs, network, one))
+                advance(_run(costs, network, one))
         elif opcode.endswith("-start") or opcode == "send":
             parts = _started(program, instruction)
             hbm = sum(costs[part].hbm for part in parts)
@@ -228,8 +231,8 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
         elif opcode.endswith("-update") and instruction.operands[0] in started:
             started[name] = started[instruction.operands[0]]
         elif opcode.endswith("-done") and instruction.operands[0] in started:
-            begun = started[instruction.operands[0]]
-            wait(memory.finish(begun), links.finish(begun))
+            start = started[instruction.operands[0]]
+            wait(memory.finish(start), links.finish(start))
         else:
             cost, parts = costs[instruction], [part for part, _ in program.inside(instruction)]
             sent = sum(network.get(part.name, 0.0) for part in parts)
@@ -242,6 +245,6 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
             if "AsyncCollectiveDone" in targets:
                 wait(0.0, links.finish(channel))
             refined = 0.0 if communicates(program, instruction) else cost.refined
-            go_on(Timeline(refined, 0.0, max(0.0, sent - refined), cost.hbm, sent))
+            advance(Timeline(refined, 0.0, max(0.0, sent - refined), cost.hbm, sent))
     wait(memory.finish_all(), links.finish_all())
     return time

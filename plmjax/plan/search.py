@@ -138,8 +138,8 @@ def _try(
 ) -> tuple[dict[str, Any], int]:
     """Return (result of one policy, number of compiled programs).
 
-    The result is the list of tries in its phases and, if all of them fit, its hours. It uses the steps of a phase's
-    fastest try.
+    The result has the list of tries in all phases and, if every phase fits, the hours of the run. Among the tries of a
+    phase only the fastest has `steps`, the phase's number of steps.
     """
     made, used = [], 0
     for phase in phases.resolve(experiment):

@@ -136,7 +136,7 @@ def test_several_options_and_a_phase():
         ),
         (["--optimizer.schedule", "linaer"], "for --optimizer.schedule, found 'linaer'; did you mean 'linear'?"),
         (["--optimizer", "sgd", "--optimizer.beta1", "0"], "found '--optimizer.beta1'"),
-        (["60"], "Expected an option such as --training.steps 60, found '60'; begin it with --."),
+        (["60"], "Expected an option such as --training.steps 60, found '60'; start it with --."),
         (["--model.hidden_size", "17"], "divides by the heads, found 17 and 2 heads"),
     ],
 )

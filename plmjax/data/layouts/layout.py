@@ -57,7 +57,7 @@ class LayoutRows:
 
     def fields(self, rows: np.ndarray) -> Fields:
         """Return the fields of these rows, without row_ids. Every row must exist."""
-        raise NotImplementedError(f"{type(self).__name__} must implement fields.")
+        raise NotImplementedError(f"{type(self).__name__} must define `fields`.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +81,12 @@ class Layout:
         """Return the rows of a split, `length` tokens each.
 
         Training rows are drawn from `seed`. The validation split is read once, the same for every seed. A split with
-        too
-        little text has no rows: count is 0.
+        too little text has no rows: count is 0.
 
         Raises:
             UserError: the tokenizer lacks a token that the layout needs, or rows cannot have that length.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement rows.")
+        raise NotImplementedError(f"{type(self).__name__} must define `rows`.")
 
     def check(self, sequence_length: int) -> None:
         """Raise UserError for a row that is too short or too long."""

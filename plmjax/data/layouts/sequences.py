@@ -59,11 +59,11 @@ class SequenceRows(LayoutRows):
 
     def draw(self) -> Iterator[np.ndarray]:
         """Yield the records of all sequences. They depend only on the layout, the length and the seed."""
-        raise NotImplementedError(f"{type(self).__name__} must implement draw.")
+        raise NotImplementedError(f"{type(self).__name__} must define `draw`.")
 
     def texts(self, records: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the tokens of A and of B for each record."""
-        raise NotImplementedError(f"{type(self).__name__} must implement texts.")
+        raise NotImplementedError(f"{type(self).__name__} must define `texts`.")
 
     def labels(self, records: np.ndarray, present: np.ndarray) -> Fields:
         """Return the layout's own fields, [B K]. `present` is true for records that exist."""

@@ -20,10 +20,9 @@ class TwoWayStreams(Layout):
     """Every sentence between the begin and the end token. A row continues the same place of the batch before.
 
     Forward, the target is the token after each input: inputs begin w1 .. wn, targets w1 .. wn end. Backward, the target
-    is
-    the token before each input: inputs end wn .. w1, targets wn .. w1 begin. No target belongs to another sentence than
-    its input (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so that
-    a state can be carried from batch to batch in that direction too. So both directions of one row of a batch hold
+    is the token before each input: inputs end wn .. w1, targets wn .. w1 begin. No target belongs to another sentence
+    than its input (allenai/bilm-tf bilm/data.py). The backward fields run from the end of the text to its beginning, so
+    that a state can be carried from batch to batch in that direction too. So both directions of one row of a batch hold
     different text.
 
     Adds for the forward direction next_ids int32 [B T], next_weights float32 [B T] and document_starts bool [B T], the

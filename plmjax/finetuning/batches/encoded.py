@@ -15,18 +15,15 @@ class Encoded:
     """The token sequences of a file, one after the other, with their labels.
 
     tokens, token_types: int32 [N]; token_types is None where the template has no types. offsets: int64 [S + 1], the
-    first
-    token of each sequence. summaries: int32 [S], the position within a sequence whose hidden state represents it.
+        first token of each sequence. summaries: int32 [S], the position within a sequence whose hidden state represents
+        it.
     sequence_fields: field of a batch -> [S ...], the values of each sequence. token_fields: field -> [N ...], the
-    values
-        of each token.
+        values of each token.
     decoder: the input of the decoder of an encoder-decoder, one sequence for each of these, or None without a decoder.
-    In
-        a batch, the names of its tokens, segments and positions start with `decoder_`; the names of its token fields do
-        not.
+        In a batch, the names of its tokens, segments and positions start with `decoder_`; the names of its token fields
+        do not.
     choices: number of neighbouring sequences that form one example, such as the choices of a question or both orders of
-    a
-        pair. Batches are [R choices T] if it is above 1.
+        a pair. Batches are [R choices T] if it is above 1.
     """
 
     tokens: np.ndarray

@@ -69,8 +69,7 @@ class ExampleRows:
         """Return the rows of an epoch, [per_epoch most].
 
         The examples are shuffled, then packed, then the rows are shuffled. If the samples of an epoch fill more rows
-        than
-        `per_epoch`, the last rows are left out; if they fill fewer, the first rows occur twice.
+        than `per_epoch`, the last rows are left out; if they fill fewer, the first rows occur twice.
 
         key: key of the orders of all epochs.
         """
@@ -139,9 +138,8 @@ class TaskSource:
     """Reads the examples of a task for the training loop (`plmjax.training.feed.BatchSource`).
 
     Training runs through epochs of the train rows, each in another order that follows from the seed. With several
-    groups,
-    every step takes one group (plmjax/finetuning/batches/group_sampler.py), and each group has epochs of its own. With
-    unlabelled rows, every second step takes unlabelled rows.
+    groups, every step takes one group (plmjax/finetuning/batches/group_sampler.py), and each group has epochs of its
+    own. With unlabelled rows, every second step takes unlabelled rows.
     """
 
     unigram_counts = None

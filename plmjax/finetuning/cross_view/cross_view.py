@@ -316,8 +316,7 @@ class CrossViewLearning(TaskObjective):
         """Return the mean model FLOPs of a labelled and an unlabelled step; every task has the same number of steps.
 
         It counts 6 for every multiplication of the modules that learn, and 2 for every multiplication of the encoder
-        and the
-        primary modules that compute their targets.
+        and the primary modules that compute their targets.
         """
         counts = np.array([task.multiplications(config, batch) for task in self.tasks])
         labelled, without = 6 * counts[:, 0].mean(), 6 * counts[:, 1].sum() + 2 * counts[:, 2].sum()

@@ -93,8 +93,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
         """Return (loss of the auxiliary modules on unlabelled sentences, number of words that it is summed over).
 
         read: states without dropout; the primary module computes the targets of the others from them. states: states
-        with
-        dropout.
+            with dropout.
         """
 
     @abc.abstractmethod

@@ -162,8 +162,7 @@ class CrossViewTranslation(CrossViewTask):
         """Return the primary decoder's translations of the K sentences of every row and their lengths.
 
         The translations are int [R K W]; W is `max_new_tokens`. The words of a translation and its end count. The
-        positions
-        after the end are 0, and so is everything where a row has no such sentence.
+        positions after the end are 0, and so is everything where a row has no such sentence.
         """
         rows, count = batch["example_ids"].shape
         search, most = self._search(), self.max_new_tokens
@@ -231,8 +230,7 @@ class Translator:
     """The primary decoder for a decoding loop (plmjax.generation.decoder.Decoder).
 
     modules: modules of the task. sentences: K, the number of sentences of a row. The translations of a row are stored
-    side
-    by side, in the order of its sentences.
+        side by side, in the order of its sentences.
 
     A state consists of the encoder's states, the segments of the rows, and the state of the LSTM.
     """

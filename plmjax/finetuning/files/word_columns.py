@@ -19,8 +19,7 @@ def sentences(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterat
 
     Cells of a .conll file are separated by tabs, or by spaces where there are no tabs. Sentences are separated by blank
     lines. -DOCSTART- lines are skipped. In a .conllu file, comments, multiword tokens and empty nodes are skipped. A
-    .jsonl
-    file has one sentence per line, with columns as lists of equal length. spare: as for `tables.rows`.
+    .jsonl file has one sentence per line, with columns as lists of equal length. spare: as for `tables.rows`.
 
     Raises:
         UserError: another format, damaged text, or a row of another width.

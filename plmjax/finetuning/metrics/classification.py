@@ -10,8 +10,7 @@ def scores(labels: np.ndarray, predictions: np.ndarray, classes: int) -> dict[st
     """Return accuracy, Matthews correlation and F1 of int [N] labels and predictions, 0..classes-1.
 
     With two labels, `f1` is the F1 of label 1, as in GLUE for MRPC and QQP. With more labels, `macro_f1` is the mean
-    over
-    the labels that occur.
+    over the labels that occur.
     """
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
@@ -34,8 +33,7 @@ def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """Return micro F1, macro F1 and the fraction of exact matches, of bool [N labels].
 
     Micro F1 is over all labels together, macro F1 is the mean over the labels. A label that neither occurs nor is
-    predicted
-    has an F1 of 0.
+    predicted has an F1 of 0.
     """
     from sklearn.metrics import f1_score
 

@@ -17,7 +17,7 @@ class Judge:
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """Return metric -> value of the texts of a whole file."""
-        raise NotImplementedError(f"{type(self).__name__} must say how texts are judged.")
+        raise NotImplementedError(f"{type(self).__name__} must define `scores`.")
 
     def signatures(self) -> dict[str, str]:
         """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""

@@ -17,8 +17,7 @@ def squad(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     """Return (exact match, F1) of a prediction against the best of the answers.
 
     No answers, or "", mean that there is no answer. Words are compared without case, punctuation and articles. Answers
-    that
-    consist of nothing else are left out. F1 is over the words of both.
+    that consist of nothing else are left out. F1 is over the words of both.
     """
     words = _english_words(prediction)
     best = [0.0, 0.0]
@@ -33,8 +32,7 @@ def cmrc(answers: Sequence[str], prediction: str) -> tuple[float, float]:
     """Return (exact match, F1) of a prediction against the best of the Chinese answers.
 
     No answers mean that there is no answer. Both are compared without case and Chinese punctuation. F1 is over the
-    longest
-    common run of characters (and of words in Latin letters).
+    longest common run of characters (and of words in Latin letters).
 
     Deviation: the script splits text that is not Chinese with NLTK's tokenizer; here it is split at spaces.
     """

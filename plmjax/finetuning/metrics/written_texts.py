@@ -60,8 +60,7 @@ def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str
     """Return exact, the fraction of texts that equal their reference, and macro_f1, the mean F1 of the labels.
 
     The labels are those of the references. Both values are from 0 to 100. A text that is none of the labels is a miss
-    of its
-    reference, and no false alarm for another label.
+    of its reference, and no false alarm for another label.
     """
     from sklearn.metrics import f1_score
 

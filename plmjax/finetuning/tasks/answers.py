@@ -50,8 +50,7 @@ def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | N
     """Return first and last token of an answer, which is given as (its first character, its text).
 
     spans: int [N 2], characters of each token. The result is None if no token is in the answer, because the tokenizer
-    drops
-    it.
+        drops it.
     """
     start, text = answer
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
@@ -64,8 +63,8 @@ def candidates(
     """Return the best answers of a question, best first, and the score of "no answer".
 
     scores: float32 [tokens 2] of each window's sequence, the scores of a start and of an end at each token. best:
-    number of
-    starts and ends of a window, and of answers, to consider. longest: largest number of tokens of an answer.
+        number of starts and ends of a window, and of answers, to consider. longest: largest number of tokens of an
+        answer.
     """
     chex.assert_shape(spans, (None, 2))
     chex.assert_shape(scores, (None, 2))

@@ -52,8 +52,7 @@ class Parsing(TreeColumns, FileTask):
     """Sentences with trees, of a .conllu, .conll or .jsonl file, plain or with .gz.
 
     A sentence with more words than fit into a row is truncated; words without a prediction count as mistakes. Sentences
-    to
-    predict may also be the lines of a .txt file, with words separated by white space.
+    to predict may also be the lines of a .txt file, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = ParsedExamples

@@ -42,8 +42,7 @@ class QuestionExamples(Examples):
     """Examples of question answering.
 
     contexts: the texts. context_of: number of each question's text. answers: (first character, text) of every
-    annotator,
-    -1 for an answer that is not in the text; an empty list where the question has no answer.
+        annotator, -1 for an answer that is not in the text; an empty list where the question has no answer.
     """
 
     contexts: list[str]

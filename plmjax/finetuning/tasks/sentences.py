@@ -44,8 +44,7 @@ class Sentences(FileTask):
     """Rows of a tsv, csv or jsonl file, plain or with .gz, and the meaning of their columns.
 
     Cells of a tsv are read unchanged, as in GLUE's files; those of a csv may be quoted. If a pair is too long for its
-    row,
-    the longer text is truncated first. Single sentences to predict may also be the lines of a .txt file.
+    row, the longer text is truncated first. Single sentences to predict may also be the lines of a .txt file.
     """
 
     examples: ClassVar[type[Examples]] = SentenceExamples
@@ -94,19 +93,19 @@ class SentenceObjective(SequenceObjective):
     @property
     def outputs(self) -> int:
         """Return the number of outputs of the head for a sequence."""
-        raise NotImplementedError(f"{type(self).__name__} must say how many outputs it needs.")
+        raise NotImplementedError(f"{type(self).__name__} must define `outputs`.")
 
     def numbers(self, examples: SentenceExamples) -> np.ndarray:
         """Return labels as numbers [S]; UserError names the line of an invalid one."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its labels mean.")
+        raise NotImplementedError(f"{type(self).__name__} must define `numbers`.")
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """Return the predictions for outputs [S outputs]."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its outputs mean.")
+        raise NotImplementedError(f"{type(self).__name__} must define `predictions`.")
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """Return metric -> value for labels [S] and outputs [S outputs] of a whole file."""
-        raise NotImplementedError(f"{type(self).__name__} must name its metrics.")
+        raise NotImplementedError(f"{type(self).__name__} must define `metrics`.")
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the model with a new head for whole sequences."""

@@ -71,8 +71,7 @@ class Tagging(TagColumns, FileTask):
     """Sentences of a .conll, .conllu or .jsonl file, plain or with .gz, and the meaning of their columns.
 
     A sentence with more pieces than fit into a row is truncated; its words without a prediction count as mistakes ("O",
-    or
-    no label at all). Sentences to predict may also be the lines of a .txt file, with words separated by white space.
+    or no label at all). Sentences to predict may also be the lines of a .txt file, with words separated by white space.
     """
 
     examples: ClassVar[type[Examples]] = TaggedExamples
@@ -114,8 +113,7 @@ class _Words:
     """Sentences for a model that reads the characters of whole words. Each word is one token.
 
     pieces: pieces from `tokenizer.encode_words`. A word that the tokenizer lacks or would split becomes the unknown
-    token
-    with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
+        token with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
     """
 
     def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
@@ -145,12 +143,12 @@ class _Words:
 
 
 @dataclasses.dataclass(frozen=True)
-class LaidOut:
+class EncodedWords:
     """Sentences of words as rows of tokens.
 
     rows: the row of every sentence. firsts: of every sentence, int64, the words that have a first piece in its row, and
-    the
-    positions of these pieces. characters: uint16 [N C] of all tokens; None for a model that reads no characters.
+        the positions of these pieces. characters: uint16 [N C] of all tokens; None for a model that reads no
+        characters.
     """
 
     rows: list[TokenRow]
@@ -165,7 +163,7 @@ class LaidOut:
         return Encoded(**row_arrays(self.rows), sequence_fields={}, token_fields=token_fields)
 
 
-def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> LaidOut:
+def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig, task: Task) -> EncodedWords:
     """Lay out sentences of words as separate texts, truncated at the end of a row.
 
     A model that reads characters gets every word as one piece.
@@ -183,7 +181,7 @@ def lay_out_words(sentences: list[list[str]], tokenizer: Any, model: ModelConfig
         kept = np.array([word for word, start in enumerate(starts) if start < room and words[word]], np.int64)
         rows.append(row)
         firsts.append((kept, starts[kept] + begin))
-    return LaidOut(rows, firsts, None if spelling is None else spelling.characters(rows, room))
+    return EncodedWords(rows, firsts, None if spelling is None else spelling.characters(rows, room))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,15 +83,15 @@ class Task:
 
     def read(self, split: str) -> "Examples":
         """Read the examples of "train" or "validation"; UserError names a line that cannot be read."""
-        raise NotImplementedError(f"{type(self).__name__} must say which examples it has.")
+        raise NotImplementedError(f"{type(self).__name__} must define `read`.")
 
     def parts(self, path: str, size: int) -> Iterator["Examples"]:
         """Yield the examples of a file without labels, `size` at a time, while reading."""
-        raise NotImplementedError(f"{type(self).__name__} must say how a file to predict is read.")
+        raise NotImplementedError(f"{type(self).__name__} must define `parts`.")
 
     def evaluated_on(self, data: str) -> Self:
         """Return the task with another validation file."""
-        raise NotImplementedError(f"{type(self).__name__} must say how another file is evaluated.")
+        raise NotImplementedError(f"{type(self).__name__} must define `evaluated_on`.")
 
     def trained_and_evaluated(self) -> list[str]:
         """Return the files that are both trained on and evaluated on."""
@@ -166,7 +166,7 @@ class FileTask(Task):
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Yield the rows of a file for `to_examples`, in order; labels are None where the file has none."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its files are read.")
+        raise NotImplementedError(f"{type(self).__name__} must define `rows`.")
 
     def is_trainable(self, row: Row) -> bool:
         """Return whether an example of the train file is trained on."""
@@ -240,20 +240,19 @@ class TaskObjective(Objective):
 
         tokenizer: a plmjax.data.tokenizers.Tokenizer.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say how its examples become tokens.")
+        raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
 
     def encode_unlabelled(self, examples: Examples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:
         """Encode the examples of `Task.unlabelled_examples`; batches have the same fields."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it learns from examples without labels.")
+        raise NotImplementedError(f"{type(self).__name__} must define `encode_unlabelled`.")
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return term -> float32 losses, of the shape of the term's `loss_weights`.
 
         The training loss is the sum of the terms' weighted means, each times its factor in `coefficients`: GPT adds
-        half of a
-        language model's loss to the task's. An evaluation reports the first term as the loss.
+        half of a language model's loss to the task's. An evaluation reports the first term as the loss.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what it loses.")
+        raise NotImplementedError(f"{type(self).__name__} must define `losses`.")
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """Return term -> float32 weight of each of its losses; by default 1 for every existing sequence, [R K]."""
@@ -269,7 +268,7 @@ class TaskObjective(Objective):
 
     def writing(self) -> Settings:
         """Return the settings of the text generated after a prompt (`Encoded.prompts`), if `generates`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its model writes text.")
+        raise NotImplementedError(f"{type(self).__name__} must define `writing`.")
 
     def signatures(self, task: Task) -> dict[str, str]:
         """Return METRIC_signature -> the definition, in words, of a metric that others compute differently."""
@@ -280,11 +279,11 @@ class TaskObjective(Objective):
 
         outputs: an array for every sequence, [tokens ...] if `per_token`; if `generates`, the generated texts.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say how predictions are made.")
+        raise NotImplementedError(f"{type(self).__name__} must define `records`.")
 
     def answer(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> Answers:
         """Return metrics and predictions of a labelled file; `outputs` as for `records`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it is evaluated.")
+        raise NotImplementedError(f"{type(self).__name__} must define `answer`.")
 
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Return outputs whose prediction is the mean of the predictions of several models.
@@ -352,7 +351,7 @@ class TaskObjective(Objective):
 
     def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Return the model FLOPs of the head in one training step."""
-        raise NotImplementedError(f"{type(self).__name__} must count its FLOPs.")
+        raise NotImplementedError(f"{type(self).__name__} must define `head_flops`.")
 
     def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
         """Return the FLOPs of the encoder and the head; where parameters are frozen, they count too."""

@@ -59,8 +59,7 @@ class TextPairs(PairColumns, FileTask):
     """Parallel files of lines, or rows of a tsv, csv or jsonl file, all plain or with .gz.
 
     For parallel files, `train` and `validation` name the files of the sources. Cells of a tsv are read unchanged, those
-    of
-    a csv may be quoted. Prompts may also be the lines of a .txt file.
+    of a csv may be quoted. Prompts may also be the lines of a .txt file.
     """
 
     examples: ClassVar[type[Examples]] = TextPairExamples

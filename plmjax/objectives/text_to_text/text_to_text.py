@@ -54,7 +54,7 @@ class TextToText(SequenceToSequence):
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """Return the maximum length of the source and of the target for a row of up to `tokens` tokens."""
-        raise NotImplementedError(f"{type(self).__name__} must say how long its streams are.")
+        raise NotImplementedError(f"{type(self).__name__} must define `lengths`.")
 
     def longest(self, tokens: int) -> int:
         """Return the length of the longer side."""
@@ -67,7 +67,7 @@ class TextToText(SequenceToSequence):
 
         The first `length` tokens are real.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what a row becomes.")
+        raise NotImplementedError(f"{type(self).__name__} must define `streams`.")
 
     def check(self, tokens: int, vocabulary: Vocabulary) -> None:
         """Check rows and tokenizer. Raises UserError if this objective cannot use them."""
@@ -94,7 +94,7 @@ class TextToText(SequenceToSequence):
             streams = self.streams(key, ids, length, vocabulary)
             # A padding row has no end tokens either.
             streams = (Stream(one.ids, jnp.where(length > 0, one.segments, 0)) for one in streams)
-            return [laid_out(one, room) for one, room in zip(streams, rooms, strict=True)]
+            return [padded_row(one, room) for one, room in zip(streams, rooms, strict=True)]
 
         source, target = jax.vmap(make)(jax.random.split(key, rows), ids, jnp.sum(segments > 0, axis=1))
         source_ids, source_segments, source_positions = source
@@ -140,7 +140,7 @@ class TextToText(SequenceToSequence):
         return config.train_flops(rows, *self.lengths(tokens))
 
 
-def laid_out(stream: Stream, room: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def padded_row(stream: Stream, room: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return ids, segments and positions, int [room], of a stream without the positions left out; zeros follow."""
     kept = stream.segments > 0
     places = jnp.where(kept, jnp.cumsum(kept) - 1, room)
