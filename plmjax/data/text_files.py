@@ -1,4 +1,4 @@
-"""Files of raw text to bytes and to characters, a block at a time; compressed ones are told from their first bytes."""
+"""Reading of raw text files in blocks of bytes or characters; the first bytes of a file show if it is compressed."""
 
 import bz2
 import codecs
@@ -17,7 +17,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def _zstandard(raw: Any) -> Any:
-    """A stream of decompressed bytes; Python's own library has Zstandard from 3.14 on."""
+    """Return a stream of decompressed bytes. Python's standard library has Zstandard from 3.14 on."""
     import pyarrow
 
     return pyarrow.CompressedInputStream(raw, "zstd")
@@ -27,10 +27,12 @@ _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open, 
 
 
 def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
-    """Decompressed blocks of a file; `progress` is called with the bytes read from disk since its last call.
+    """Yield the decompressed blocks of a file.
+
+    progress: function that is called with the bytes read from disk since its last call.
 
     Raises:
-      UserError: a file that is empty, unreadable, cut short or damaged.
+        UserError: the file is empty, unreadable, truncated or damaged.
     """
     try:
         with path.open("rb") as raw:
@@ -61,10 +63,10 @@ def _damaged(path: Path) -> UserError:
 
 
 def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
-    """Text of UTF-8 blocks, a byte order mark left out.
+    """Yield the text of UTF-8 blocks, without a byte order mark.
 
     Raises:
-      UserError: bytes that are no UTF-8, or binary.
+        UserError: bytes are not UTF-8, or are binary.
     """
     decoder, fed = codecs.getincrementaldecoder("utf-8")(), 0
     for block in with_end(blocks):
@@ -87,10 +89,10 @@ def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a text file, compressed or not; an empty line is a text without words.
+    """Return the lines of a text file, which may be compressed; an empty line is a text without words.
 
     Raises:
-      UserError: what `blocks` and `characters` raise, or no file.
+        UserError: there is no file, or `blocks` or `characters` raises it.
     """
     if not path.is_file():
         raise UserError(
@@ -100,11 +102,11 @@ def lines(path: Path) -> list[str]:
 
 
 def divided(text: str) -> list[str]:
-    """The lines of a text, whichever system it was written on."""
+    """Return the lines of a text with the line ends of any system."""
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 
 def with_end(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The blocks and an empty one."""
+    """Yield the blocks, and then an empty one."""
     yield from blocks
     yield b""

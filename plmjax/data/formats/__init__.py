@@ -1,7 +1,7 @@
 """Raw text to documents and their paragraphs, one file per format.
 
-`inputs` walks files and folders and picks the format; a module per format splits a file into raw documents and removes
-its markup; `recognition` tells formats apart; `records` reads the parts of a document with several texts.
+`inputs` lists files and folders and selects the format. A module per format splits a file into raw documents and
+removes its markup. `recognition` recognises formats. `records` reads the parts of a document with several texts.
 """
 
 from plmjax.data.formats.document import Document

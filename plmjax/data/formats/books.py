@@ -1,4 +1,4 @@
-"""The format `books`: Gutenberg-style books, a file each; licence texts, headings and line breaks removed."""
+"""The format `books`: Gutenberg-style books, one per file; licence texts, headings and line breaks are removed."""
 
 import re
 import statistics
@@ -36,7 +36,7 @@ _STRESS = re.compile(r"(?<!\w)_([^_\n]+)_(?!\w)")
 
 
 def recognise(head: str) -> bool:
-    """Return whether a file begins like a book: with Project Gutenberg, or with lines that end at one width."""
+    """Return whether a file starts like a book: with Project Gutenberg, or with lines broken at one width."""
     if "Project Gutenberg" in head[:4000]:
         return True
     widths = sorted(len(line) for line in head.split("\n")[:-1] if line.strip())
@@ -44,10 +44,10 @@ def recognise(head: str) -> bool:
 
 
 def prose(text: str) -> list[str]:
-    """The paragraphs of a book, or of a part of one.
+    """Return the paragraphs of a book, or of a part of one.
 
-    Lines broken at a width are joined. A paragraph ends at a blank line, before an indented line, and, in texts that
-    mark neither, after a closed sentence whose line is short. Headings of chapters are left out.
+    Lines broken at a width are joined. A paragraph ends at a blank line, before an indented line, and after a short
+    line that ends a sentence. Headings of chapters are left out.
     """
     if start := _START.search(text):
         text = text[start.end() :]

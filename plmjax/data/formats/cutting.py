@@ -1,4 +1,4 @@
-"""A stream of characters to whole texts or to lines, none of them too long to hold in memory."""
+"""Cutting of a stream of characters into documents or lines that fit into memory."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,13 +6,16 @@ from pathlib import Path
 from plmjax.errors import UserError
 
 LONGEST_DOCUMENT = 1 << 22
-"""Characters of a document; a longer text becomes several documents, cut where a line or a word ends."""
+"""Maximum number of characters of a document; a longer text is cut at a line or a word."""
 LONGEST_RECORD = 1 << 26
-"""Characters of a JSON line or a wiki page, which cannot be cut; what is longer is an error."""
+"""Maximum number of characters of a JSON line or a wiki page; these cannot be cut, so a longer one is an error."""
 
 
 def cut(text: str) -> tuple[str, str]:
-    """Splits a text that is too long for a document at the last paragraph, line or word that ends within the limit."""
+    """Split a long text at the last end of a paragraph, line or word within the limit.
+
+    Ends in the first half of the limit do not count. Without any other end, the text is cut at the limit.
+    """
     for end in ("\n\n", "\n", " "):
         at = text.rfind(end, LONGEST_DOCUMENT // 2, LONGEST_DOCUMENT)
         if at >= 0:
@@ -21,7 +24,7 @@ def cut(text: str) -> tuple[str, str]:
 
 
 def whole(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(place, text) of one text; a long one in several parts."""
+    """Yield (place, text) of one text; a long text in several parts."""
     pending = ""
     for block in blocks:
         pending += block
@@ -32,10 +35,10 @@ def whole(place: str, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def lines(path: Path, blocks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(place, line) of every line that is not blank.
+    """Yield (place, line) of every line that is not blank.
 
     Raises:
-      UserError: a line of more than `LONGEST_RECORD` characters.
+        UserError: a line has more than `LONGEST_RECORD` characters.
     """
     pending, number = "", 0
     for block in blocks:

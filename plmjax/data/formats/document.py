@@ -1,4 +1,4 @@
-"""A raw document, and the interface of a format: how a file is split into documents, and how one becomes paragraphs."""
+"""A raw document, and the interface of a format: it splits a file into documents, and a document into paragraphs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Document(NamedTuple):
-    """A raw document: its format, where it stands (for messages), its text as read, and the text's key in a record.
+    """A raw document: its format, its place for messages, its text as read, and the key of the text in a record.
 
     With the format "jsonl" the text is a record (see `records`), as a JSON object.
     """
@@ -20,8 +20,9 @@ class Document(NamedTuple):
 class Format(NamedTuple):
     """A format of files, one module each.
 
-    split: (path, the file's decompressed blocks) -> (place, text) of every raw document, a few megabytes in memory.
-    prose: a raw document -> its paragraphs, markup and boilerplate removed; empty without running text.
+    split: (path, decompressed blocks of the file) -> (place, text) of every raw document, with a few megabytes in
+        memory.
+    prose: a raw document -> its paragraphs without markup and boilerplate; empty if it has no running text.
     """
 
     split: Callable[[Path, Iterator[bytes]], Iterator[tuple[str, str]]]
@@ -29,5 +30,5 @@ class Format(NamedTuple):
 
 
 def nonblank_lines(document: Document) -> list[str]:
-    """The lines of a document that hold more than white space."""
+    """Return the lines of a document that are not blank."""
     return [line for line in document.text.split("\n") if line and not line.isspace()]

@@ -1,8 +1,8 @@
-"""Files and folders to raw documents, and these to paragraphs, whatever their format.
+"""Files and folders to raw documents, and these to paragraphs, for every format.
 
-`documents` runs in one process and only splits a stream into raw documents, holding a few megabytes whatever the size
-of the input; `prose` turns one raw document into paragraphs and can run anywhere. Every format may be compressed
-(see `text_files`).
+`documents` runs in one process and only splits a stream into raw documents. It holds a few megabytes for any size of
+the input. `prose` converts one raw document to paragraphs and can run in any process. Files of every format may be
+compressed (see `text_files`).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from plmjax.data.formats.wikipedia_dump import WIKIPEDIA_DUMP
 from plmjax.errors import UserError, nearest, quoted
 
 DOCUMENTATION = "documentation"
-"""The embedded corpus, which takes no files."""
+"""Name of the embedded corpus, which takes no files."""
 TFDS = "tfds:"
 """Prefix of the name of a TFDS dataset."""
 FORMATS = (
@@ -49,14 +49,14 @@ _BY_NAME: dict[str, Format] = {
     "books": BOOKS,
     "jsonl": JSONL,
 }
-"""The formats of a raw document; those that are not here make documents of these: `tsv` records, `jsonl`."""
+"""The formats of a raw document. The other formats make documents of these: `tsv` makes records, `jsonl`."""
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
     """Return the files that `documents` would read: path, bytes on disk and SHA-256 of every file.
 
     Raises:
-      UserError: an unknown format, or inputs that are missing or do not go with it.
+        UserError: an unknown format, or inputs that are missing or do not belong to it.
     """
     if format == DOCUMENTATION:
         return documentation.sources()
@@ -71,10 +71,11 @@ def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
 
 
 def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Path]:
-    """The files of `inputs`, folders walked in sorted order, hidden files left out.
+    """Return the files of `inputs`, with folders in sorted order and without hidden files.
 
     Raises:
-      UserError: a path that is not there or no UTF-8, a folder without files, no path at all, or an unknown format.
+        UserError: a path does not exist or is not UTF-8, a folder has no files, there is no path, or the format is
+            unknown.
     """
     check(format)
     if not inputs:
@@ -99,7 +100,7 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Pat
 
 
 def check(format: str) -> None:
-    """Raises UserError for a format that nothing reads."""
+    """Raise UserError for an unknown format."""
     if format not in FORMATS and not format.startswith(TFDS):
         raise UserError(
             f"Expected a format of raw text, found {quoted(format)}; {nearest(format, (*FORMATS, 'tfds:NAME'))}"
@@ -113,13 +114,14 @@ def documents(
     text_key: str = "text",
     parts: records.Parts | None = None,
 ) -> Iterator[Document]:
-    """Raw documents of `inputs` in order; `progress` is called with the bytes read from disk since its last call.
+    """Yield the raw documents of `inputs` in order.
 
-    text_key: the key of the text in a JSON object, a row of a table or an example of TFDS.
-    parts: read these of every record instead, as a document with the format "jsonl".
+    progress: function that is called with the bytes read from disk since its last call.
+    text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
+    parts: parts of every record to read instead, as a document with the format "jsonl".
 
     Raises:
-      UserError: an input that is missing, empty, binary, truncated, not UTF-8 or not of its format.
+        UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
     for source in _sources(inputs, format, text_key, parts, progress):
         yield from source
@@ -132,7 +134,7 @@ def _sources(
     parts: records.Parts | None,
     progress: Callable[[int], None],
 ) -> list[Iterator[Document]]:
-    """The documents of each file."""
+    """Return iterators over the documents of each file."""
     if format == DOCUMENTATION:
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
     if format.startswith(TFDS):
@@ -141,15 +143,15 @@ def _sources(
 
 
 def prose(document: Document) -> list[str]:
-    """The paragraphs of a raw document, markup and boilerplate removed; empty when it has no running text."""
+    """Return the paragraphs of a raw document without markup and boilerplate; empty if it has no running text."""
     return _BY_NAME[document.format].prose(document)
 
 
 def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]:
-    """Stream -> its paragraphs, of a document that was read by these parts.
+    """Return a dict from stream to its paragraphs, of a document that was read by these parts.
 
     Raises:
-      UserError: a record without one of the texts.
+        UserError: the record lacks one of the texts.
     """
     record = records.parse(document.text, document.place)
     return {
@@ -159,10 +161,10 @@ def streams_of(document: Document, parts: records.Parts) -> dict[str, list[str]]
 
 
 def fields_of(document: Document, parts: records.Parts) -> list[float]:
-    """The numbers of a document that was read by these parts.
+    """Return the numbers of a document that was read by these parts.
 
     Raises:
-      UserError: a record without one of them.
+        UserError: the record lacks one of them.
     """
     record = records.parse(document.text, document.place)
     return [records.number(record, key, document.place) for key in parts.fields]
@@ -175,7 +177,7 @@ def texts(
     text_key: str = "text",
     parts: records.Parts | None = None,
 ) -> Iterator[str]:
-    """Cleaned documents, about `limit_bytes` of UTF-8 drawn evenly from the files, to train a tokenizer on."""
+    """Yield cleaned documents to train a tokenizer on: about `limit_bytes` of UTF-8, an equal share of each file."""
     streams = _sources(inputs, format, text_key, parts, lambda count: None)
     for index, stream in enumerate(streams):
         quota = limit_bytes // (len(streams) - index)

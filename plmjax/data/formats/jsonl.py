@@ -1,4 +1,4 @@
-"""The format `jsonl`: a JSON object a line, with the text under a key."""
+"""The format `jsonl`: one JSON object per line, with the text under a key."""
 
 from collections.abc import Iterator
 from pathlib import Path

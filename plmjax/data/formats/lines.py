@@ -1,4 +1,4 @@
-"""The format `lines`: a document a line."""
+"""The format `lines`: one document per line."""
 
 from collections.abc import Iterator
 from pathlib import Path

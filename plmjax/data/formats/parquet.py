@@ -12,16 +12,18 @@ from plmjax.errors import UserError, listed, quoted
 
 
 def recognise(path: Path) -> bool:
-    """Return whether a file begins as Parquet does."""
+    """Return whether a file starts like a Parquet file."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
 
 def documents(path: Path, key: str, parts: records.Parts | None, progress: Callable[[int], None]) -> Iterator[Document]:
-    """A document a row: the text of the column `key`, empty without a value, or with `parts` the row as a record.
+    """Yield one document per row: the text of the column `key`, or with `parts` the row as a record.
+
+    A missing value is an empty text.
 
     Raises:
-      UserError: a column that is not there or holds no text, or a file that is no Parquet or not whole.
+        UserError: a column does not exist or holds no text, or the file is not a complete Parquet file.
     """
     import pyarrow
     from pyarrow import parquet

@@ -1,7 +1,7 @@
-"""Recognition of the format of a raw text from its name and its beginning, and of texts that are no prose.
+"""Recognition of the format of a raw text by its name and first bytes, and of files that are not prose.
 
-Only what cannot be prose is refused: a false alarm would keep somebody from their own text, while a table that passes
-for prose can be seen in what was prepared.
+Only files that cannot be prose are refused. A text that is refused by mistake could not be used at all. A table that is
+accepted by mistake is visible in the prepared dataset.
 """
 
 import csv
@@ -14,7 +14,7 @@ from plmjax.data.text_files import COMPRESSED
 from plmjax.errors import UserError
 
 HEAD = 1 << 16
-"""Bytes that are looked at."""
+"""Number of bytes to examine."""
 
 _HTML = re.compile(r"(?is)(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b")
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
@@ -25,12 +25,12 @@ _LEAST_ROWS = 10
 
 
 def recognise(path: Path, first: bytes) -> str:
-    """The format of a file from its name and its first bytes (decompressed).
+    """Return the format of a file from its name and its first bytes (decompressed).
 
-    Text whose lines are broken at one width (as Gutenberg's books are) counts as a book.
+    A text with lines broken at one width, such as Gutenberg's books, counts as a book.
 
     Raises:
-      UserError: HTML, XML, a JSON array or a table.
+        UserError: HTML, XML, RTF, a JSON array, a JSON object of several lines, or a table.
     """
     name = path.name.lower()
     for suffix in COMPRESSED:
@@ -51,7 +51,7 @@ def recognise(path: Path, first: bytes) -> str:
 
 
 def _no_prose(name: str, head: str) -> tuple[str, str] | None:
-    """Return the kind of a text that is no prose, and advice."""
+    """Return (kind of a text that is not prose, advice), or None for prose."""
     if _HTML.match(head) or (name.endswith((".html", ".htm", ".xhtml")) and head.startswith("<")):
         return "HTML", "extract its text first"
     if head.startswith("<?xml"):
@@ -68,7 +68,7 @@ def _no_prose(name: str, head: str) -> tuple[str, str] | None:
 
 
 def _goes_on(head: str) -> bool:
-    """Return whether the object that a text begins with does not end on its first line."""
+    """Return whether a JSON object at the start of a text continues after its first line."""
     line, found, _ = head.partition("\n")
     if not found or not line.rstrip().endswith(("{", ",", "[")):
         return False
@@ -80,9 +80,11 @@ def _goes_on(head: str) -> bool:
 
 
 def _is_table(head: str) -> bool:
-    """Return whether all lines have as many tabs within them, or after a line of names as many commas without a space.
+    """Return whether a text is a table.
 
-    A poem may have a comma in every line: before a space or, in Chinese, below a line that is no list of names.
+    In a table, all lines have the same number of tabs between cells, or, after a line of column names, the same number
+    of commas without a space after them. A poem with a comma in every line is no table: it has spaces after the commas
+    or, in Chinese, no line of column names.
     """
     lines = [line for line in head.split("\n")[:-1] if line and not line.isspace()]
     if len(lines) < _LEAST_ROWS:

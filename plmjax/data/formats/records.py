@@ -11,26 +11,26 @@ from plmjax.decimals import decimal
 from plmjax.errors import UserError, listed, quoted
 
 FORMATS = ("jsonl", "tsv", "parquet")
-"""Formats of files whose documents are records, beside tfds:NAME."""
+"""File formats whose documents are records, in addition to tfds:NAME."""
 
 
 class Parts(NamedTuple):
-    """The parts of a record that are read. streams: name of a stream -> key of its text. fields: keys of numbers."""
+    """The parts of a record to read. streams: name of a stream -> key of its text. fields: keys of numbers."""
 
     streams: Mapping[str, str]
     fields: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys that a record must have."""
+        """Return all keys that a record must have."""
         return (*self.streams.values(), *self.fields)
 
 
 def streams(options: Sequence[str]) -> dict[str, str]:
-    """NAME=KEY of the command line -> the key that each stream is read from; NAME alone is both.
+    """Return a dict from stream to the key of its text, for options NAME=KEY; NAME alone is both.
 
     Raises:
-      UserError: a name without a key, or one that is given twice.
+        UserError: a name has no key, or occurs twice.
     """
     found: dict[str, str] = {}
     for option in options:
@@ -45,10 +45,10 @@ def streams(options: Sequence[str]) -> dict[str, str]:
 
 
 def parse(text: str, place: str) -> dict[str, Any]:
-    """A record that is written as a JSON object.
+    """Return a record that is written as a JSON object.
 
     Raises:
-      UserError: it is none.
+        UserError: the text is no JSON object.
     """
     try:
         record = json_text.parse(text)
@@ -61,10 +61,10 @@ def parse(text: str, place: str) -> dict[str, Any]:
 
 
 def text(record: dict[str, Any], key: str, place: str, option: str) -> str:
-    """The text under a key; `option` names what the key was given by.
+    """Return the text under a key; `option` is the option that names the key.
 
     Raises:
-      UserError: there is no text.
+        UserError: there is no text.
     """
     if not isinstance(record.get(key), str):
         raise UserError(
@@ -75,10 +75,10 @@ def text(record: dict[str, Any], key: str, place: str, option: str) -> str:
 
 
 def number(record: dict[str, Any], key: str, place: str) -> float:
-    """The number under a key, which may be written as a string.
+    """Return the number under a key, which may be written as a string.
 
     Raises:
-      UserError: there is none.
+        UserError: there is no number.
     """
     try:
         return decimal(record[key])

@@ -10,16 +10,20 @@ from plmjax.data.formats.document import Format, nonblank_lines
 from plmjax.data.text_files import characters
 
 UNMARKED = 1000
-"""Line ends from which on a file without a blank line (in its first `LONGEST_DOCUMENT` characters) is no document but
-many whose borders are not marked: one sentence per line, or one paragraph. Nothing could be held out of a single
-document, and no second one be drawn for a sentence pair."""
+"""Number of line ends from which on a file without a blank line (in its first `LONGEST_DOCUMENT` characters) counts as
+several documents without marks between them. Such a file has one sentence or one paragraph per line. As one document,
+it would have nothing to hold out, and no second document for a sentence pair.
+"""
 UNMARKED_LINES = 50
-"""Lines of a document of such a file."""
+"""Number of lines of each document of such a file."""
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    """Each text between blank lines; every `UNMARKED_LINES` lines of a long file that has none (see `UNMARKED`)."""
+    """Yield each text between blank lines.
+
+    A long file without blank lines is divided into documents of `UNMARKED_LINES` lines (see `UNMARKED`).
+    """
     parts = _between_blank_lines(characters(path, blocks))
     parts = ((text, ended) for text, ended in parts if text and not text.isspace())
     first, ended = next(parts, ("", True))
@@ -35,7 +39,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _between_blank_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """(text, whether a blank line ends it) of the text between blank lines; a long text in several parts."""
+    """Yield (text between blank lines, whether a blank line ends it); a long text in several parts."""
     pending = ""
     for block in blocks:
         *complete, pending = _BLANK_LINES.split(pending + block)

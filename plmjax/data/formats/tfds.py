@@ -14,10 +14,10 @@ from plmjax.errors import UserError, listed, quoted
 def documents(
     name: str, inputs: Sequence[str | os.PathLike], key: str, parts: records.Parts | None
 ) -> Iterator[Document]:
-    """The examples of all splits of a dataset; `inputs` may name the folder of its data.
+    """Yield the examples of all splits of a dataset; `inputs` may name the folder of its data.
 
     Raises:
-      UserError: two folders, a dataset that TFDS cannot provide, or one without the text that is asked for.
+        UserError: two folders are named, TFDS cannot provide the dataset, or the dataset lacks the text.
     """
     tfds = tensorflow_runtime.tensorflow_datasets()
 
@@ -51,7 +51,10 @@ def documents(
 
 
 def _text_feature(name: str, features, key: str) -> str:
-    """The feature of a dataset that holds its documents: the one named, one with a usual name, else its only text."""
+    """Return the feature of a dataset that holds its documents.
+
+    It is the named one, or one with a usual name, or the only text.
+    """
     tfds = tensorflow_runtime.tensorflow_datasets()
 
     # Sorted: a dataset read from disk lists its features in another order in every process.

@@ -1,4 +1,4 @@
-"""The format `tsv`: a table with tabs, a record a line."""
+"""The format `tsv`: a table with tabs, one record per line."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,13 @@ from plmjax.errors import UserError, listed, quoted
 
 
 def split(path: Path, blocks: Iterator[bytes], keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(place, record as JSON, with the columns `keys` alone) of every line.
+    """Yield (place, record as JSON with only the columns `keys`) of every line.
 
-    The first line names the columns; where the keys are numbers, they count columns from 1 and every line is a record.
+    The first line has the names of the columns. If all keys are numbers, they are column numbers from 1, and every line
+    is a record.
 
     Raises:
-      UserError: a column that is not there, or a line with other columns than the first.
+        UserError: a column does not exist, or a line has another number of columns than the first.
     """
     names: list[str] | None = None
     for place, line in cutting.lines(path, characters(path, blocks)):

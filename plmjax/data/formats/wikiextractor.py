@@ -1,4 +1,4 @@
-"""The format `wikiextractor`: the articles that WikiExtractor writes, each in <doc ...> and </doc>."""
+"""The format `wikiextractor`: the articles that WikiExtractor writes, each between <doc ...> and </doc>."""
 
 import html
 import re
@@ -30,7 +30,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _check_opened(path: Path, text: str, opened: bool) -> None:
-    """Raises UserError for text that does not begin with <doc, unless the tag was read with an earlier part."""
+    """Raise UserError for text that does not start with <doc, unless an earlier part had the tag."""
     if not opened and not text.lstrip().startswith("<doc "):
         raise UserError(
             f"Expected WikiExtractor's <doc ...> in {path}, found {quoted(text.strip())}; check --format or leave it "
@@ -39,7 +39,7 @@ def _check_opened(path: Path, text: str, opened: bool) -> None:
 
 
 def _prose(document: Document) -> list[str]:
-    """The lines of an article without its title."""
+    """Return the lines of an article without its title."""
     title = None
     lines = document.text.lstrip().split("\n")
     if lines[0].startswith("<doc "):

@@ -1,9 +1,9 @@
-"""The format `wikipedia-dump`: the articles of a pages-articles dump, their MediaWiki markup removed.
+"""The format `wikipedia-dump`: the articles of a pages-articles dump, without their MediaWiki markup.
 
 Templates, tables, references, files, headings and lists of links are left out.
 
-mwparserfromhell reads 1.8 MB of markup a second on one core, half the speed of a tokenizer. Regular expressions that
-remove the innermost templates, tables and links first need no grammar, and process about 20 MB a second.
+mwparserfromhell reads 1.8 MB of markup a second on one core, half the speed of a tokenizer. Here regular expressions
+remove the innermost templates, tables and links first. They need no grammar, and process about 20 MB a second.
 """
 
 import html
@@ -47,7 +47,7 @@ _STOPS = tuple('.!?。！？…"”’」』)）;；:：')
 
 
 def _replace_nested(pattern: re.Pattern, replacement, text: str) -> str:
-    """Replaces until nothing matches, so that nested constructs are removed from the inside out."""
+    """Replace until nothing matches, so that nested constructs are removed from the inside out."""
     count = 1
     while count:
         text, count = pattern.subn(replacement, text)
@@ -62,7 +62,7 @@ def _shown(link: re.Match) -> str:
 
 
 def prose(markup: str) -> list[str]:
-    """The paragraphs of a page: lines of running text, without the sections that only list references and links."""
+    """Return the paragraphs of a page: lines of running text, without sections of references and links only."""
     text = _OPAQUE.sub("", markup)
     text = _replace_nested(_TEMPLATE, "", text)
     text = _replace_nested(_TABLE, "", text)
@@ -89,10 +89,10 @@ def prose(markup: str) -> list[str]:
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    """The articles: namespace 0, no redirects; the last revision where there are several.
+    """Yield the articles: namespace 0, without redirects. The last of several revisions is used.
 
     Raises:
-      UserError: the XML is truncated or damaged, or the file is not XML.
+        UserError: the XML is truncated or damaged, or the file is not XML.
     """
     found: list[tuple[str, str]] = []
     page: dict[str, str] = {}

@@ -44,7 +44,7 @@ class FullSentences(Layout):
 
 
 class FullSentenceRows(LayoutRows):
-    """Rows <s> sentence sentence ... </s> that cover all of the text in order (see `FullSentences`)."""
+    """Rows <s> sentence sentence ... </s> that cover the whole text in order (see `FullSentences`)."""
 
     def __init__(
         self, dataset: Dataset, split: str, layout: FullSentences, sequence_length: int, vocabulary: Vocabulary

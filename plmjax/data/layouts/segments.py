@@ -110,10 +110,7 @@ class SegmentRows(SequenceRows):
         return np.where(short, length, self._length)
 
     def _sides(self, first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return bool [n sentences], true for sentences of first..stop-1 in the second segment.
-
-        And the tokens of both, int64 [n].
-        """
+        """Return (bool [n sentences], true in the second segment; tokens of both segments, int64 [n] each)."""
         at, key = np.asarray(self._split.sentence_offsets), order.fold(self._seed, first)
         single = order.chance(order.fold(key, _IS_SINGLE), self._layout.single_probability)
         half = np.where(single, np.iinfo(np.int64).max, (self._target(key) - SPECIAL_TOKENS) // 2)

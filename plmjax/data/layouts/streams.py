@@ -14,9 +14,9 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Streams(Blocks):
-    """As blocks, but row b of a batch continues row b of the batch before, for models with a carry.
+    """Rows as in `Blocks`, but row b of a batch continues row b of the previous batch, for models with a carry.
 
-    Adds the fields of blocks, and begins int32 [B], 1 where a row does not continue the batch before it (the first
+    Adds the fields of blocks, and begins int32 [B], 1 where a row does not continue the previous batch (the first
     batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
     first token of every document.
     """

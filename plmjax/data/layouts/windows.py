@@ -13,10 +13,10 @@ from plmjax.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Windows(Streams):
-    """As streams, but a row repeats the last `overlap` tokens of the row before it.
+    """Rows as in `Streams`, but a row repeats the last `overlap` tokens of the row before it.
 
     An objective that is trained on windows (`AwdLstmPretraining`) ends each window among the tokens that the next row
-    repeats, and begins the next window there. The mean length of a window is `sequence_length - overlap` tokens.
+    repeats, and starts the next window there. The mean length of a window is `sequence_length - overlap` tokens.
 
     Adds the fields of streams, and overlap int32 [B], the same in every row.
     """
@@ -53,7 +53,7 @@ class Windows(Streams):
 
 
 class WindowRows(StreamRows):
-    """Streams with the number of tokens that each row repeats from the row before."""
+    """Rows of `Windows`, with the number of tokens that each row repeats."""
 
     def fields(self, rows: np.ndarray) -> Fields:
         return super().fields(rows) | {"overlap": np.full(len(rows), self._overlap, np.int32)}

@@ -1,4 +1,4 @@
-"""Tokens as a person reads them: each kind of tokenizer has marks of its own for spaces, ends of words and bytes."""
+"""Readable text of tokens. Each kind of tokenizer has its own marks for spaces, ends of words and bytes."""
 
 import re
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
-    """The text that every id stands for, spaces as spaces: " you" where the vocabulary has Ġyou or ▁you.
+    """Return the text of every id, with plain spaces: " you" if the vocabulary has Ġyou or ▁you.
 
-    A WordPiece keeps its ##, which is how the field writes it. Bytes that are no whole character and characters that
-    cannot be printed are escaped as in Python (\\xe2, \\n); an id without a token is [id 123].
+    A WordPiece keeps its ##, the usual notation. Bytes that are no whole character, and characters that cannot be
+    printed, are escaped as in Python (\\xe2, \\n). An id without a token is [id 123].
     """
     spell = _SPELLINGS.get(tokenizer.kind, str)
     ids = list(ids)
@@ -21,7 +21,7 @@ def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Character that stands for a byte in a byte-level vocabulary -> byte (openai/gpt-2 src/encoder.py)."""
+    """Return a dict from character to byte of byte-level vocabularies (openai/gpt-2 src/encoder.py)."""
     themselves = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in themselves]
     return {chr(byte): byte for byte in themselves} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -31,7 +31,7 @@ _BYTES = _byte_alphabet()
 
 
 def _of_bytes(piece: str) -> str:
-    """Only the special tokens that a user adds have other characters."""
+    """Return the text of a byte-level token; special tokens with other characters are unchanged."""
     if not all(character in _BYTES for character in piece):
         return piece
     return bytes(_BYTES[character] for character in piece).decode(errors="backslashreplace")
@@ -49,7 +49,7 @@ _SPELLINGS = {
     "sentencepiece-bpe": _of_sentencepiece,
     "bpe": lambda piece: f"{piece.removesuffix('</w>')} " if piece.endswith("</w>") else piece,
 }
-"""Kind of tokenizer -> token to text; the tokens of the others are what they stand for."""
+"""Kind of tokenizer -> function from token to text; other kinds have plain text as tokens."""
 
 
 def _printed(text: str) -> str:
