@@ -1,13 +1,14 @@
 """The program: `plmjax` and `python -m plmjax`.
 
-It handles signals before it imports the command line, so that a signal ends it with one sentence even during imports.
+It installs the signal handlers before it imports the command line. So a signal during the imports also ends the program
+with one sentence.
 """
 
 from plmjax.parallel import stopping
 
 
 def main() -> None:
-    """Entry point of `plmjax`."""
+    """Run `plmjax`."""
     stopping.watch()
     from plmjax import cli
 

@@ -1,6 +1,6 @@
-"""The command line: which command was asked for, and the environment that the libraries read.
+"""The command line: selection of the command, and the environment variables that libraries read.
 
-No module imported here imports JAX, which reads the environment once, when it is imported: `main` sets it first.
+No module imported here imports JAX. JAX reads the environment only once, at its import, so `main` sets it first.
 """
 
 import functools
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from plmjax import storage
-from plmjax.command_line import answer, divide, of_experiment, parse
+from plmjax.command_line import experiment_options, parse, run_command, split_arguments
 from plmjax.commands import data, exchange, inference, planning, reporting, training
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import platform
@@ -38,17 +38,21 @@ VERBS: dict[str, Callable] = {
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 """Commands that take every option of an experiment."""
 OF_TASKS = ("evaluate", "predict")
-"""Commands that take those of a run which tell how another file is read."""
+"""Commands that take the options of a run's task for reading another file."""
 
 
 def usage() -> str:
-    """The commands, one line each."""
+    """Return the commands, one line each."""
     rows = "\n".join(f"  {name:<12} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
     return f"usage: plmjax COMMAND ...    (plmjax COMMAND --help shows its options)\n\n{rows}"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Runs one command; raises UserError for a mistake of the user."""
+    """Run one command.
+
+    Raises:
+        UserError: a mistake of the user.
+    """
     name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
     if name in ("--help", "-h"):
         print(usage())
@@ -72,14 +76,15 @@ def run(arguments: Sequence[str]) -> None:
     if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
 
-        experiments.override(experiments.load(rest[0]), [*divide(rest)[1], "--help"], f"plmjax {name} {rest[0]}")
-    own, overrides = divide(rest)
-    further = functools.partial(of_experiment, own[0] if own else "")
+        overrides = [*split_arguments(rest)[1], "--help"]
+        experiments.override(experiments.load(rest[0]), overrides, f"plmjax {name} {rest[0]}")
+    own, overrides = split_arguments(rest)
+    further = functools.partial(experiment_options, own[0] if own else "")
     parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
 
 
 def main() -> None:
-    """Sets the environment that the libraries read, then runs the command of sys.argv."""
+    """Set the environment variables that libraries read, then run the command of sys.argv."""
     platform.choose()
     if not platform.has_tpu():
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
@@ -94,4 +99,4 @@ def main() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
     # JAX caches programs that took a second to compile; a run has many that take less.
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    answer(lambda: run(sys.argv[1:]))
+    run_command(lambda: run(sys.argv[1:]))

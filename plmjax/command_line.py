@@ -1,4 +1,4 @@
-"""The command line of both programs: parsing of arguments, and how a command ends."""
+"""The command line of both programs: parsing of arguments, exit codes and error messages."""
 
 import contextlib
 import dataclasses
@@ -28,17 +28,19 @@ Location = Annotated[
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="PATH",
-        instance_from_str=lambda given: storage.path(given[0]),
+        instance_from_str=lambda words: storage.path(words[0]),
         is_instance=lambda value: isinstance(value, os.PathLike),
         str_from_instance=lambda path: [os.fspath(path)],
     ),
 ]
-"""A local path or one in a bucket; pathlib would make gs:/b of gs://b."""
+"""A local path or one in a bucket. pathlib would turn gs://b into gs:/b."""
 
 
-def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(arguments of the command, overrides of its experiment): an override is an option whose name has a dot, or
-    `--optimizer`, which chooses another update rule."""
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (arguments of the command, overrides of its experiment).
+
+    An override is an option whose name has a dot, or `--optimizer`, which chooses another update rule.
+    """
     own: list[str] = []
     overrides: list[str] = []
     into = own
@@ -50,9 +52,9 @@ def divide(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, overrides
 
 
-def of_experiment(reference: str) -> list[str]:
-    """The options of an experiment, for a message; empty where it cannot be loaded."""
-    from plmjax import experiment  # with it comes JAX, which reads the environment that a command sets first
+def experiment_options(reference: str) -> list[str]:
+    """Return the options of an experiment, for a message; an empty list if it cannot be loaded."""
+    from plmjax import experiment  # It imports JAX, which reads the environment that a command sets first.
 
     with contextlib.suppress(UserError):
         return experiment.options(experiment.load(reference))
@@ -62,9 +64,10 @@ def of_experiment(reference: str) -> list[str]:
 def parse(
     verb: Callable, program: str, arguments: Sequence[str], further: Callable[[], Sequence[str]] = tuple
 ) -> Callable:
-    """The command with its arguments bound; `program` is the text that the user typed before them.
+    """Return the command with its arguments bound; `program` is the text before them on the command line.
 
-    further: the options of the experiment, which a user may have named by their last part alone.
+    further: function that returns the options of the experiment. An error message suggests them for an option that has
+        only the last part of their name.
 
     Raises:
         UserError: an unknown option, a missing one, or a value of the wrong kind.
@@ -75,7 +78,7 @@ def parse(
         return functools.partial(verb, *positional, **keywords)
 
     captured = io.StringIO()
-    # tyro colours its errors, or draws them without a box, as standard output is: a terminal, or not of UTF-8.
+    # The form of tyro's errors depends on standard output: colours on a terminal, no box without UTF-8.
     plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     try:
         shown = contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain
@@ -97,7 +100,7 @@ def parse(
         groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
         names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
         known = [f"--{name.strip('_')}" for name in names]
-        # Where several options end alike, the one of the whole run comes before those of phases.
+        # If several options have the same last part, the option of the whole run precedes those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
         if not unknown[0].startswith("-"):
@@ -111,13 +114,13 @@ def parse(
     return call
 
 
-def answer(command: Callable[[], None], program: str = "plmjax") -> None:
-    """Runs a command; exit code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
+def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
+    """Run a command, and exit with code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
 
     On several hosts this host ends at once, and the other hosts receive the reason.
     """
     try:
-        with _warnings_in_plain_words():
+        with _plain_warnings():
             command()
     except BrokenPipeError:
         sys.exit(0)
@@ -134,10 +137,10 @@ def answer(command: Callable[[], None], program: str = "plmjax") -> None:
 
 
 @contextlib.contextmanager
-def _warnings_in_plain_words() -> Iterator[None]:
-    """Prints the texts of warnings alone, as Python does for a logger without a handler (logging.lastResort).
+def _plain_warnings() -> Iterator[None]:
+    """Print only the text of warnings, as Python does for a logger without a handler (logging.lastResort).
 
-    Libraries give the root logger a handler, which would print `WARNING:plmjax.finetuning.run:` before each.
+    Libraries add a handler to the root logger, which would print `WARNING:plmjax.finetuning.run:` before each.
     """
     log = logging.getLogger("plmjax")
     propagated, log.propagate = log.propagate, False
@@ -148,7 +151,7 @@ def _warnings_in_plain_words() -> Iterator[None]:
 
 
 def _ending(error: BaseException) -> tuple[int, str]:
-    """Exit code and sentence for an exception; the sentence is empty where the user cannot correct the cause."""
+    """Return (exit code, sentence) for an exception; the sentence is empty if the user cannot correct the cause."""
     match error:
         case UserError():
             return MISTAKE, str(error)

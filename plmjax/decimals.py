@@ -1,4 +1,4 @@
-"""Numbers in text of others, where Python's `float` takes more for a number than files mean."""
+"""Numbers in the text of files. Python's `float` accepts more than files mean by a number."""
 
 import math
 import re
@@ -8,12 +8,12 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def decimal(found: Any) -> float:
-    """The finite number that a cell of a table or a value of JSON is.
+    """Return the finite number in a cell of a table or in a value of JSON.
 
-    `float` takes 1_0 for 10, digits of other scripts, True for 1, and nan and inf for numbers.
+    `float` would accept 1_0 as 10, digits of other scripts, True as 1, and nan and inf.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a finite number.
     """
     if isinstance(found, str) and len(found) <= 400 and _DECIMAL.fullmatch(found.strip()):
         found = float(found)

@@ -1,4 +1,4 @@
-"""The exception for mistakes of a user, shown as one sentence without a traceback; exit codes of every command."""
+"""The exception for mistakes of a user, printed as one sentence without a traceback, and exit codes of all commands."""
 
 import bisect
 import contextlib
@@ -15,17 +15,17 @@ CRASHED = 1
 MISTAKE = 2
 """A `UserError`: the same command would fail again."""
 HOST_LOST = 69
-"""Another host is gone (EX_UNAVAILABLE of sysexits.h): run the same command on all of them again."""
+"""Another host was lost (EX_UNAVAILABLE of sysexits.h): run the same command on all hosts again."""
 SAVED = 75
-"""Stopped as it was asked to, after saving (EX_TEMPFAIL): run the same command again."""
+"""Stopped on request, after saving (EX_TEMPFAIL): run the same command again."""
 
 
 _LONGEST_NAME = 300
-"""Characters; longer names are shortened in messages and not compared."""
+"""Number of characters; longer names are shortened in messages and not compared."""
 
 
 class UserError(Exception):
-    """An error that the user can correct. Its text: what was expected, what was found and what to do."""
+    """An error that the user can correct. Its text has what was expected, what was found and what to do."""
 
 
 class NotInstalled(UserError):
@@ -33,9 +33,9 @@ class NotInstalled(UserError):
 
 
 def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
-    """`did you mean 'x'?` for the known name closest to `name`; the list of known names when none is close.
+    """Return `did you mean 'x'?` for the known name closest to `name`, or the list of known names if none is close.
 
-    aliases: other spelling -> the name it stands for.
+    aliases: other spelling -> known name.
     """
     known, aliases = sorted(known), aliases or {}
     # The time of a comparison grows with both lengths.
@@ -46,9 +46,10 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
 
 @contextlib.contextmanager
 def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]:
-    """Names a file in the `UserError` of what was read there, where the message does not do so yet.
+    """Add the path of a file to the message of a `UserError`, if the message does not have it yet.
 
-    prefix: of options in messages, left out: the file has a field where the command line has an option.
+    prefix: prefix of options, which is removed from the message: a file has a field where the command line has an
+        option.
     """
     try:
         yield
@@ -59,25 +60,25 @@ def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]
 
 
 def beginning(text: str, longest: int = 80) -> str:
-    """`text`, or its beginning and how long it is."""
+    """Return `text`, or its beginning and its length if it is long."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
 def quoted(found: object, longest: int = 80) -> str:
-    """A value given by a user, as messages show it: text in quotes, on one line, a long one shortened."""
+    """Return a value that a user gave, for a message: text in quotes, on one line, shortened if it is long."""
     if isinstance(found, str):
         return repr(found) if len(found) <= longest else f"{found[:longest]!r}... ({len(found):,} characters)"
     return beginning(repr(found), longest)
 
 
 def _on_one_line(name: str) -> str:
-    """A name without what ends or hides a line, a long one shortened."""
+    """Return a name without characters that end or hide a line, shortened if it is long."""
     name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
     return name if name.isprintable() else repr(name)
 
 
 def listed(names: Iterable[str], most: int = 4000) -> str:
-    """Names as messages show them, with at most `most` characters."""
+    """Return names for a message, in at most `most` characters."""
     names = [_on_one_line(name) for name in names]
     ends = list(itertools.accumulate(len(name) + 2 for name in names))
     shown = max(bisect.bisect_right(ends, most), 1)
@@ -87,9 +88,9 @@ def listed(names: Iterable[str], most: int = 4000) -> str:
 
 @contextlib.contextmanager
 def options_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Gives the options in messages the names that they have in the command that runs: {"--format": "--data.format"}.
+    """Replace option names in error messages by their names in the running command: {"--format": "--data.format"}.
 
-    names: option as the code inside calls it -> its name here.
+    names: option in the code of the block -> its name in the command.
     """
     pattern = "|".join(rf"{re.escape(name)}(?![\w.]*\w)" for name in names)
     try:
@@ -99,17 +100,17 @@ def options_named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_choice(option: str, found: str, known: Iterable[str]) -> None:
-    """Raises UserError where the value of `option` is none of the known names."""
+    """Raise UserError if the value of `option` is none of the known names."""
     if found not in (known := list(known)):
         raise UserError(f"Expected a known {option}, found {quoted(found)}; {nearest(found, known)}")
 
 
 FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
-"""Ranges of numbers; the second bound is excluded."""
+"""Ranges of numbers; the upper bound is excluded."""
 
 
 def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) -> None:
-    """Raises UserError for the first field of `settings` outside its range [least, bound)."""
+    """Raise UserError for the first field of `settings` outside its range [least, bound)."""
     for name, (least, bound) in ranges.items():
         value = getattr(settings, name)
         if not least <= value < bound:

@@ -1,7 +1,7 @@
-"""JSON of files that anybody may have written, changed or cut short.
+"""Safe reading of JSON files, which may come from anyone, or be changed or truncated.
 
-`json.loads` alone lets through what JSON does not have (Infinity), text that no file can hold (half a surrogate pair),
-and ends in a RecursionError where brackets are nested deeply. Every reader of JSON in plmjax uses this module.
+`json.loads` accepts values that JSON does not have (Infinity) and text that no file can store (half of a surrogate
+pair), and raises RecursionError for deeply nested brackets. All readers of JSON in plmjax use this module.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse(text: str | bytes) -> Any:
-    """The value of a JSON text; a byte order mark before it is left out.
+    """Return the value of a JSON text; a byte order mark before it is ignored.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or has a number or a character that cannot be represented; a
-            json.JSONDecodeError where the place is known.
+        ValueError: the text is not JSON, is nested too deeply, or has a number or a character that cannot be
+            represented. A json.JSONDecodeError has the place if it is known.
     """
     text = text.decode("utf-8") if isinstance(text, bytes) else text
     try:
@@ -44,9 +44,9 @@ def parse(text: str | bytes) -> Any:
 
 
 def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Return the JSON object in a file.
 
-    what, advice: for the message: what was expected in the file, and what to do.
+    what, advice: for the message: the expected contents of the file, and the advice to the user.
 
     Raises:
         UserError: there is no such file, or it holds something else.
@@ -63,19 +63,19 @@ def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:
 
 
 COUNT = range(2**62)
-"""The shape of a number of things, for `check`."""
+"""Shape of a non-negative integer, for `check`."""
 
 
 def check(found: Any, shape: Any, name: str = "it") -> None:
-    """Compares a value of JSON with the shape that it must have before anything relies on it.
+    """Compare a JSON value with its expected shape.
 
-    shape: str, bool, int or float, which a whole number is too; `object`, anything; a range, of whole numbers; a tuple
-        of shapes, of which one fits; `[shape]`, a list; `{str: shape}`, an object of any names; `{"name": shape}`, an
-        object that has at least these names.
-    name: of the value, for the message.
+    shape: str, bool, int or float (which includes integers); `object` for any value; a range of integers; a tuple of
+        alternative shapes; `[shape]`, a list; `{str: shape}`, an object with any names; `{"name": shape}`, an object
+        that has at least these names.
+    name: name of the value, for the message.
 
     Raises:
-        ValueError: it has another one.
+        ValueError: it has another shape.
     """
     if isinstance(shape, tuple):
         for one in shape[:-1]:
@@ -105,7 +105,7 @@ def check(found: Any, shape: Any, name: str = "it") -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The text of an error as a part of one sentence: one line, without a stop at its end, a long one shortened."""
+    """Return the text of an error as a part of one sentence: on one line, without a final stop, shortened if long."""
     detail = f"no {error}" if isinstance(error, KeyError) else str(error)
     text = " ".join(detail.split()) or type(error).__name__
     return beginning(text, 200).rstrip(".").replace("; ", ", ")

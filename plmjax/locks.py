@@ -1,10 +1,10 @@
-"""A lock for a folder: two runs in one folder would delete each other's metrics and mix their checkpoints.
+"""A lock for a folder. Two runs in one folder would delete each other's metrics and mix their checkpoints.
 
-On a disk the lock is the kernel's (`flock` of FOLDER/lock.json, which network file systems pass on to their server): it
-ends with the process, however that ends. In a bucket it is the object FOLDER/lock.json, written under generation
-preconditions and again every BEAT_SECONDS. If its holder was a process of this machine and is gone, the lock is taken
-over at once; otherwise after this process has seen it unchanged for SILENT_SECONDS: clocks of different machines are
-not compared.
+On a disk the lock is the kernel's (`flock` of FOLDER/lock.json, which network file systems forward to their server). It
+ends with the process in every case. In a bucket it is the object FOLDER/lock.json, written under generation
+preconditions and again every BEAT_SECONDS. If its holder was a process of this machine that has ended, the lock is
+taken over at once. Otherwise it is taken over after this process has seen it unchanged for SILENT_SECONDS. Clocks of
+different machines are not compared.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 UNKNOWN = {"pid": 0, "host": "", "since": "", "machine": "", "started": ""}
-"""The holder of a lock whose text is damaged."""
+"""The holder of a lock with damaged text."""
 _OPENING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-"""As a file is opened for "a+", but not through a link, by which another file would be emptied."""
+"""Flags of mode "a+", but without following a link, through which another file would be truncated."""
 _held: set[str] = set()
-"""Locks in buckets that this process holds; a lock of this process that is not listed here was lost."""
+"""Locks in buckets that this process holds. A lock with this process as holder that is not listed here was lost."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None]:
-    """Locks a folder, which is created, for the block; `say` gets a line while it waits for another process.
+    """Create and lock a folder for the block; `report` is called with a line if it waits for another process.
 
     Raises:
         UserError: another process holds the lock; the message names it.
@@ -59,7 +59,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
             file = os.fdopen(os.open(path, _OPENING, 0o666), "a+", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"Expected a lock of this project at {path}, found what cannot be opened as one ({error.strerror}); "
+                f"Expected a lock of this project at {path}, found a file that cannot be opened ({error.strerror}); "
                 f"remove it."
             ) from None
         try:
@@ -73,7 +73,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
                 f"Expected a file system with locks for {folder}, found: {error.strerror}; name a folder on another, "
                 f"or mount it with locks."
             ) from None
-        # The holder before may have removed the file between the two calls.
+        # The previous holder may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 break
@@ -86,7 +86,7 @@ def _on_disk(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it is not empty
+            with contextlib.suppress(OSError):  # A folder that is not empty stays.
                 for place in made:
                     place.rmdir()
 
@@ -100,7 +100,7 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
     def beat() -> None:
         nonlocal generation
         while not done.wait(BEAT_SECONDS):
-            with contextlib.suppress(Exception):  # a bucket that does not answer is asked again
+            with contextlib.suppress(Exception):  # If the bucket does not respond, the next beat tries again.
                 generation = storage.replace(path, mine, generation) or _lost(folder, path, mine)
 
     beating = threading.Thread(target=beat, name="lock", daemon=True)
@@ -116,7 +116,7 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
 
 
 def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
-    """The generation of the object once this process holds it."""
+    """Return the generation of the object once this process holds it."""
     watched, since = None, time.monotonic()
     while True:
         found = storage.generation(path)
@@ -134,13 +134,13 @@ def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], Non
 
 
 def _lost(folder: Path, path: Path, mine: str) -> int:
-    """The generation of the lock after a write that failed; ends this process if another one holds the lock."""
+    """Return the lock's generation after a failed write, or end this process if another one holds the lock."""
     generation, contents = storage.generation(path)
     if contents == mine:
         return generation
     print(
-        f"plmjax: Expected to hold {folder}, found it taken over by {_named(contents)} after this process had not been "
-        f"heard from for {SILENT_SECONDS:g} s; look at that one.",
+        f"plmjax: Expected to hold {folder}, found it taken over by {_named(contents)} after this process had not "
+        f"renewed its lock for {SILENT_SECONDS:g} s; check that process.",
         file=sys.stderr,
         flush=True,
     )
@@ -151,7 +151,7 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
 
 
 def _holder() -> str:
-    """This process as JSON, which no other process shares."""
+    """Return this process as JSON, with a token that no other process has."""
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -165,7 +165,7 @@ def _holder() -> str:
 
 @functools.cache
 def _machine() -> str:
-    """This boot of this machine, and the namespace that its process numbers belong to; empty where it is not known."""
+    """Return an id of this boot of this machine and of the namespace of its process numbers; empty if not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -173,7 +173,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in clock ticks since the boot; empty for one that is gone."""
+    """Return the start time of a process, in clock ticks since the boot; empty for a process that has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -194,7 +194,7 @@ def _is_gone(holder: str) -> bool:
 
 
 def _fields(holder: str) -> dict[str, Any]:
-    """The fields of a holder; those of an unknown one where the text is damaged or still being written."""
+    """Return the fields of a holder, or `UNKNOWN` if the text is damaged or still being written."""
     with contextlib.suppress(ValueError):
         known = json_text.parse(holder)
         if isinstance(known, dict) and known.keys() >= UNKNOWN.keys() and isinstance(known["pid"], int):

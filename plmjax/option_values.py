@@ -1,6 +1,6 @@
-"""Reading and showing the values of options: `--workdir PATH ... (default: none)` in every --help.
+"""Reading and printing of option values: `--workdir PATH ... (default: none)` in every --help.
 
-tyro itself shows an optional value as `{None}|PATH` and an empty list as `[INT [INT ...]]`, without a clear default.
+tyro itself prints an optional value as `{None}|PATH` and an empty list as `[INT [INT ...]]`, without a clear default.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from tyro.conf import UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 NONE = "none"
-"""A default of None, of an empty list or of an empty text, as help shows it."""
+"""Text in the help for a default of None, of an empty list or of an empty text."""
 PLAIN = ConstructorRegistry()
 """Rules that apply to tyro.cli within `with PLAIN:`."""
 

@@ -1,9 +1,9 @@
-"""Files: every path that a user names, a local one or gs://BUCKET/..., is read and written by this module.
+"""Files: this module reads and writes all paths that a user names, local ones and gs://BUCKET/....
 
-`path` gives a pathlib.Path for the first and an etils.epath.Path, which has the same methods, for the second. A bucket
-has no folders, no renaming and no appending: functions of this module replace them there, and do the usual thing on a
-disk. All our own files use one client, gcsfs (the extra `gcs`), because its endpoint and credentials can be chosen and
-it does not need TensorFlow; Orbax writes arrays with the client of tensorstore.
+`path` returns a pathlib.Path for a local path, and an etils.epath.Path, which has the same methods, for one in a
+bucket. A bucket has no folders, no renaming and no appending. Functions of this module replace them there, and do the
+usual operation on a disk. All our own files use one client, gcsfs (the extra `gcs`), because its endpoint and
+credentials can be chosen and it does not need TensorFlow. Orbax writes arrays with the client of tensorstore.
 """
 
 import base64
@@ -35,17 +35,17 @@ os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others w
 
 SCHEME = "gs://"
 _AT_ONCE = 8
-"""Files copied at once; the client holds up to 50 MiB of each in memory."""
+"""Number of files copied at once; the client holds up to 50 MiB of each in memory."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
 _LINKS = 40  # as many as Linux follows
 _BEGINNING = 1 << 20
-"""Bytes of a file by which a command recognises one of its own."""
+"""Number of first bytes by which a command recognises a file of its own."""
 _OTHER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.DOTALL)
 
 
 def path(text: str | os.PathLike) -> Path:
-    """The path of a local file or folder, or of one in a bucket that can be reached.
+    """Return the path of a local file or folder, or of one in a bucket that can be reached.
 
     Raises:
         UserError: another kind of path; or a bucket that is missing, forbidden or cannot be reached.
@@ -73,22 +73,22 @@ def path(text: str | os.PathLike) -> Path:
 
 
 def in_bucket(path: str | os.PathLike) -> bool:
-    """Return whether a path is one in a bucket."""
+    """Return whether a path is in a bucket."""
     return os.fspath(path).startswith(SCHEME)
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root of the disk; a path in a bucket is absolute already."""
+    """Return the absolute path; a path in a bucket is absolute already."""
     return path if in_bucket(path) else path.absolute()
 
 
 def plain_name(name: object, source: str | os.PathLike) -> str:
-    """The name of a file as another file gives it, if it stays in the folder that it is joined with.
+    """Return a file name that another file gives, after a check that it stays in its folder.
 
     source: the file that gives the name, for the message.
 
     Raises:
-        UserError: it is no text, is empty, `.` or `..`, or has a separator, a drive or a null character.
+        UserError: the name is no text, is empty, `.` or `..`, or has a separator, a drive or a null character.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\:\0]", name):
         raise UserError(
@@ -99,11 +99,11 @@ def plain_name(name: object, source: str | os.PathLike) -> str:
 
 
 def contents(path: Path) -> bytes:
-    """All bytes of a file.
+    """Return all bytes of a file.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        UserError: a folder, a link to itself or anything else that cannot be read as a file is.
+        FileNotFoundError: there is no file.
+        UserError: it is a folder, a link to itself or anything else that cannot be read as a file.
     """
     try:
         return path.read_bytes()
@@ -116,7 +116,7 @@ def contents(path: Path) -> bytes:
 
 
 def cache(*names: str) -> Path:
-    """A folder of this project in the user's cache folder; everything there can be created again."""
+    """Return a folder of this project in the user's cache folder; everything there can be created again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("plmjax", *names)
 
 
@@ -124,7 +124,7 @@ def cache(*names: str) -> Path:
 
 
 def write(path: Path, contents: str | bytes) -> None:
-    """Writes a file completely or not at all, even when the process is killed."""
+    """Write a file completely or not at all, even if the process is killed."""
     contents = contents.encode("utf-8") if isinstance(contents, str) else contents
     if in_bucket(path):
         _client().pipe_file(os.fspath(path), contents)
@@ -134,10 +134,12 @@ def write(path: Path, contents: str | bytes) -> None:
 
 
 def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
-    """Raises UserError unless a command may write a file at `path`: a new one, one like those it writes, or a device.
+    """Raise UserError unless a command may write a file at `path`.
 
-    option: what named it. ours: the first bytes of a file -> whether the command writes such files. An empty file may
-    be written over.
+    A command may write a new file, an empty one, a file like those that it writes, or a device.
+
+    option: the option that named the path. ours: function from the first bytes of a file to true if the command writes
+        such files.
     """
     if path.is_dir():
         raise UserError(f"Expected a file for {option}, found the folder {path}; name a file in it.")
@@ -153,9 +155,9 @@ def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open file of this process that a path such as /dev/stdout stands for; None for no such path."""
+    """Return the number of the open file of this process for a path such as /dev/stdout, or None."""
     place = path.absolute()
-    for _ in range(_LINKS):  # link by link: the last one, as /proc has it, would lead to the file behind it
+    for _ in range(_LINKS):  # Link by link: the last one, in /proc, would resolve to the file itself.
         place = place.parent.resolve() / place.name
         found = _OPEN.fullmatch(str(place))
         if found:
@@ -167,18 +169,18 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path is a device, a pipe or an open file, which is written into and never replaced."""
+    """Return whether a path is a device, a pipe or an open file, which is written to and never replaced."""
     if in_bucket(path):
         return False
     return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 def _stream(path: Path) -> IO[bytes]:
-    """A stream to write into; an open file goes on where it is."""
+    """Return a stream to write to; an open file continues at its position."""
     number = _descriptor(path)
     if number is None:
         return path.open("wb")
-    if sys.stdout is not None:  # Python found it closed
+    if sys.stdout is not None:  # It is None if it was closed before Python started.
         sys.stdout.flush()
     try:
         return os.fdopen(os.dup(number), "wb")
@@ -188,9 +190,9 @@ def _stream(path: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A local file to write, which becomes `path` when the block ends without an error.
+    """Yield a local file to write, which replaces `path` if the block ends without an error.
 
-    What stands in it then is written into a device, a pipe or an open file such as /dev/stdout.
+    For a device, a pipe or an open file such as /dev/stdout, the contents are written to it instead.
     """
     if _is_stream(path):
         with tempfile.TemporaryDirectory() as scratch:
@@ -208,7 +210,7 @@ def replacing(path: Path) -> Iterator[Path]:
     file = path.with_name(f"{path.name}.writing")
     file.unlink(missing_ok=True)
     file.touch()
-    mode = file.stat().st_mode  # of the umask; libraries that write a private file first leave 0600
+    mode = file.stat().st_mode  # The mode of the umask; libraries that write a private file first would leave 0600.
     try:
         yield file
         file.chmod(mode)
@@ -221,7 +223,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def output(folder: Path, last: str = "") -> Iterator[Path]:
-    """A local folder to fill: `folder` itself, or for a bucket one that is copied there when the block ends.
+    """Yield a local folder to fill: `folder` itself, or for a bucket a folder that is copied there after the block.
 
     last: the file that is copied after all others.
     """
@@ -240,7 +242,7 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
 
 
 def generation(path: Path) -> tuple[int, str]:
-    """The generation of an object of a bucket, which every write changes, and its text; 0 where there is none."""
+    """Return (generation of an object in a bucket, which every write changes, its text); 0 if there is none."""
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     place = ("GET", "b/{}/o/{}", bucket, name)
     while True:
@@ -248,24 +250,27 @@ def generation(path: Path) -> tuple[int, str]:
             found = _client().call(*place, json_out=True)["generation"]
         except FileNotFoundError:
             return 0, ""
-        with contextlib.suppress(FileNotFoundError):  # replaced between the two calls
+        with contextlib.suppress(FileNotFoundError):  # It was replaced between the two calls.
             return int(found), _client().call(*place, alt="media", generation=found)[1].decode("utf-8")
 
 
 def replace(path: Path, contents: str, generation: int) -> int:
-    """Writes an object of a bucket if it still has this generation (0: there is none); the new generation, or 0."""
+    """Write an object in a bucket if it still has this generation, where 0 means that there is none.
+
+    Return the new generation, or 0 if the object has another one.
+    """
     bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
     address = _client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
     settings = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
     try:
         made = _client().call("POST", address, data=contents.encode("utf-8"), json_out=True, **settings)
-    except FileExistsError:  # as the client raises it where the generation is another
+    except FileExistsError:  # The client raises it if the generation is another one.
         return 0
     return int(made["generation"])
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with its contents, if it exists."""
+    """Remove a file, or a folder with its contents, if it exists."""
     if in_bucket(path):
         with contextlib.suppress(FileNotFoundError):
             _client().rm(os.fspath(path), recursive=True)
@@ -276,15 +281,15 @@ def remove(path: Path) -> None:
 
 
 class Mirror:
-    """A local folder whose files appear in `target`: for files that grow, and for libraries that write to a disk only.
+    """A local folder whose files appear in `target`, for growing files and for libraries that write only to a disk.
 
-    On a disk `folder` is the target itself. For a bucket it is a scratch folder; a thread copies changed files
+    On a disk `folder` is the target itself. For a bucket it is a scratch folder. A thread copies changed files
     completely and then waits twenty times as long as the copy took, to keep the load small. Call `flush` after writing
-    data that must survive a kill of the process.
+    data that must survive if the process is killed.
     """
 
     REST = 10.0
-    """Least seconds between two copies."""
+    """Minimum seconds between two copies."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -297,19 +302,19 @@ class Mirror:
             self._thread.start()
 
     def flush(self) -> None:
-        """Returns when the target has every file as it is now."""
+        """Wait until the target has every file in its present state."""
         if self._scratch is None:
             return
         with self._copying:
             for file in sorted(file for file in self.folder.rglob("*") if file.is_file()):
                 status = file.stat()
                 state = (status.st_size, status.st_mtime_ns)
-                if self._copied.get(file) != state:  # read in one call: later growth is copied next time
+                if self._copied.get(file) != state:  # One read; what is added later is copied next time.
                     write(self.target / file.relative_to(self.folder).as_posix(), file.read_bytes())
                     self._copied[file] = state
 
     def close(self) -> None:
-        """Flushes and removes the scratch folder."""
+        """Flush, and remove the scratch folder."""
         if self._scratch is not None:
             self._closed.set()
             self._thread.join()
@@ -331,7 +336,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def local(path: Path) -> Iterator[Path]:
-    """A file or folder on the disk: itself, or a copy that is removed after the block."""
+    """Yield a file or folder on the disk: itself, or a copy that is removed after the block."""
     if not in_bucket(path) or not path.exists():
         yield path
         return
@@ -342,7 +347,7 @@ def local(path: Path) -> Iterator[Path]:
 
 
 def fetch(path: Path, copy: Path) -> None:
-    """Copies a file or folder of a bucket to a local one."""
+    """Copy a file or folder of a bucket to a local one."""
     names = files(path) if path.is_dir() else {"": path}
     targets = [copy / name for name in names]
     for target in targets:
@@ -352,7 +357,7 @@ def fetch(path: Path, copy: Path) -> None:
 
 
 def size(path: Path) -> int:
-    """Bytes of a file."""
+    """Return the bytes of a file."""
     status = path.stat()
     return status.length if in_bucket(path) else status.st_size
 
@@ -366,9 +371,9 @@ class File:
     crc32c: str = ""
 
     def digest(self, like: str = "") -> str:
-        """The SHA-256 of a local file; in a bucket "crc32c:" and the checksum that the bucket stores.
+        """Return the SHA-256 of a local file; in a bucket "crc32c:" and the checksum that the bucket stores.
 
-        like: a digest to compare with; the result is of its kind, because a folder may have been copied.
+        like: a digest to compare with. The result is of the same kind, because a folder may have been copied.
         """
         known = f"crc32c:{self.crc32c}" if self.crc32c else ""
         if known and (not like or like.startswith("crc32c:")):
@@ -386,7 +391,7 @@ class File:
 
 
 def files(folder: Path) -> dict[str, File]:
-    """Name relative to a folder -> file, of all files in it and in its subfolders, sorted by name."""
+    """Return a dict from name relative to a folder to file, for all files below it, sorted by name."""
     if not in_bucket(folder):
         found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         return {name: File(file, file.stat().st_size) for name, file in sorted(found.items())}
@@ -408,10 +413,10 @@ def _client() -> Any:
 
 @functools.cache
 def _client_of(process: int) -> Any:
-    """The client of a process: its thread and connections do not survive the fork of a run on several hosts."""
+    """Return the client of a process: its thread and connections do not survive the fork of a run on several hosts."""
     try:
         import fsspec
-        import gcsfs  # noqa: F401 (what fsspec opens a bucket with)
+        import gcsfs  # noqa: F401 (fsspec opens buckets with it)
     except ImportError:
         raise UserError(f"Expected gcsfs for a path in {SCHEME}, found none; pip install 'plmjax[gcs]'.") from None
     for name in ("gcsfs", "google.auth"):  # they log errors that they raise as well
@@ -425,9 +430,9 @@ def _bucket(text: str) -> str:
 
 @functools.cache
 def _check(bucket: str, service: str) -> None:
-    """Raises UserError unless the bucket exists and may be read; `service` is the address of the storage service.
+    """Raise UserError unless the bucket exists and may be read; `service` is the address of the storage service.
 
-    The client itself would retry for half a minute before it reports that nobody answers.
+    The client itself would retry for half a minute before it reports a service that does not respond.
     """
     address = urlsplit(service)
     port = address.port or {"http": 80, "https": 443}[address.scheme]
@@ -447,8 +452,8 @@ def _check(bucket: str, service: str) -> None:
 
 
 def explain(error: BaseException, bucket: str = "") -> str | None:
-    """One sentence for an error of a disk or of a bucket's client; None for other errors."""
-    if isinstance(error, OSError) and (lack := lack_of_room(error)):
+    """Return one sentence for an error of a disk or of a bucket's client, or None for other errors."""
+    if isinstance(error, OSError) and (lack := out_of_space(error)):
         (found, advice), where = lack, f" ({error.filename})" if error.filename else ""
         return f"Expected room for what is written, found {found}{where}; {advice} and run again."
     if isinstance(error, OSError) and error.filename is not None:
@@ -456,7 +461,7 @@ def explain(error: BaseException, bucket: str = "") -> str | None:
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
     bucket = bucket or (named[1] if named else "")
     where = f"{SCHEME}{bucket}" if bucket else "the bucket"
-    if isinstance(error, FileNotFoundError):  # as the client raises it for a bucket, with its place in the API
+    if isinstance(error, FileNotFoundError):  # The client raises it for a bucket, with its path in the API.
         missing = f"Expected the bucket {where}, found none of that name; check the name or create it."
         return missing if re.fullmatch(r"b/[^/]*(/o)?", str(error)) else None
     if isinstance(error, OSError) and str(error).startswith("Forbidden"):
@@ -482,8 +487,8 @@ def explain(error: BaseException, bucket: str = "") -> str | None:
     return f"Expected an answer of {where}, found an error ({reason}); run the same command again."
 
 
-def lack_of_room(error: OSError) -> tuple[str, str] | None:
-    """(what an error of a disk found, what to do) where a file cannot grow; None for other errors."""
+def out_of_space(error: OSError) -> tuple[str, str] | None:
+    """Return (finding, advice) for an error of a disk on which a file cannot grow, or None for other errors."""
     match error.errno:
         case errno.ENOSPC:
             return "the disk full", "free some space"
@@ -502,7 +507,7 @@ def _unreachable(bucket: str, error: BaseException) -> str:
 
 
 def finished_steps(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints in a folder of them, ascending; empty where there is no such folder."""
+    """Return the steps of the finished checkpoints in a folder, ascending; empty if there is no folder."""
     entries = list(folder.iterdir()) if folder.is_dir() else []
     return sorted(int(entry.name) for entry in entries if entry.name.isdigit() and is_finished(entry))
 

@@ -1,4 +1,4 @@
-"""The properties of a tokenizer that a training step uses: its size, special ids, and which tokens begin a word."""
+"""The properties of a tokenizer that a training step uses: size, special ids, and the tokens that start a word."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 import numpy as np
 
 ROLES = ("pad", "unknown", "cls", "sep", "mask", "begin", "end")
-"""Special tokens that many systems have."""
+"""Roles of special tokens that many systems have."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The numbers of a tokenizer. Ids that a tokenizer does not have are -1.
+    """Size, ids and token properties of a tokenizer. The id of a token that it lacks is -1.
 
     `others` holds the ids of roles that few systems have, such as the start, delimiter and extract of GPT.
 
-    `special` lists the ids that are never chosen for masking; `continuation` is bool [V], true where a token continues
-    the word of the token before it (WordPiece's `##`, a SentencePiece piece that neither begins with the meta-space nor
-    is a punctuation mark alone, ...).
+    `special` lists the ids that are never selected for masking. `continuation` is bool [V], true if a token continues
+    the word of the previous token (WordPiece's `##`, a SentencePiece piece that neither starts with the meta-space nor
+    is a single punctuation mark, ...).
 
-    `sentinels` holds the ids that stand for hidden spans of a text, in the order in which they are used; each is one
-    less than the id before it (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
+    `sentinels` holds the ids of the sentinels for hidden spans of a text, in the order of their use. Each is one less
+    than the previous one (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
 
-    `full_stop` is the id of a full stop behind a word, which ends a sentence.
+    `full_stop` is the id of a full stop after a word, which ends a sentence.
     """
 
     size: int
@@ -40,9 +40,9 @@ class Vocabulary:
     full_stop: int = -1
 
     def id_of(self, role: str) -> int:
-        """The id of a special token by its role: cls, sep, mask, begin, end, ..., document_end, or one of `others`.
+        """Return the id of a special token by its role, or -1.
 
-        -1 for none.
+        role: cls, sep, mask, begin, end, ..., document_end, or one of `others`.
         """
         if role in (*ROLES, "document_end"):
             return getattr(self, role)
@@ -50,12 +50,12 @@ class Vocabulary:
 
     @property
     def document_end(self) -> int:
-        """The token that stands between documents: the end token or, without one, the separator; -1 for neither."""
+        """Return the id of the token between documents: the end token, or else the separator, or -1."""
         return self.end if self.end >= 0 else self.sep
 
     @classmethod
     def placeholder(cls, size: int) -> "Vocabulary":
-        """A vocabulary of `size` tokens laid out as BERT's, for programs that only need shapes (plan, bench)."""
+        """Return a vocabulary of `size` tokens with the layout of BERT's, for shapes only (plan, bench)."""
         ids = {"pad": 0, "unknown": 1, "cls": 2, "sep": 3, "mask": 4}
         return cls(
             size=size,

@@ -210,7 +210,7 @@ def test_warnings_are_plain_words(capsys: pytest.CaptureFixture, monkeypatch: py
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     monkeypatch.setattr(root, "handlers", [handler])
     log = logging.getLogger("plmjax.finetuning.run")
-    command_line.answer(lambda: log.warning("%s is given twice.", "dev.tsv"))
+    command_line.run_command(lambda: log.warning("%s is given twice.", "dev.tsv"))
     assert capsys.readouterr().err == "dev.tsv is given twice.\n" and not handler.stream.getvalue()
     log.warning("without a command")
     assert handler.stream.getvalue() == "WARNING:plmjax.finetuning.run:without a command\n"

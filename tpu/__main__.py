@@ -227,9 +227,9 @@ def run(arguments: Sequence[str]) -> None:
     if name != "submit":
         command_line.parse(verbs[name], f"{PROGRAM} {name}", rest)()
         return
-    own, overrides = command_line.divide(rest[: rest.index("--")] if "--" in rest else rest)
+    own, overrides = command_line.split_arguments(rest[: rest.index("--")] if "--" in rest else rest)
     overrides += rest[rest.index("--") + 1 :] if "--" in rest else []
-    further = functools.partial(command_line.of_experiment, own[0] if own else "")
+    further = functools.partial(command_line.experiment_options, own[0] if own else "")
     command_line.parse(submit, f"{PROGRAM} submit", own, further)(overrides=tuple(overrides))
 
 
@@ -242,7 +242,7 @@ def _bucket(given: str) -> str:
 
 def main() -> None:
     """Run `python -m tpu`."""
-    command_line.answer(lambda: run(sys.argv[1:]), PROGRAM)
+    command_line.run_command(lambda: run(sys.argv[1:]), PROGRAM)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def prepare(
                 raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
             store.finish(folder, shards, tokenizer, sources, description)
     except OSError as error:
-        lack = storage.lack_of_room(error)
+        lack = storage.out_of_space(error)
         if lack is None:
             raise
         raise UserError(f"Expected room for the dataset in {output}, found {lack[0]}; {lack[1]} and repeat.") from error
