@@ -197,9 +197,9 @@ def nearest(
     top: int = 10,
     experiment: Reference | None = None,
 ) -> None:
-    """Lists the words whose vectors are nearest to those of the given words.
+    """List the words whose vectors are nearest to those of the given words.
 
-    With `king woman --minus man` it answers an analogy: man is to king as woman is to what?
+    `king woman --minus man` solves the analogy "man is to king as woman is to ...".
 
     Args:
         vectors: File of word vectors, of word2vec (text or binary) or GloVe; or run directory or checkpoint.

@@ -64,7 +64,7 @@ class Pretraining:
 
 
 def _translation_of_text(config: TransformerConfig) -> Pretraining:
-    """Pairs of lines; Marian's targets begin with the padding token."""
+    """Return pairs of lines as the data; Marian's targets start with the padding token."""
     start = "end" if config.decoder_start_token_id == config.end_token else "pad"
     return Pretraining(SequenceToSequence(label_smoothing=0.1), PairedStreams(start=start), 128)
 
@@ -114,7 +114,7 @@ FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObje
 
 
 def task_of(module: nn.Module, labels: Sequence[str] = ()) -> tuple[Objective, Data | Task]:
-    """The objective that trains a module by default, and its data.
+    """Return (the objective that trains a module by default, its data).
 
     labels: names of the head's labels; by default LABEL_0, LABEL_1, ...
     """

@@ -165,7 +165,7 @@ class _Work(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """Sums are multiples of one over this number."""
+        """Return the number whose reciprocal is the unit of all sums."""
         return math.lcm(*range(1, self.counting.window + 1))
 
 
