@@ -171,7 +171,7 @@ def test_help_prints_the_fields_own_words(capsys):
         override(experiments.bert(), ["--help"], command="plmjax pretrain")
     text = " ".join(capsys.readouterr().out.split())
     assert raised.value.code == 0
-    assert "--training.steps" in text and "Optimizer steps of the whole run" in text
+    assert "--training.steps" in text and "Number of optimizer steps of the whole run" in text
     assert "--optimizer.beta2" in text and "--optimizer.schedule.warmup_steps" in text and "momentum" not in text
     known = [*Optimizer.choices().values(), *Schedule.choices().values()]
     assert all(one.name in text for one in known if one.__module__.startswith("plmjax."))
