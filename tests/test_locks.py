@@ -204,13 +204,13 @@ def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Pa
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) -> None:
-    """The file behind it would be emptied."""
+    """The target of the link would be truncated."""
     folder, letter = tmp_path / "run", tmp_path / "letter.txt"
     folder.mkdir()
     letter.write_text("dear")
     for target in (letter, tmp_path / "none", "lock.json"):
         (folder / locks.NAME).symlink_to(target)
-        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found what cannot"):
+        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found a file that cannot"):
             locks.locked(folder).__enter__()
         (folder / locks.NAME).unlink()
     assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]

@@ -40,4 +40,4 @@ def main(name: str, workdir: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    command_line.answer(lambda: main(*sys.argv[1:]))
+    command_line.run_command(lambda: main(*sys.argv[1:]))
