@@ -210,7 +210,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) ->
     letter.write_text("dear")
     for target in (letter, tmp_path / "none", "lock.json"):
         (folder / locks.NAME).symlink_to(target)
-        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found a file that cannot"):
+        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found a file that"):
             locks.locked(folder).__enter__()
         (folder / locks.NAME).unlink()
     assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]
