@@ -13,7 +13,8 @@ ROLES = ("pad", "unknown", "cls", "sep", "mask", "begin", "end")
 class Vocabulary:
     """Size, ids and token properties of a tokenizer. The id of a token that it lacks is -1.
 
-    `others` holds the ids of roles that few systems have, such as the start, delimiter and extract of GPT.
+    `others` holds the ids of roles that few systems have, such as the start, delimiter and extract of GPT
+    and the token between documents of XLNet.
 
     `special` lists the ids that are never selected for masking. `continuation` is bool [V], true if a token continues
     the word of the previous token (WordPiece's `##`, a SentencePiece piece that neither starts with the meta-space nor
@@ -50,8 +51,8 @@ class Vocabulary:
 
     @property
     def document_end(self) -> int:
-        """Return the id of the token between documents: the end token, or else the separator, or -1."""
-        return self.end if self.end >= 0 else self.sep
+        """Return the id of the token between documents: "between", or else the end token or the separator, or -1."""
+        return self.others.get("between", self.end if self.end >= 0 else self.sep)
 
     @classmethod
     def placeholder(cls, size: int) -> "Vocabulary":

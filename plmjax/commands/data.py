@@ -16,6 +16,7 @@ Kind = Literal[
     "sentencepiece-unigram",
     "sentencepiece-bpe",
     "t5-unigram",
+    "xlnet-unigram",
     "word",
     "char",
 ]
@@ -42,7 +43,7 @@ def tokenizer_train(
         text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all kinds do so, except
-            for byte-bpe, gpt2-bpe and t5-unigram.
+            for byte-bpe, gpt2-bpe, t5-unigram and xlnet-unigram.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.data.formats import records

@@ -53,6 +53,8 @@ class Purpose(enum.Enum):
     """The module returns one score for every choice of a question."""
     ANSWERS = "finds answers in a text", "fine-tune an encoder, a GPT or a BART"
     """The module returns two scores for every token: as the first and as the last token of an answer."""
+    ANSWER_SEARCH = "searches a text for answers", "fine-tune an XLNet"
+    """The module returns the most likely starts of an answer, the most likely ends for each, and if there is one."""
     VIEWS = "learns from restricted views of a sentence", "begin with experiments/cvt.py"
     """The module predicts from parts of a sentence. The third argument is the heads of the tasks."""
 

@@ -12,6 +12,7 @@ import flax.linen as nn
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import (
     Blocks,
+    ContinuedPairs,
     FullSentences,
     PairedStreams,
     Segments,
@@ -40,6 +41,7 @@ from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.ulmfit import UlmfitConfig
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
@@ -49,6 +51,7 @@ from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
@@ -82,6 +85,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,
+    XlnetConfig: Pretraining(PermutationLanguageModel(), ContinuedPairs(), 512),
     UlmfitConfig: Pretraining(AwdLstmPretraining(), Windows(overlap=20), 92),  # fastai's mean length
 }
 """Class of a system's configs -> its pretraining, or a function from a config to it."""

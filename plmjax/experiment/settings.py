@@ -24,12 +24,13 @@ class Tokenizer:
     path: str = ""
     """A tokenizer folder or published vocabulary; empty trains one on the input text."""
     kind: str = "wordpiece"
-    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, t5-unigram, word or char."""
+    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, t5-unigram, xlnet-unigram, word or
+    char."""
     vocab_size: int = 8192
     """Number of tokens of a tokenizer to train, including special tokens."""
     lowercase: bool | None = None
     """Lower-case the text; wordpiece, bpe and word strip accents too. None does so except for byte-bpe,
-    gpt2-bpe and t5-unigram.
+    gpt2-bpe, t5-unigram and xlnet-unigram.
     """
 
 

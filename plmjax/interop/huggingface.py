@@ -36,6 +36,7 @@ from plmjax.interop import (
     roberta,
     t5,
     tokenizer_files,
+    xlnet,
 )
 from plmjax.interop.adapter import Adapter, Architecture, mask_of
 from plmjax.interop.conversion import parameter_shapes, read_parameters, write_tensors
@@ -54,6 +55,7 @@ ADAPTERS: dict[str, Adapter] = {
     "openai-gpt": gpt.ADAPTER,
     "roberta": roberta.ADAPTER,
     "t5": t5.ADAPTER,
+    "xlnet": xlnet.ADAPTER,
 }
 """model_type of config.json -> adapter."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from plmjax.data.layouts import (
     Blocks,
+    ContinuedPairs,
     Cooccurrences,
     FullSentences,
     PairedStreams,
@@ -48,6 +49,7 @@ from plmjax.models.taglm import TaglmConfig
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
@@ -57,6 +59,7 @@ from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
@@ -121,6 +124,13 @@ def gpt2() -> Experiment:
     model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
     data = Data(layout=Blocks(), sequence_length=16)
     return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def xlnet() -> Experiment:
+    """Rows of a text that goes on and of a pair, half of them backwards, in a random order, with a memory."""
+    model = XlnetConfig(vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32)
+    data = Data(layout=ContinuedPairs(), sequence_length=16)
+    return dataclasses.replace(gpt2(), model=model, objective=PermutationLanguageModel(memory_length=12), data=data)
 
 
 def windowed() -> Experiment:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from plmjax.data.layouts import (
+    ContinuedPairs,
     Cooccurrences,
     FullSentences,
     PairedStreams,
@@ -73,6 +74,8 @@ class ChainSource:
         if isinstance(self.data.layout, SentencePairs | Segments):
             fields = batch | self._pairs(batch, place)
             return {name: fields[name] for name in self.batch(phase)}
+        if isinstance(self.data.layout, ContinuedPairs):
+            return batch | self._continued_pairs(batch["input_ids"], place)
         if isinstance(self.data.layout, FullSentences):
             real = np.arange(length) < length - np.arange(rows)[:, None] % 4
             return batch | {name: np.where(real, batch[name], 0) for name in ("input_ids", "segment_ids", "positions")}
@@ -111,6 +114,26 @@ class ChainSource:
         }
         weights = {f"{name}_weights": full}
         return {field: values.astype(np.int32) for field, values in fields.items()} | weights
+
+    def _continued_pairs(self, tokens: np.ndarray, place: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """A row's first half goes on where that of the row before it ends; the rest is cut by marks at even places."""
+        rows, length = tokens.shape
+        half, cut = length // 2, 3 * length // 4 - 1
+        if place[-1]:
+            before = self._tokens((*place[:-1], place[-1] - 1), rows, length + 1)
+            tokens = np.concatenate([before[:, half:-1], tokens[:, : length - half]], axis=1)
+        ids, types = tokens.copy(), np.zeros((rows, length), np.int32)
+        ids[:, [cut, -2, -1]] = 3, 3, 2
+        types[:, cut + 1 : -1], types[:, -1] = 1, 2
+        starts = np.zeros((rows, length), bool)
+        starts[:, 0] = not place[-1]
+        return {
+            "input_ids": ids.astype(np.int32),
+            "token_type_ids": types,
+            "backwards": np.arange(rows) >= rows - rows // 2,
+            "begins": starts[:, 0].astype(np.int32),
+            "document_starts": starts,
+        }
 
     def _both_sides(self, place: tuple[int, ...], rows: int, length: int) -> dict[str, np.ndarray]:
         """Two pairs a row, of sources and targets of unequal lengths, then padding."""

@@ -147,7 +147,12 @@ def transformers_reference(adapter: Adapter, module: nn.Module, model: Any, batc
             [torch.tensor(cotangents[ours]) for ours in known.outputs],
             allow_unused=True,
         )
-        return converted(adapter, [pair for pair in zip(named, found, strict=True) if pair[1] is not None], module)
+        pairs = zip(named.items(), found, strict=True)
+        return converted(
+            adapter,
+            [(name, torch.zeros_like(one) if of_it is None else of_it) for (name, one), of_it in pairs],
+            module,
+        )
 
     return Reference(converted(adapter, model.named_parameters(), module), batch, outputs, weights, gradient)
 

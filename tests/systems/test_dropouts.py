@@ -71,6 +71,12 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
     ours, theirs = drawn(module, batch), drawn_there(model, batch, monkeypatch)
     if name == "albert":  # the released modeling.py drops the output of the feed-forward network; transformers does not
         theirs[changes["hidden_dropout_prob"], batch["input_ids"].size * module.config.hidden_size] += 1
+    if name == "xlnet":  # transformers has one distance more, which no query and key are apart
+        rows, length = batch["input_ids"].shape
+        ours = collections.Counter(
+            (rate, rows * 2 * length * 24 if count == rows * (2 * length - 1) * 24 else count)
+            for rate, count in ours.elements()
+        )
     if name == "gpt":  # of whose table rows are dropped before they are looked up: tests/models/test_gpt.py
         ours, theirs = (collections.Counter(rate for rate, _ in draws.elements()) for draws in (ours, theirs))
     assert ours == theirs and len(ours) > 0

@@ -4,6 +4,7 @@ Importing this package needs only numpy and jax. A dataset is opened when `Layou
 """
 
 from plmjax.data.layouts.blocks import Blocks
+from plmjax.data.layouts.continued_pairs import ContinuedPairs
 from plmjax.data.layouts.cooccurrences import Cooccurrences
 from plmjax.data.layouts.full_sentences import FullSentences
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes
@@ -17,6 +18,7 @@ from plmjax.data.layouts.windows import Windows
 
 __all__ = [
     "Blocks",
+    "ContinuedPairs",
     "Cooccurrences",
     "Fields",
     "FullSentences",

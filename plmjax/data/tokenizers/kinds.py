@@ -6,6 +6,17 @@ _GPT2_END = "<|endoftext|>"
 GPT2_SPECIAL = {"unk": _GPT2_END, "bos": _GPT2_END, "eos": _GPT2_END}
 ALBERT_SPECIAL = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 T5_SPECIAL = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+XLNET_SPECIAL = {
+    "unk": "<unk>",
+    "bos": "<s>",
+    "eos": "</s>",
+    "cls": "<cls>",
+    "sep": "<sep>",
+    "pad": "<pad>",
+    "mask": "<mask>",
+    "between": "<eod>",
+    "paragraph_end": "<eop>",
+}
 KINDS = {
     "wordpiece": BERT_SPECIAL,
     "byte-bpe": ROBERTA_SPECIAL,
@@ -14,16 +25,17 @@ KINDS = {
     "sentencepiece-unigram": ALBERT_SPECIAL,
     "sentencepiece-bpe": ALBERT_SPECIAL,
     "t5-unigram": T5_SPECIAL,
+    "xlnet-unigram": XLNET_SPECIAL,
     "word": BERT_SPECIAL,
     "char": BERT_SPECIAL,
 }
-SENTENCEPIECE = ("sentencepiece-unigram", "sentencepiece-bpe", "t5-unigram")
+SENTENCEPIECE = ("sentencepiece-unigram", "sentencepiece-bpe", "t5-unigram", "xlnet-unigram")
 """Kinds that are trained by SentencePiece."""
 BYTE_LEVEL = ("byte-bpe", "gpt2-bpe")
 """Kinds that merge bytes: RoBERTa's, and GPT-2's, whose only special token separates documents."""
-CASED = (*BYTE_LEVEL, "t5-unigram")
-"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, T5). The other kinds have an uncased form, which is
-the default in training."""
+CASED = (*BYTE_LEVEL, "t5-unigram", "xlnet-unigram")
+"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, T5, XLNet). The other kinds have an uncased form,
+which is the default in training."""
 BYTES = 256
 SENTINELS = 100
 """Number of sentinel tokens, for hidden spans of a text, after the pieces of T5's tokenizer."""
@@ -42,8 +54,11 @@ ROLES = {
     "start": ("_start_",),
     "delimiter": ("_delimiter_",),
     "extract": ("_classify_",),
+    # zihangdai/xlnet data_utils.py
+    "between": ("<eod>",),
+    "paragraph_end": ("<eop>",),
 }
-OTHERS = ("start", "delimiter", "extract")
+OTHERS = ("start", "delimiter", "extract", "between", "paragraph_end")
 """Roles that exist in few systems (`Vocabulary.others`)."""
 
 LAST = "tokenizer.json"

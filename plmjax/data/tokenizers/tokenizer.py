@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL
+from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SPECIAL
 from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, quoted
 from plmjax.vocabulary import Vocabulary
@@ -217,13 +217,15 @@ def special_tokens(config: dict, engine) -> dict[str, str]:
 def surround(engine, special: dict[str, str]) -> None:
     """Make the saved tokenizer.json put the special tokens around a text, as a model's own tokenizer does.
 
-    T5's end token ends each text. Tokenizers without such tokens are left unchanged.
+    T5's end token ends each text. XLNet's [CLS] is the last token. Tokenizers without such tokens are left unchanged.
     """
     from tokenizers.processors import TemplateProcessing
 
     if "cls" in special and "sep" in special:
         cls, sep = special["cls"], special["sep"]
         single, pair, used = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1", (cls, sep)
+        if cls == XLNET_SPECIAL["cls"]:
+            single, pair = f"$A {sep} {cls}:2", f"$A {sep} $B:1 {sep}:1 {cls}:2"
     elif engine.token_to_id(SENTINEL.format(number=0)) is not None and "eos" in special:
         end = special["eos"]
         single, pair, used = f"$A {end}", f"$A {end} $B {end}", (end,)

@@ -12,6 +12,15 @@ from plmjax.data.tokenizers.kinds import BYTE_LEVEL, BYTES, CASED, KINDS, SENTEN
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.errors import UserError, nearest, quoted
 
+CLASSES = {
+    "wordpiece": "BertTokenizer",
+    "byte-bpe": "RobertaTokenizer",
+    "gpt2-bpe": "GPT2Tokenizer",
+    "t5-unigram": "T5Tokenizer",
+    "xlnet-unigram": "XLNetTokenizer",
+}
+"""Kind -> class of transformers that rebuilds the tokenizer from its files."""
+
 
 def train(
     kind: str, vocab_size: int, texts: Iterable[str], directory: str | Path, *, lowercase: bool | None = None
@@ -36,7 +45,7 @@ def train(
     files = {}
     if kind in SENTENCEPIECE:
         files["spiece.model"] = _train_sentencepiece(kind, vocab_size, texts, lowercase)
-        engine = engines.sentencepiece(files["spiece.model"], {})
+        engine = engines.sentencepiece(files["spiece.model"], {"tokenizer_class": CLASSES.get(kind, "")})
     elif kind in ("wordpiece", "bpe"):
         engine = _train_word_merges(kind, vocab_size, texts, lowercase)
     else:
@@ -140,8 +149,8 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
     import sentencepiece
 
     model, special, sentinels = io.BytesIO(), KINDS[kind], SENTINELS if kind == "t5-unigram" else 0
-    own = {role: token for role, token in special.items() if role in ("pad", "unk", "eos")}
-    numbers = {f"{role}_id": number for number, role in enumerate(own)}
+    own = ("pad", "unk", "bos", "eos")
+    numbers = {f"{role}_id": number for number, role in enumerate(special) if role in own}
     # SentencePiece silently skips lines above its limit of 4192 bytes, so texts are split into shorter pieces.
     pieces = (piece for text in texts for piece in re.findall(r"\S.{0,900}(?=\s|$)|\S{1,1000}", text))
     try:
@@ -174,9 +183,7 @@ def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase
 
 def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -> dict[str, bytes]:
     """Return the files of the kind's published form, and the tokenizer_config.json for them."""
-    classes = {"wordpiece": "BertTokenizer", "byte-bpe": "RobertaTokenizer", "gpt2-bpe": "GPT2Tokenizer"}
-    classes["t5-unigram"] = "T5Tokenizer"
-    files = {}
+    files, own_class = {}, CLASSES.get(kind)
     if kind == "wordpiece":
         table = engine.get_vocab(with_added_tokens=True)
         files["vocab.txt"] = "".join(f"{token}\n" for token in sorted(table, key=table.get)).encode()
@@ -192,9 +199,9 @@ def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -
         mask = {"content": special["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
         config["mask_token"] = {"__type": "AddedToken", "special": True} | mask
     if kind in BYTE_LEVEL and lowercase:
-        classes = {}
+        own_class = None
     if kind == "t5-unigram":
         config |= {"extra_ids": SENTINELS}
-    config["tokenizer_class"] = classes.get(kind, "PreTrainedTokenizerFast")
+    config["tokenizer_class"] = own_class or "PreTrainedTokenizerFast"
     files["tokenizer_config.json"] = (json.dumps(config, indent=2) + "\n").encode()
     return files

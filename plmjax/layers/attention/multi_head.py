@@ -119,7 +119,18 @@ class MultiHeadAttention(nn.Module):
         terms: tuple[ScoreTerm, ...],
         deterministic: bool,
     ) -> jax.Array:
-        context = BACKENDS[self.execution.attention](
+        return self.output(self._context(query, key_values, visibility, terms, deterministic))
+
+    def _context(
+        self,
+        query: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility | None,
+        terms: tuple[ScoreTerm, ...],
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attend from scaled queries, [B T N H] -> [B T N H]."""
+        return BACKENDS[self.execution.attention](
             query,
             key_values.keys,
             key_values.values,
@@ -128,7 +139,6 @@ class MultiHeadAttention(nn.Module):
             self.dropout,
             self.probability_dropout.key(deterministic),
         )
-        return self.output(context)
 
 
 def _by_heads(x: jax.Array) -> jax.Array:

@@ -1,0 +1,553 @@
+"""XLNet: generalized autoregressive pretraining (Yang et al., NeurIPS 2019, arXiv 1906.08237; zihangdai/xlnet
+modeling.py).
+
+A language model predicts the tokens of a text in a random order, and each from all tokens that precede it in this
+order. So it reads both sides of a token, and no token is replaced by a mask. Tokens stay at their positions in the
+text, and only attention follows the order. A token's hidden state must not hold the token if it predicts it, but must
+hold it for the tokens after it. Hence two streams with the same parameters (section 2.3):
+
+    content  h_i = words[input_ids_i]     h_i attends to h_j for all j with rank_j <= rank_i
+    query    g_i = mask embedding         g_i attends to h_j for all j with rank_j <  rank_i
+    L times, both:  x = norm(x + attention(x, [memory, h]));     x = norm(x + feed_forward(x))
+    token i:        softmax(words . g_i + b)
+
+Only the last tokens of the order are predicted (partial prediction, section 2.3), so g has few rows. Keys and values
+include a memory: the inputs of the layer for earlier tokens, without gradient (section 2.4, as in Transformer-XL). A
+score is a sum of three parts, each with its own learned bias of the query, in every layer:
+
+    score(i, j) = ((q_i + u) . k_j + (q_i + v) . r(i - j) + (q_i + w) . s(i, j)) / sqrt(H)
+
+r is a projection of sinusoids of the distance. s is one of two vectors, for a key of the query's segment or of another
+segment (relative segment encodings, section 2.5). A row that is read backwards has negated distances. Downstream there
+is one stream without an order, and the last token, [CLS], represents the text (plmjax/models/xlnet/heads.py).
+
+Deviation: `ff_activation` defaults to GELU's tanh form, as in the released pretraining; transformers' default is the
+exact one.
+Deviation: a memory tells which of its tokens exist, and only those are visible. In the released code the memory before
+the first row is zeros, which are visible; `XlnetMemory` with a mask of ones is the same.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar, NamedTuple, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.scores import TokenScores
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
+from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Condition, Visibility
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, distances
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.layers.sinusoids import sinusoids
+from plmjax.layers.stack import stack
+from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.task_heads import TOKEN_HEADS
+from plmjax.models.xlnet.heads import (
+    XlnetForMultipleChoice,
+    XlnetForQuestionAnswering,
+    XlnetForSequenceClassification,
+)
+
+
+def _sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
+    return {"n_layer": layers, "d_model": hidden, "n_head": heads, "d_inner": 4 * hidden}
+
+
+@dataclasses.dataclass(frozen=True)
+class XlnetConfig(ModelConfig):
+    """Sizes of an XLNet, named as in transformers' config.json; the defaults are XLNet-Base.
+
+    Arguments override the fields of a named size: `XlnetConfig.base(vocab_size=8192)`.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown activation.
+    """
+
+    vocab_size: int = 32000
+    """Vocabulary size."""
+    d_model: int = 768
+    """Hidden size, D."""
+    n_layer: int = 12
+    """Number of layers, L."""
+    n_head: int = 12
+    """Number of attention heads, N."""
+    d_inner: int = 3072
+    """Inner size of the feed-forward network, F."""
+    ff_activation: str = "gelu_new"
+    """Activation: gelu_new (tanh form), gelu (exact) or relu."""
+    dropout: float = 0.1
+    """Dropout rate of embeddings, positions, attention probabilities and sublayers."""
+    summary_last_dropout: float = 0.1
+    """Dropout rate of the summary of a text, before a classifier."""
+    clamp_len: int = -1
+    """Largest distance between tokens; longer ones count as this one. -1: no limit."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in layer normalisation."""
+    start_n_top: int = 5
+    """Number of starts of an answer that are followed."""
+    end_n_top: int = 5
+    """Number of ends that are followed for each start."""
+    pad_token_id: int = 5
+    """Padding token id; transformers needs it, attention reads the mask instead."""
+    bos_token_id: int | None = 1
+    """Token id of <s>; transformers needs it, nothing here reads it."""
+    eos_token_id: int | None = 2
+    """Token id of </s>; as `bos_token_id`."""
+
+    field_names: ClassVar[dict[str, str]] = {
+        "width": "d_model",
+        "depth": "n_layer",
+        "padding_token": "pad_token_id",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the settings that no later shape error would explain."""
+        sizes = ("vocab_size", "d_model", "n_layer", "d_inner", "start_n_top", "end_n_top")
+        check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
+        check_ranges("model", self, dropout=SHARE, summary_last_dropout=SHARE)
+        if not self.layer_norm_eps > 0:
+            raise UserError(f"Expected --model.layer_norm_eps above 0, found {self.layer_norm_eps}; change it.")
+        if self.n_head < 1 or self.d_model % self.n_head:
+            raise UserError(
+                f"Expected a hidden size that divides by the heads, found {self.d_model} and {self.n_head} heads; "
+                f"change --model.d_model or --model.n_head."
+            )
+        if self.ff_activation not in ACTIVATIONS:
+            raise UserError(
+                f"Expected a known activation, found {quoted(self.ff_activation)}; "
+                f"{nearest(self.ff_activation, ACTIVATIONS)}"
+            )
+
+    base = Size(
+        "XLNet-Base, cased English: 116,718,336 parameters, 116,750,336 with its output bias.", **_sizes(12, 768, 12)
+    )
+    large = Size(
+        "XLNet-Large, cased English: 360,268,800 parameters, 360,300,800 with its output bias.", **_sizes(24, 1024, 16)
+    )
+    tiny = Size("Two layers of 128; not a published size.", **_sizes(2, 128, 2))
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return the same sizes with another dropout rate of embeddings, positions, probabilities and sublayers."""
+        return dataclasses.replace(self, dropout=rate)
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal distribution."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def distance_table(self, queries: int, keys: int) -> jax.Array:
+        """Return the sinusoids of the distances of `queries` queries from `keys` keys, float32 [2 R D].
+
+        The first half is for rows in their own order, the second for rows that are read backwards.
+        """
+        found = distances(queries, keys, keys - queries, later=True)
+        if self.clamp_len > 0:
+            found = found.clip(-self.clamp_len, self.clamp_len)
+        return jnp.stack([sinusoids(found, self.d_model), sinusoids(-found, self.d_model)])
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int, memory: int = 0) -> float:
+        """Return the model FLOPs of one training step (backward = 2 x forward), matrix products only.
+
+        With T tokens and M tokens of memory in a row there are S = T + M keys and R = T + S - 1 distances. A row takes
+        6 L (D^2 (2 T + 2 S + R) + 2 T D F + T D (3 S + T)) and, with P = `predictions` rows of the query stream,
+        6 L (P (2 D^2 + 2 D F + 2 T D) + T D (3 S + T)) and 6 P D V more.
+        """
+        size, inner, tokens, keys = self.d_model, self.d_inner, sequence_length, sequence_length + memory
+        scores = tokens * size * (3 * keys + tokens)
+        projections = size**2 * (2 * tokens + 2 * keys + tokens + keys - 1)
+        row = self.n_layer * (projections + 2 * tokens * size * inner + scores)
+        if predictions:
+            stream = predictions * (2 * size**2 + 2 * size * inner + 2 * tokens * size) + scores
+            row += self.n_layer * stream + predictions * size * self.vocab_size
+        return 6.0 * batch_size * row
+
+
+@flax.struct.dataclass
+class XlnetMemory:
+    """The inputs of every layer for M tokens before a row.
+
+    states: [L B M D]. mask: [B M], 1 for tokens that exist.
+    """
+
+    states: jax.Array
+    mask: jax.Array
+
+    @classmethod
+    def empty(cls, config: XlnetConfig, batch_size: int, length: int) -> Self:
+        """Return a memory of `length` tokens that do not exist; `length` may be 0."""
+        states = jnp.zeros((config.n_layer, batch_size, length, config.d_model))
+        return cls(states, jnp.zeros((batch_size, length), jnp.int32))
+
+
+@flax.struct.dataclass
+class XlnetOutput:
+    """The output of the modules of XLNet; fields that a module does not compute are None.
+
+    last_hidden_state: [B T D] of the content stream, or [B P D] of the query stream for P predictions.
+    hidden_states: [L+1 B T D] of the content stream, the embeddings first; only if requested.
+    memory: the memory after the row, if there was one before it.
+    scores: scores of the predicted tokens; of a language model.
+    label_logits: float32 [B labels] (or [B K labels]) of texts, or [B C] (or [B C K]) of choices.
+    """
+
+    last_hidden_state: jax.Array
+    hidden_states: jax.Array | None = None
+    memory: XlnetMemory | None = None
+    scores: TokenScores | None = None
+    label_logits: jax.Array | None = None
+
+    @property
+    def logits(self) -> jax.Array | None:
+        """The scores of the vocabulary as an array, float32 [B T V] or [B P V], or those of labels or choices."""
+        return self.label_logits if self.scores is None else self.scores.logits()
+
+
+@flax.struct.dataclass
+class Precedes(Condition):
+    """A condition that the key precedes the query in the order of the prediction.
+
+    ranks: int [B S], the place of each key in the order; several keys may have the same.
+    limits: int [B T], above the ranks that each query sees.
+    """
+
+    ranks: jax.Array = axes("batch", "keys")
+    limits: jax.Array = axes("batch", "queries")
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """Return True where the rank is below the limit."""
+        return self.ranks[:, None, :] < self.limits[:, :, None]
+
+
+@flax.struct.dataclass
+class OrItself(Condition):
+    """A condition that another one holds, or that the key is the query itself: so every query sees a key."""
+
+    condition: Condition
+
+    def change_axis(self, name: str, change: Any) -> Self:
+        """Return a copy with changed arrays of the other condition."""
+        return self.replace(condition=self.condition.change_axis(name, change))
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """Return True where the other condition holds, and at the position of the query."""
+        itself = query_positions[..., None] == key_positions
+        return self.condition.visible(query_positions, key_positions) | itself
+
+
+@flax.struct.dataclass
+class SegmentScores(ScoreTerm):
+    """(q_i + w) . s, with one s for keys of the query's segment and another one for all other keys (section 2.5).
+
+    vectors: w, float32 [N H], multiplied by the scale of the queries.
+    table: s of the same and of another segment, float32 [2 N H].
+    query_types, key_types: int [B T] and [B S], the segment of each token.
+    """
+
+    vectors: jax.Array = axes("heads", None)
+    table: jax.Array = axes(None, "heads", None)
+    query_types: jax.Array = axes("batch", "queries")
+    key_types: jax.Array = axes("batch", "keys")
+
+    def scores(
+        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
+    ) -> jax.Array:
+        """Return the term, float32 [B N T S]."""
+        product = functools.partial(jnp.einsum, "BTNH,GNH->BNTG")
+        found = float32_product(product, query + self.vectors.astype(query.dtype), self.table.astype(query.dtype))
+        same = self.query_types[:, None, :, None] == self.key_types[:, None, None, :]
+        return jnp.where(same, found[..., :1], found[..., 1:])
+
+
+class Reading(NamedTuple):
+    """The part of a row that is the same for all layers.
+
+    distances: sinusoids [R D] or [B R D]. types: the segments of the queries and of the keys, int [B T] and [B S], or
+    None. content, query: the keys that each stream sees. targets: one-hot [B P T], the position of each prediction, or
+    None.
+    """
+
+    distances: jax.Array
+    types: tuple[jax.Array, jax.Array] | None
+    content: Visibility
+    query: Visibility
+    targets: jax.Array | None
+
+
+class TwoStreamAttention(MultiHeadAttention):
+    """Attention of both streams to one set of keys and values, with the biases u, v and w and the vectors r and s."""
+
+    def setup(self) -> None:
+        """Create five projections, three biases and the vectors of the segments."""
+        super().setup()
+        heads, init = (self.num_heads, self.size), self.kernel_init
+        of_heads = nn.with_logical_partitioning(init, ("heads", "head"))
+        self.distance = Projection(heads, ("embed", "heads", "head"), init, self.execution.dtype, use_bias=False)
+        self.content_bias = self.param("content_bias", of_heads, heads)
+        self.distance_bias = self.param("distance_bias", of_heads, heads)
+        self.segment_bias = self.param("segment_bias", of_heads, heads)
+        of_segments = nn.with_logical_partitioning(init, (None, "heads", "head"))
+        self.segments = self.param("segments", of_segments, (2, *heads))
+
+    def terms(self, reading: Reading, queries: int) -> tuple[ScoreTerm, ...]:
+        """Return the terms of the scores for `queries` queries."""
+        scale = 1.0 / math.sqrt(self.size)
+        positional = PositionalScores(scale * self.distance_bias, self.distance(reading.distances), queries)
+        terms = (ContentBias(scale * self.content_bias), positional)
+        if reading.types is None:
+            return terms
+        return *terms, SegmentScores(scale * self.segment_bias, self.segments, *reading.types)
+
+    def predict(
+        self,
+        queries: jax.Array,
+        targets: jax.Array,
+        key_values: KeyValues,
+        visibility: Visibility,
+        terms: tuple[ScoreTerm, ...],
+        *,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attend from the positions of the predictions, for queries [B P D]; other arguments as in `attend`.
+
+        targets: one-hot [B P T]. Queries are moved to their positions, where the shift of distances expects them, and
+        results are moved back.
+        """
+        moved = jnp.einsum("BPNH,BPT->BTNH", self._scaled_query(queries), targets)
+        context = self._context(moved, key_values, visibility, terms, deterministic)
+        return self.output(jnp.einsum("BTNH,BPT->BPNH", context, targets))
+
+
+class XlnetLayer(nn.Module):
+    """Relative attention, then feed-forward, the same for both streams."""
+
+    config: XlnetConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(
+        self, content: jax.Array, query: jax.Array | None, memory: jax.Array | None, reading: Reading
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Map [B T D], [B P D] and a memory [B M D] to both streams, [B T D] and [B P D]."""
+        config, dtype, init, still = self.config, self.execution.dtype, self.config.initializer, self.deterministic
+        attention = TwoStreamAttention(
+            config.d_model, config.n_head, config.dropout, init, self.execution, use_bias=False, name="attention"
+        )
+        attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
+        feed_forward = FeedForward(
+            config.d_inner, config.ff_activation, init, dtype, dropout=config.dropout, name="feed_forward"
+        )
+        feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
+        dropout = functools.partial(Dropout(config.dropout), deterministic=still)
+
+        def after(x: jax.Array, attended: jax.Array) -> jax.Array:
+            x = attention_norm(x + dropout(attended))
+            x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+            x = feed_forward_norm(x + dropout(feed_forward(x, deterministic=still)))
+            return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+        source = content if memory is None else jnp.concatenate([memory.astype(dtype), content], axis=1)
+        key_values, terms = attention.key_values(source), attention.terms(reading, content.shape[1])
+        attended = attention.attend(content, key_values, reading.content, terms, deterministic=still)
+        if query is not None:
+            given = query, reading.targets, key_values, reading.query, terms
+            query = after(query, attention.predict(*given, deterministic=still))
+        return after(content, attended), query
+
+
+class XlnetModel(nn.Module):
+    """Embeddings and L layers whose parameters are stacked [L ...] under `layers`."""
+
+    config: XlnetConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """Create the word table and the mask embedding."""
+        config, dtype = self.config, self.execution.dtype
+        self.word_embeddings = Embedding(config.vocab_size, config.d_model, "vocab", config.initializer, dtype)
+        init = nn.with_logical_partitioning(config.initializer, ("embed",))
+        self.mask_embedding = self.param("mask_embedding", init, (config.d_model,))
+        self.dropout = Dropout(config.dropout)
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        ranks: jax.Array | None = None,
+        target_positions: jax.Array | None = None,
+        backwards: jax.Array | None = None,
+        memory: XlnetMemory | None = None,
+        *,
+        reuse_length: int | None = None,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> XlnetOutput:
+        """Read rows of tokens.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens that may be attended to; all by default.
+            token_type_ids: int [B T], the segment of each token; without it scores do not depend on segments. Tokens
+                of a memory have segment 0.
+            positions: int [B T]; they have no effect, only distances have.
+            segment_ids: int [B T], the packed sequence of each token, 0 for padding; not with a memory.
+            ranks: int [B T] from 0, the place of each token in the order of prediction. Tokens of equal rank see each
+                other, but do not predict each other. Without ranks every token sees every token.
+            target_positions: int [B P], the tokens to predict, each at most once; T or more for no token. Without it
+                there is no query stream.
+            backwards: bool [B], true for rows that are read from their end; none by default.
+            memory: the tokens before the rows.
+            reuse_length: number of first tokens of the row that enter the memory; by default all.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
+
+        Raises:
+            ValueError: an input's shape does not fit the others', or segments are given with a memory.
+        """
+        config, execution, dtype = self.config, self.execution, self.execution.dtype
+        check_token_inputs(None, "", input_ids, attention_mask, token_type_ids, positions, segment_ids, ranks)
+        if memory is not None and segment_ids is not None:
+            raise ValueError("Expected rows of one sequence with a memory, found segment_ids.")
+        batch, length = input_ids.shape
+        before = 0 if memory is None else memory.mask.shape[1]
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+        table = config.distance_table(length, before + length)
+        table = table[0] if backwards is None else jnp.where(backwards[:, None, None], table[1], table[0])
+        if not deterministic:  # each row draws its own mask, as in the released code
+            table = jnp.broadcast_to(table, (batch, *table.shape[-2:]))
+        targets = None
+        if target_positions is not None:
+            targets = jax.nn.one_hot(target_positions, length, dtype=dtype)
+            query = jnp.broadcast_to(self.mask_embedding.astype(dtype), (batch, targets.shape[1], config.d_model))
+        reading = Reading(
+            dropout(table.astype(dtype)),
+            None if token_type_ids is None else (token_type_ids, _after(before, token_type_ids, 0)),
+            *_visibilities(attention_mask, segment_ids, ranks, memory, input_ids),
+            targets,
+        )
+
+        def body(layer: XlnetLayer, streams: tuple[jax.Array, Any], states: jax.Array | None) -> tuple[Any, Any]:
+            content = streams[0]
+            kept = None if states is None else _remembered(states, content, reuse_length)
+            after = layer(*streams, states, reading)
+            return after, (kept, after[0] if output_hidden_states else None)
+
+        content = dropout(self.word_embeddings(input_ids))
+        content = nn.with_logical_constraint(content, ("batch", "length", "embed"))
+        streams = content, None if targets is None else dropout(query)
+        layers = XlnetLayer(config, execution, deterministic, name="layers")
+        states = None if memory is None else jax.lax.stop_gradient(memory.states)
+        last, (kept, hidden) = stack(body, layers, config.n_layer, execution, streams, states)
+        if memory is not None:
+            mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+            memory = XlnetMemory(kept, _remembered(memory.mask, mask, reuse_length))
+        return XlnetOutput(
+            last_hidden_state=dropout(last[0] if targets is None else last[1]),
+            hidden_states=jnp.concatenate([content[None], hidden]) if output_hidden_states else None,
+            memory=memory,
+        )
+
+
+def _remembered(before: jax.Array, row: jax.Array, reuse_length: int | None) -> jax.Array:
+    """Return the memory after a row, as long as before it: [B M ...], [B T ...] -> [B M ...]."""
+    both = jnp.concatenate([before, row[:, :reuse_length].astype(before.dtype)], axis=1)
+    return jax.lax.stop_gradient(both[:, both.shape[1] - before.shape[1] :])
+
+
+def _after(before: int, x: jax.Array, value: int) -> jax.Array:
+    """Return int [B T] after `before` columns with the same value."""
+    return jnp.pad(x, ((0, 0), (before, 0)), constant_values=value)
+
+
+def _visibilities(
+    attention_mask: jax.Array | None,
+    segment_ids: jax.Array | None,
+    ranks: jax.Array | None,
+    memory: XlnetMemory | None,
+    input_ids: jax.Array,
+) -> tuple[Visibility, Visibility]:
+    """Return the keys that the content stream sees, and those that the query stream sees; arguments as in the model."""
+    before = 0 if memory is None else memory.mask.shape[1]
+    mask = attention_mask
+    if memory is not None:
+        mask = jnp.concatenate([memory.mask, jnp.ones_like(input_ids) if mask is None else mask], axis=1)
+    query = Visibility.of_rows(mask, segment_ids).replace(query_offset=before)
+    content = query.replace(conditions=tuple(map(OrItself, query.conditions)))
+    if ranks is None:
+        return content, query
+    keys = _after(before, ranks, -1)
+    return content.also(Precedes(keys, ranks + 1)), query.also(Precedes(keys, ranks))
+
+
+class XlnetForPreTraining(nn.Module):
+    """The model, with the name of its system, and the scores of the predicted tokens; the word table is their layer."""
+
+    config: XlnetConfig
+    execution: Execution = Execution()
+
+    def setup(self) -> None:
+        """Create the model and the bias of the scores."""
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        self.output_bias = self.param("output_bias", zeros, (self.config.vocab_size,))
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> XlnetOutput:
+        """Take and return the same as `XlnetModel`, with scores."""
+        output = self.encoder(input_ids, **inputs)
+        table = self.encoder.word_embeddings.embedding
+        return output.replace(scores=VocabularyScores(output.last_hidden_state, table, self.output_bias))
+
+
+def _parts(config: XlnetConfig) -> tuple[ParameterGroup, ...]:
+    """Return the parameter groups: the embeddings and each layer."""
+    layers = (ParameterGroup(("xlnet/layers",), layer) for layer in range(config.depth))
+    return ParameterGroup(("xlnet",)), *layers
+
+
+TEMPLATE = Template("A sep cls:2", "A sep B:1 sep:1 cls:2", "last")
+"""The rows of a task: [CLS] is the last token, and has a segment of its own."""
+
+SYSTEM = declare(
+    System(
+        XlnetConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: XlnetForPreTraining,
+            Purpose.ENCODING: XlnetModel,
+            Purpose.EMBEDDING: XlnetModel,
+            Purpose.TEXT_LABELS: XlnetForSequenceClassification,
+            Purpose.CHOICES: XlnetForMultipleChoice,
+            **TOKEN_HEADS,
+            Purpose.ANSWER_SEARCH: XlnetForQuestionAnswering,
+        },
+        name="xlnet",
+        template=lambda config: TEMPLATE,
+        parts=_parts,
+        token_table="xlnet/word_embeddings/embedding",
+    )
+)

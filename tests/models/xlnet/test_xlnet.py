@@ -1,0 +1,230 @@
+"""What is peculiar to XLNet: two streams in the order of a permutation, directions, and a memory."""
+
+import dataclasses
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.interop.xlnet import ADAPTER
+from plmjax.models.xlnet.xlnet import XlnetForPreTraining, XlnetMemory, XlnetModel
+from tests.families.permutations import XLNET
+from tests.optional import torch
+from tests.products import step_flops
+from tests.systems.comparison import converted, reference
+from tests.systems.modules import random_params
+
+ROWS, LENGTH, MEMORY, REUSE = 4, 12, 7, 5
+MODULE = XlnetForPreTraining(XLNET)
+
+
+def inputs_of(seed: int = 0) -> dict[str, Any]:
+    """Rows of 12 tokens, of which three or two are predicted; the last token of two rows is padding."""
+    random = np.random.default_rng(seed)
+    ranks, targets = np.zeros((ROWS, LENGTH), np.int32), np.full((ROWS, 3), LENGTH, np.int32)
+    for row in range(ROWS):
+        last = np.sort(random.choice(LENGTH - 1, 5, replace=False))  # three are predicted, two are as [SEP] and [CLS]
+        ranks[row, last] = 1 + random.permutation(5)
+        count = 3 - row % 2
+        targets[row, :count] = random.choice(last, count, replace=False)
+    mask = np.ones((ROWS, LENGTH), np.int32)
+    mask[2:, -1] = 0
+    return {
+        "input_ids": random.integers(6, XLNET.vocab_size, (ROWS, LENGTH), np.int32),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, 3, (ROWS, LENGTH), np.int32),
+        "ranks": ranks,
+        "target_positions": targets,
+    }
+
+
+def memory_of(length: int = MEMORY, seed: int = 1) -> XlnetMemory:
+    states = np.random.default_rng(seed).normal(size=(XLNET.n_layer, ROWS, length, XLNET.d_model))
+    return XlnetMemory(jnp.asarray(states, jnp.float32), jnp.ones((ROWS, length), jnp.int32))
+
+
+def theirs_of(inputs: dict[str, Any], memory: XlnetMemory | None) -> dict[str, Any]:
+    """The same for transformers, with the order as a matrix and the targets as rows of 0 and 1."""
+    ranks, targets = inputs["ranks"], inputs["target_positions"]
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    given = {name: torch.tensor(inputs[name]).long() for name in names}
+    given["attention_mask"] = given["attention_mask"].float()
+    predicted = np.zeros(ranks.shape, bool)
+    for row, places in enumerate(targets):
+        predicted[row, places[places < LENGTH]] = True
+    # A token that is not predicted sees itself (data_utils.py, `self_rev_index`).
+    limits = np.where(predicted, ranks, ranks + 1)
+    given["perm_mask"] = torch.tensor(limits[:, :, None] <= ranks[:, None, :]).float()
+    given["target_mapping"] = torch.tensor(targets[..., None] == np.arange(LENGTH)).float()
+    if memory is not None:
+        given["mems"] = [torch.tensor(np.moveaxis(np.asarray(layer), 0, 1)) for layer in memory.states]
+    return given
+
+
+def model_of(**settings: Any) -> Any:
+    return reference("XLNetLMHeadModel", XLNET, mem_len=MEMORY, reuse_len=REUSE, **settings)
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_two_streams_equal_transformers(remembered: bool) -> None:
+    """Logits, the memory after the row, and gradients; with padding, missing targets and a memory."""
+    model, inputs, memory = model_of(), inputs_of(), memory_of() if remembered else None
+    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    expected = model(**theirs_of(inputs, memory))
+    cotangent = np.random.default_rng(2).normal(size=expected.logits.shape).astype(np.float32)
+
+    @jax.jit
+    def run(params: Any, memory: XlnetMemory | None) -> Any:
+        def total(params: Any) -> tuple[jax.Array, Any]:
+            outputs = MODULE.apply({"params": params}, **inputs, memory=memory, reuse_length=REUSE)
+            return jnp.sum(outputs.logits * cotangent), (outputs.logits, outputs.memory)
+
+        return jax.grad(total, has_aux=True)(params)
+
+    gradient, (logits, after) = run(params, memory)
+    np.testing.assert_allclose(logits, expected.logits.detach().numpy(), rtol=1e-5, atol=1e-5)
+    if remembered:
+        states = np.stack([layer.numpy().swapaxes(0, 1) for layer in expected.mems])
+        np.testing.assert_allclose(after.states, states, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(after.mask, 1)
+    (expected.logits * torch.tensor(cotangent)).sum().backward()
+    theirs = [(name, one.grad) for name, one in model.named_parameters()]
+    chex.assert_trees_all_close(gradient, converted(ADAPTER, theirs, MODULE), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_are_read_backwards_equal_transformers() -> None:
+    """transformers reads the second half of a batch backwards (`bi_data`)."""
+    model, inputs, memory = model_of(bi_data=True), inputs_of(), memory_of()
+    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    backwards = np.arange(ROWS) >= ROWS // 2
+    found = MODULE.apply({"params": params}, **inputs, memory=memory, backwards=backwards).logits
+    expected = model(**theirs_of(inputs, memory)).logits.detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    forward = MODULE.apply({"params": params}, **inputs, memory=memory).logits
+    assert np.abs(forward[ROWS // 2 :] - expected[ROWS // 2 :]).max() > 0.1
+
+
+def test_backwards_rows_are_forward_rows_of_the_reversed_text() -> None:
+    """Negated distances are those of the text in its own order."""
+    params, inputs = random_params(MODULE), inputs_of()
+    del inputs["attention_mask"]
+    there = inputs["target_positions"] < LENGTH
+    turned = {name: x[:, ::-1] for name, x in inputs.items() if x.shape[1] == LENGTH}
+    turned["target_positions"] = np.where(there, LENGTH - 1 - inputs["target_positions"], LENGTH)
+    forward = MODULE.apply({"params": params}, **inputs).logits
+    backwards = MODULE.apply({"params": params}, **turned, backwards=np.ones(ROWS, bool)).logits
+    np.testing.assert_allclose(backwards, forward, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_that_the_order_hides_is_seen() -> None:
+    """The gradient of each stream by each word is zero iff its rank says so; a predicted token does not see itself."""
+    inputs, encoder = inputs_of(), XlnetModel(XLNET)
+    params, row = random_params(encoder), {name: x[:1] for name, x in inputs_of().items()}
+    ids = np.arange(6, 6 + LENGTH)[None]
+    table = params["word_embeddings"]["embedding"]
+
+    @jax.jit
+    @jax.jacrev
+    def jacobian(table: jax.Array) -> tuple[jax.Array, jax.Array]:
+        changed = params | {"word_embeddings": {"embedding": table}}
+        outputs = encoder.apply({"params": changed}, **(row | {"input_ids": ids}), output_hidden_states=True)
+        return outputs.last_hidden_state[0].sum(-1), outputs.hidden_states[-1, 0].sum(-1)
+
+    query, content = (np.abs(one[:, ids[0]]).max(-1) > 0 for one in jacobian(table))
+    ranks, targets = inputs["ranks"][0], inputs["target_positions"][0]
+    np.testing.assert_array_equal(query, ranks < ranks[targets][:, None])
+    np.testing.assert_array_equal(content, ranks <= ranks[:, None])
+    assert not query[np.arange(3), targets].any()
+
+
+def test_no_gradient_passes_into_the_memory() -> None:
+    params, inputs = random_params(MODULE), inputs_of()
+
+    def total(states: jax.Array) -> jax.Array:
+        memory = memory_of().replace(states=states)
+        outputs = MODULE.apply({"params": params}, **inputs, memory=memory)
+        return jnp.sum(outputs.logits**2) + jnp.sum(outputs.memory.states)
+
+    value, gradient = jax.value_and_grad(total)(memory_of().states)
+    assert value > 0 and not np.any(gradient)
+    changed = MODULE.apply({"params": params}, **inputs, memory=memory_of(seed=5)).logits
+    assert np.abs(changed - MODULE.apply({"params": params}, **inputs, memory=memory_of()).logits).max() > 0.1
+
+
+def test_a_memory_without_tokens_changes_nothing() -> None:
+    """Of length 0, and of a length with no token that exists; the second remembers the row."""
+    params, inputs = random_params(MODULE), inputs_of()
+    expected = MODULE.apply({"params": params}, **inputs).logits
+    for length in (0, MEMORY):
+        memory = XlnetMemory.empty(XLNET, ROWS, length)
+        outputs = MODULE.apply({"params": params}, **inputs, memory=memory, reuse_length=REUSE)
+        np.testing.assert_allclose(outputs.logits, expected, rtol=1e-5, atol=1e-5)
+        assert outputs.memory.states.shape == (XLNET.n_layer, ROWS, length, XLNET.d_model)
+    np.testing.assert_array_equal(outputs.memory.mask, np.tile(np.arange(MEMORY) >= MEMORY - REUSE, (ROWS, 1)))
+
+
+def test_a_memory_is_as_the_text_before() -> None:
+    """Of one layer, in which no token depends on those after it: a row with its memory equals the longer row."""
+    config = dataclasses.replace(XLNET, n_layer=1)
+    encoder = XlnetModel(config)
+    params, ids = random_params(encoder), inputs_of()["input_ids"]
+    whole = encoder.apply({"params": params}, ids).last_hidden_state
+    empty = XlnetMemory.empty(config, ROWS, MEMORY)
+    memory = encoder.apply({"params": params}, ids[:, :MEMORY], memory=empty).memory
+    rest = encoder.apply({"params": params}, ids[:, MEMORY:], memory=memory).last_hidden_state
+    np.testing.assert_allclose(rest, whole[:, MEMORY:], rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_of_attention_give_the_same() -> None:
+    params, inputs, memory = random_params(MODULE), inputs_of(), memory_of()
+    backwards = np.arange(ROWS) % 2 == 0
+
+    def total(params: Any, attention: str) -> jax.Array:
+        module = MODULE.clone(execution=Execution(attention=attention))
+        outputs = module.apply({"params": params}, **inputs, memory=memory, backwards=backwards)
+        return jnp.mean(jnp.sin(outputs.logits))
+
+    found, expected = (jax.value_and_grad(total)(params, attention) for attention in ("blockwise", "dense"))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory", [0, MEMORY])
+@pytest.mark.parametrize("predictions", [0, 3])
+def test_train_flops_are_the_products_of_the_program(memory: int, predictions: int) -> None:
+    """Those of attention's backends: the terms of the biases u and w are left out of the closed form."""
+    config, ids = dataclasses.replace(XLNET, clamp_len=-1), jnp.zeros((ROWS, LENGTH), jnp.int32)
+    inputs: dict[str, Any] = {"input_ids": ids, "backwards": jnp.zeros(ROWS, bool)}
+    if memory:
+        inputs["memory"] = XlnetMemory.empty(config, ROWS, memory)
+    if predictions:
+        inputs |= {"ranks": ids, "target_positions": jnp.zeros((ROWS, predictions), jnp.int32)}
+    module = MODULE if predictions else XlnetModel(config)
+    found = step_flops(module, lambda outputs: outputs.logits if predictions else outputs, **inputs)
+    streams, keys = 1 + (predictions > 0), LENGTH + memory
+    of_content_bias = 6 * streams * ROWS * config.n_layer * keys * config.d_model
+    assert config.train_flops(ROWS, LENGTH, predictions, memory) == found - of_content_bias
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_head": 5}, "divides by the heads, found 24 and 5 heads"),
+        ({"ff_activation": "gelo"}, "found 'gelo'.*gelu"),
+        ({"dropout": 1.5}, "model.dropout from 0 to below 1"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps above 0"),
+    ],
+)
+def test_bad_sizes_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(XLNET, **settings)
+
+
+def test_a_memory_and_packed_rows_are_refused() -> None:
+    inputs = {"input_ids": np.ones((ROWS, LENGTH), np.int32), "segment_ids": np.ones((ROWS, LENGTH), np.int32)}
+    with pytest.raises(ValueError, match="rows of one sequence with a memory"):
+        MODULE.apply({"params": random_params(MODULE)}, **inputs, memory=memory_of())
