@@ -5,7 +5,7 @@
 
 Recipe: 125,000 steps of 4,096 rows of 512 tokens; LAMB at 1.76e-3 with 3,125 steps of warm-up, then linear decay;
 weight decay 0.01; dropout 0.1, none for xxlarge and version 2; at most 20 tokens a row are predicted (about 4 %), in
-runs of up to three words, and the order of the sentences. The text is the user's own: the paper took English Wikipedia
+runs of up to three words, and the order of two texts. The user provides the text; the paper used English Wikipedia
 (2,500M words) and BooksCorpus (800M words), version 2 more.
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured:
@@ -17,17 +17,18 @@ Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is me
     xxlarge         16             5,831 ms (3,943 ms)    68%   10.9                      202 h, 12,958 chip-hours
     base_v2         2              441 ms (246 ms)        34%   9.9                       1,225 h, 78,428 chip-hours
 
-Parameters and optimizer state of xxlarge take 2.5 GiB of that: one layer's weights, not twelve. On v3:16x32, 512 chips,
-in 2 microbatches, a step of it takes 762 ms (493 ms), 65%; 26.5 hours and 13,552 chip-hours for the whole run.
+Parameters and optimizer state of xxlarge take 2.5 GiB of that: the weights of one layer, not of twelve. On v3:16x32,
+512 chips, in 2 microbatches, a step of it takes 762 ms (493 ms), 65%; 26.5 hours and 13,552 chip-hours for the whole
+run.
 The paper trained on 64 to 512 chips of Cloud TPU v3.
 
 Result to expect: on MNLI's dev set the released version 1 of base reaches 81.6 %, version 2 of base 84.6 %, of xxlarge
-90.6 % (google-research/albert). These runs have been planned, never made.
+90.6 % (google-research/albert). These runs were planned, but not made.
 
-Deviations from the released code: tokens to predict are drawn anew at every step instead of forty times beforehand
-(`--objective.masking static` brings that back); activations are bfloat16 over float32 parameters; a tokenizer is
-trained on the text unless `--tokenizer.path` names the published spiece.model; half a percent of the documents is kept
-aside for evaluation; version 2's learning rate and warm-up, which are not published, are version 1's.
+Deviations from the released code: tokens to predict are sampled anew at every step instead of forty times in advance
+(`--objective.masking static` samples them once); activations are bfloat16 over float32 parameters; a tokenizer is
+trained on the text unless `--tokenizer.path` names the published spiece.model; half a percent of the documents is held
+out for evaluation; version 2's learning rate and warm-up, which are not published, are version 1's.
 """
 
 from plmjax.data.layouts import SentenceOrder
@@ -54,7 +55,7 @@ def xlarge() -> Experiment:
 
 
 def xxlarge() -> Experiment:
-    """ALBERT-xxlarge, 223 million parameters that compute as 2.4 billion would."""
+    """ALBERT-xxlarge, 223 million parameters with the computation of 2.4 billion."""
     return _published(AlbertConfig.xxlarge(), accumulation=16)
 
 

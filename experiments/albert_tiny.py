@@ -3,12 +3,12 @@
     plmjax pretrain experiments/albert_tiny.py
     plmjax pretrain experiments/albert_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 5.71 nats a target, unigram entropy of the same targets 6.27; six and a half minutes of processor
-time, the tokenizer and the export included. Runs of up to three words are hidden, harder to restore than bert_tiny's
-single tokens.
+Result: held-out loss 5.71 nats per target, unigram entropy of the same targets 6.27; six and a half minutes of
+processor time, the tokenizer and the export included. Runs of up to three words are hidden. They are harder to predict
+than the single tokens of bert_tiny.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_tiny;
-so small a batch is trained by BERT's AdamW, not by LAMB.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_tiny; for this small batch the optimizer is BERT's AdamW, not LAMB.
 """
 
 from plmjax.data.layouts import SentenceOrder
@@ -20,7 +20,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Three trips through a layer of 128 features, 4,000 steps of 1,024 tokens."""
+    """One layer of width 128, applied three times, 4,000 steps of 1,024 tokens."""
     return Experiment(
         model=AlbertConfig.tiny(
             vocab_size=4096,

@@ -2,20 +2,21 @@
 
     plmjax pretrain experiments/awd_lstm_tiny.py
 
-Result: held-out loss 5.47 nats a token after 1,000 steps (6.77, 6.09 and 5.71 after 100, 300 and 600), unigram entropy
-of the same tokens 6.72: a margin of 1.25 nats. 16 % of the tokens are the likeliest. The loss still falls, so that
-averaging has not begun. The run was stopped at step 913 and went on from its checkpoint.
+Result: held-out loss 5.47 nats per token after 1,000 steps (6.77, 6.09 and 5.71 after 100, 300 and 600), unigram
+entropy of the same tokens 6.72: a margin of 1.25 nats. 16 % of the tokens are the most likely ones. The loss is still
+falling, so averaging has not started. The run was stopped at step 913 and was resumed from its checkpoint.
 
     plmjax pretrain experiments/awd_lstm_tiny.py --training.steps 3000 --training.evaluate_every 50 \\
         --optimizer.patience 2
 
-begins to average at step 1,500: the held-out loss there is 5.252, after 5.225, 5.239 and 5.224. The mean of the steps
-since has 5.116 at step 1,550, 4.925 at step 2,000 and 4.768 at step 3,000; it falls with every evaluation. 21 % of the
-tokens are then the likeliest. The run took 7 minutes of one core.
+starts to average at step 1,500: the held-out loss there is 5.252, after 5.225, 5.239 and 5.224. The mean of the
+parameters since then has 5.116 at step 1,550, 4.925 at step 2,000 and 4.768 at step 3,000; it falls with every
+evaluation. At the end 21 % of the tokens are the most likely ones. The run took 7 minutes of one core.
 
-As published but for its size: plain gradients at a rate of 30, clipped to 0.25, states that go from window to window.
+As published except for the size: plain gradient descent at a rate of 30, gradients clipped to 0.25, states carried from
+window to window.
 
-Deviation: byte-level BPE instead of words, smaller dropouts, as so short a run needs them, and windows of 60 tokens.
+Deviation: byte-level BPE instead of words, smaller dropouts, because the run is short, and windows of 60 tokens.
 """
 
 from plmjax.data.layouts import Windows

@@ -7,8 +7,8 @@
 Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2): a step of 31 ms (roofline 15 ms, bound by the HBM), MFU 10 %, 0.4 of the 16
 GiB of a core; 2.4 hours and 9 chip-hours for the whole run. All times are estimates, none is measured.
 
-The released commands, which drop 0.2 and 0.25 between the layers where the paper drops 0.3, reach a perplexity of 68.7
-of a held-out word and 65.6 of the test set on WikiText-2, 61.2 and 58.8 on the Penn Treebank (README of
+The released commands have a dropout of 0.2 and 0.25 between the layers, the paper 0.3. They reach a perplexity of 68.7
+on held-out words and of 65.6 on the test set of WikiText-2, 61.2 and 58.8 on the Penn Treebank (README of
 salesforce/awd-lstm-lm). Not trained here.
 """
 

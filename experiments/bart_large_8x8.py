@@ -6,20 +6,20 @@
 
 Recipe: 500,000 steps of 8,192 rows of 512 tokens; 30 % of the words hidden in spans, all sentences in another order;
 Adam (0.9, 0.98, 1e-6) at 4e-4 with 10,000 steps of warm-up, then linear decay; weight decay 0.01 of every parameter, as
-fairseq has it; gradients clipped at 0.1; dropout 0.1. The text is the user's own: the paper took RoBERTa's 160 GB.
+in fairseq; gradients clipped at 0.1; dropout 0.1. The user provides the text; the paper used RoBERTa's 160 GB.
 
 Result to expect: the released large model reaches 89.9 % on MNLI's dev set and 88.8 exact matches on SQuAD 1.1 (table 2
 of the paper), and 44.2 ROUGE-1 on CNN/DailyMail (table 3). Neither run was made.
 
 Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: large in 16 microbatches, a
 step of 4,564 ms (roofline 2,141 ms), MFU 31%, 6.4 GiB of the 16 of a core, 634 hours and 40,573 chip-hours for the
-whole run; base in 8, a step of 1,594 ms (roofline 774 ms), MFU 30%, 2.3 GiB, 221 hours and 14,168 chip-hours. Of base
-the plan finds that 152M elements are reduced a step for a gradient of 139M.
+whole run; base in 8, a step of 1,594 ms (roofline 774 ms), MFU 30%, 2.3 GiB, 221 hours and 14,168 chip-hours. For base
+the plan reports that 152M elements are reduced per step for a gradient of 139M.
 
 Deviation: the learning rate is that of the released command for the base model; large's was not published.
-Deviation: dropout stays on to the end; the paper switches it off for the last tenth of the steps of the large model.
+Deviation: dropout is used to the end; the paper has none in the last tenth of the steps of the large model.
 Deviation: a tokenizer is trained on the text unless `--tokenizer.path` names the published vocabulary; activations are
-bfloat16 over float32 parameters; half a percent of the documents is kept aside for evaluation.
+bfloat16 over float32 parameters; half a percent of the documents is held out for evaluation.
 """
 
 import dataclasses

@@ -4,16 +4,17 @@
     plmjax pretrain experiments/bart_tiny.py --workdir runs/mine --data.input my_text/
 
 Result on 42 MB of Wikipedia (`--data.input wikipedia_en/train --data.format wikiextractor`): held-out loss 5.25, 4.31,
-3.95 and 3.78 nats a target after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the same targets 6.93; 42 % of
-the targets are guessed right. 13 minutes of processor time, preparation included; 29 on the clock of two cores on which
-several other programs computed.
+3.95 and 3.78 nats per target after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the same targets 6.93; 42 % of
+the targets are predicted correctly. 13 minutes of processor time, preparation included; 29 minutes of wall time on two
+cores that several other programs used too.
 
-Of the documentation half of a run is recorded: 4.98 after 500 and 4.17 after 1,000 steps, unigram entropy 6.66.
+For the documentation only half of a run is recorded: 4.98 after 500 and 4.17 after 1,000 steps, unigram entropy 6.66.
 
-As published but for its size: spans of 30 % of the words hidden, all sentences in another order, textbook Adam (0.9,
-0.98) with decay of all parameters, gradients clipped at 0.1.
+As published except for the size: spans of 30 % of the words hidden, all sentences in another order, Adam as published
+(0.9, 0.98) with decay of all parameters, gradients clipped at 0.1.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_small.
 """
 
 from plmjax.data.layouts import FullSentences
@@ -25,7 +26,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features on each side, 2,000 steps of 1,024 tokens."""
+    """Two layers of width 128 on each side, 2,000 steps of 1,024 tokens."""
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     return Experiment(
         model=BartConfig.tiny(vocab_size=4096, max_position_embeddings=128, init_std=0.05, dropout=0.0, **heads),

@@ -5,20 +5,20 @@
 
 Recipe: batch 256, 1,000,000 steps, 90 % of them at length 128 and the rest at 512; BERT's AdamW at 1e-4 with 10,000
 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; 15 % of the tokens are predicted, and the next
-sentence. The text is the user's own: the paper took English Wikipedia (2,500M words) and BooksCorpus (800M words).
+sentence. The user provides the text; the paper used English Wikipedia (2,500M words) and BooksCorpus (800M words).
 
 Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512; all times are estimates, none is measured:
 a step of 49 and 202 ms (roofline 24 and 105 ms), MFU 50% and 52%, 0.6 and 1.7 GiB of the
 8 of a core; 18 hours and 286 chip-hours for the whole run.
 The paper trained it in 4 days on 4 Cloud TPUs (16 chips).
 
-Result to expect: the released BERT-Base reaches 84.6 % on MNLI's matched test set (table 1 of the paper). This run has
-been planned, never made.
+Result to expect: the released BERT-Base reaches 84.6 % on MNLI's matched test set (table 1 of the paper). This run was
+planned, but not made.
 
-Deviations from the released code: tokens to predict are drawn anew at every step instead of ten times beforehand
-(`--objective.masking static` brings that back); activations are bfloat16 over float32 parameters; a tokenizer is
-trained on the text unless `--tokenizer.path` names the published vocabulary; half a percent of the documents is kept
-aside for evaluation.
+Deviations from the released code: tokens to predict are sampled anew at every step instead of ten times in advance
+(`--objective.masking static` samples them once); activations are bfloat16 over float32 parameters; a tokenizer is
+trained on the text unless `--tokenizer.path` names the published vocabulary; half a percent of the documents is held
+out for evaluation.
 """
 
 import dataclasses
@@ -48,14 +48,14 @@ def experiment() -> Experiment:
 
 
 def lamb_4096() -> Experiment:
-    """Sixteen times the batch, so that a step computes more for what it communicates: the LAMB paper's recipe.
+    """The recipe of the LAMB paper with sixteen times the batch, so a step computes more per communication.
 
     Settings of You et al. (ICLR 2020, arXiv 1904.00962), table 4, at batch 4,096: the learning rate of 32,768 times the
-    root of the batches' ratio; 125,000 steps see as many rows as the paper's other batches do. The paper trains
-    BERT-Large so; Base takes the same.
+    root of the batches' ratio; 125,000 steps read as many rows as the paper's runs with other batches. The paper trains
+    BERT-Large in this way; Base has the same settings.
 
-    Microbatches of 8,192 tokens on each of 16 devices: larger ones are slower, as what they keep does not stay on the
-    chip (docs/tpu.md, "Microbatches").
+    Microbatches of 8,192 tokens on each of 16 devices: larger ones are slower, because their stored arrays do not stay
+    on the chip (docs/tpu.md, "Microbatches").
     """
     run = experiment()
     short, long = run.phases

@@ -5,13 +5,14 @@
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. Nine tenths of the steps read rows
 of 32 tokens and the last tenth rows of 64, as the published runs go from 128 to 512.
 
-Result on 39 MB of Wikipedia and 58 MB of novels, one core of an AMD EPYC: 35 minutes, 10,000 tokens a second. Held-out
-loss 4.58 nats a target after step 14,000 (unigram entropy 6.95), 5.50 after the second phase (7.02): its new positions
-begin untrained, with a tenth of the learning rate left. At a rate of 1.5e-3 the run did not leave the plateau.
+Result on 39 MB of Wikipedia and 58 MB of novels, one core of an AMD EPYC: 35 minutes, 10,000 tokens per second.
+Held-out loss 4.58 nats per target after step 14,000 (unigram entropy 6.95), 5.50 after the second phase (7.02): its new
+positions are untrained, and only a tenth of the learning rate is left. At a rate of 1.5e-3 the run did not leave the
+plateau.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02 (what keeps the scale of a layer's input is
-0.04 for the 768 features of BERT-Base and 0.09 for 128), and nothing is dropped out. Both shorten the plateau at the
-unigram entropy on which a small model begins.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02 (the scale of a layer's input is kept by
+0.04 for the width 768 of BERT-Base, and by 0.09 for 128), and there is no dropout. Both shorten the plateau at the
+unigram entropy, where a small model starts.
 """
 
 from plmjax.data.layouts import SentencePairs
@@ -23,7 +24,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Four layers of 128 features, 16,000 steps of 1,024 tokens."""
+    """Four layers of width 128, 16,000 steps of 1,024 tokens."""
     return Experiment(
         model=BertConfig(
             vocab_size=8192,

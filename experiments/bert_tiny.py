@@ -3,11 +3,12 @@
     plmjax pretrain experiments/bert_tiny.py
     plmjax pretrain experiments/bert_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: four minutes on two cores of an AMD EPYC, the installation included, 28,000 tokens a second. Held-out loss 5.13
-nats a target, unigram entropy of the same targets 6.31. Another type of processor took seven minutes of CPU time, and
-reached 5.20 on the text of other versions of the libraries.
+Result: four minutes on two cores of an AMD EPYC, the installation included, 28,000 tokens per second. Held-out loss
+5.13 nats per target, unigram entropy of the same targets 6.31. Another type of processor took seven minutes of CPU
+time, and reached 5.20 on the text of other versions of the libraries.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_small.
 """
 
 from plmjax.data.layouts import SentencePairs
@@ -19,7 +20,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features, 4,000 steps of 1,024 tokens."""
+    """Two layers of width 128, 4,000 steps of 1,024 tokens."""
     return Experiment(
         model=BertConfig.tiny(
             vocab_size=4096,

@@ -2,30 +2,30 @@
 
     python benchmarks/comparison.py DATA
 
-runs all of it: every system gets the same training FLOPs, then each and its random twin are fine-tuned alike, with
-three seeds, and writes the result to docs/comparison.md. A function here is one run:
+makes all runs and writes the result to docs/comparison.md. Every system is pretrained with the same FLOPs. Then it is
+fine-tuned with three seeds, beside the same model from random parameters. Each function is one run:
 
     plmjax pretrain experiments/comparison.py:electra --workdir runs/electra --data.input WIKIPEDIA
     plmjax finetune experiments/comparison.py:snli --from runs/electra --workdir runs/electra_snli \
         --data.train train.tsv --data.validation dev.tsv
 
-All have two layers of 128 features and read Wikipedia alone: novels of the nineteenth century are easier to begin with,
-but further from what the tasks are about. Rows grow from 16 tokens (ELECTRA's from 8) to 128, each step as many tokens:
-a model of this size learns slowly that a token's neighbours matter, and more slowly the more positions there are. What
-it has learned transfers quickly to rows twice as long.
+All have two layers of width 128 and read only Wikipedia: novels of the nineteenth century are easier at first, but
+further from the tasks. Rows grow from 16 tokens (ELECTRA's from 8) to 128, with the same number of tokens per step. A
+model of this size learns slowly to use the neighbours of a token, and more slowly with more positions. What it has
+learned transfers quickly to rows twice as long.
 
-Deviation: two fifths of the tokens are masked, not 15 % (ELECTRA's a quarter), which Wettig et al. (2023) found
-better: the gradients of so small a model are noisy, and every further target reduces the noise. With 15 % and rows of
-32 first, BERT's held-out loss was 5.88 nats a token after 2,400 steps and 5.79 after 4,800; with these settings it is
-4.98 after 2,000. Weights are drawn with a standard deviation of 0.05 (ELECTRA's of 0.09) and nothing is dropped out
-while pretraining, as in bert_small; every system has BERT's schedule, at the rate that suits the size.
+Deviation: two fifths of the tokens are masked, not 15 % (ELECTRA's a quarter), which Wettig et al. (2023) found better:
+the gradients of a small model are noisy, and more targets reduce the noise. With 15 % and rows of 32 first, BERT's
+held-out loss was 5.88 nats per token after 2,400 steps and 5.79 after 4,800; with these settings it is 4.98 after
+2,000. Weights are initialized with a standard deviation of 0.05 (ELECTRA's of 0.09) and there is no dropout in
+pretraining, as in bert_small. Every system has BERT's schedule, with a learning rate for this size.
 
-Deviation: fine-tuning and ELECTRA correct the bias of AdamW's moments, which BERT's leaves in (Zhang et al. 2021,
-section 4): without that, steps are 3 times as long as the rate says after a warm-up of 100 steps and 2.3 times after
-200, where the 10,000 of the published runs hide it. Such steps destroy what was pretrained: with them RoBERTa was no
-better on SNLI than its twin.
+Deviation: fine-tuning and ELECTRA correct the bias of AdamW's moments, which BERT's rule does not (Zhang et al. 2021,
+section 4). Without the correction, steps are 3 times too large after a warm-up of 100 steps and 2.3 times after 200; in
+the published runs with 10,000 steps the effect is small. Such steps destroy what was learned in pretraining: with them
+RoBERTa was no better on SNLI than the random model.
 
-ELECTRA's results on subjectivity and SNLI are of one linear layer on [CLS], the head that it had when they were made.
+ELECTRA's results on subjectivity and SNLI were made with an earlier head, one linear layer on [CLS].
 """
 
 import dataclasses
@@ -94,22 +94,22 @@ def bert() -> Experiment:
 
 
 def roberta() -> Experiment:
-    """Masked tokens alone, in full rows of bytes' pairs."""
+    """Masked tokens only, in full rows of byte-level BPE."""
     return _pretraining(RobertaConfig(**SIZES), RobertaPretraining(rate=MASKED), "byte-bpe", FullSentences())
 
 
 def albert() -> Experiment:
-    """One layer twice, masked runs of words, the order of sentences."""
+    """One layer applied twice, masked runs of words, sentence order."""
     model = AlbertConfig(**SIZES, embedding_size=64)
     return _pretraining(model, AlbertPretraining(rate=MASKED), "sentencepiece-unigram", SentenceOrder())
 
 
 def electra() -> Experiment:
-    """Replaced tokens, with a generator of an eighth of the width that is asked for a quarter of the tokens.
+    """Replaced tokens, with a generator of an eighth of the width that predicts a quarter of the tokens.
 
-    The discriminator of two layers hardly learns more than the share of fakes where the generator is half as wide, or
-    where the first rows are longer than 8 tokens; its representations then shrink to one direction, worse to fine-tune
-    than random parameters.
+    If the generator is half as wide, or if the first rows are longer than 8 tokens, the discriminator of two layers
+    hardly learns more than the fraction of replaced tokens. Its representations then collapse to one direction, and
+    fine-tuning is worse than from random parameters.
     """
     sizes = SIZES | {"initializer_range": 0.09, "embedding_size": 128, "generator_hidden_size": 16}
     phases = tuple(
@@ -138,7 +138,7 @@ def subjectivity() -> Experiment:
 
 
 def snli() -> Experiment:
-    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    """Entailment, contradiction or neither of a premise and a hypothesis (Bowman et al. 2015)."""
     return _task(Sentences(text="premise", text_pair="hypothesis"), SequenceClassification(), 3, "-eval/accuracy")
 
 
@@ -153,5 +153,5 @@ def wnut17() -> Experiment:
 
 
 def squad() -> Experiment:
-    """Questions whose answer stands in the text (Rajpurkar et al. 2016), read in windows of at most 128 tokens."""
+    """Questions with their answer in the text (Rajpurkar et al. 2016), read in windows of at most 128 tokens."""
     return _task(Questions(stride=80, question_length=24), SpanExtraction(), 1, "-eval/f1")

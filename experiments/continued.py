@@ -3,9 +3,9 @@
     plmjax import bert-base-uncased/ runs/imported
     plmjax pretrain experiments/continued.py --from runs/imported --workdir runs/domain --data.input my_text/
 
-The run in --from may be of any system, of plmjax or from `plmjax import`. It gives the model, the parameters, the
-tokenizer, the objective and the layout of the rows; options may change the last two, as in `--objective.rate 0.2`. The
-optimizer is new and begins at step 0.
+The run in --from may be of any system, of plmjax or from `plmjax import`. Its model, parameters, tokenizer, objective
+and layout are taken; options may change the last two, as in `--objective.rate 0.2`. The optimizer is new and starts at
+step 0.
 
 Twelve million tokens, in a thousand steps at a fifth of the published rate, suit a text of a few megabytes. With more
 text, raise `training.steps` and `training.batch_size`.
@@ -17,7 +17,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Any model with the task that it was pretrained on, a thousand steps of 96 rows of 128 tokens."""
+    """Any model with its pretraining objective, a thousand steps of 96 rows of 128 tokens."""
     return Experiment(
         model=None,
         objective=None,

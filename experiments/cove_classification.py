@@ -1,21 +1,21 @@
-"""CoVe on tasks: the biattentive network upon [GloVe ; CoVe], and upon GloVe alone.
+"""CoVe on tasks: the biattentive network on [GloVe ; CoVe], and on GloVe only.
 
     plmjax finetune experiments/cove_classification.py --from runs/cove_multi30k --data.folder subjectivity
     plmjax finetune experiments/cove_classification.py:vectors --from runs/cove_multi30k --data.folder subjectivity
     plmjax finetune experiments/cove_classification.py:snli --from runs/cove_multi30k --data.folder snli
     plmjax finetune experiments/cove_classification.py:snli_vectors --from runs/cove_multi30k --data.folder snli
 
-The run of experiments/cove_multi30k.py gives both kinds of vectors, which are not trained further. As published
-(McCann et al. 2017) but for its size: Adam with a rate of 0.001.
+The run of experiments/cove_multi30k.py has both kinds of vectors, which are frozen. As published (McCann et al. 2017)
+except for the size: Adam with a rate of 0.001.
 
-Result of seed 0, accuracy in percent of the validation file after each epoch, upon the three epochs of translation that
+Result of seed 0, accuracy in percent on the validation file after each epoch, with the three epochs of translation that
 are recorded there. A run takes about three minutes of one core of an AMD EPYC.
 
                     [GloVe ; CoVe]          GloVe
     subjectivity    83.0   83.3   84.8      82.6   74.7   82.7
 
-The standard error of a number is 1.2: with one seed, the 2.1 points between the best of both rows show no more than
-that CoVe does not harm. SNLI has not been measured since the network normalizes batches.
+The standard error of a number is 1.2: with one seed, the difference of 2.1 points between the best numbers of both rows
+is not significant. SNLI was not measured after the network got its batch normalization.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from plmjax.training.optimizers.schedules import Constant
 
 
 def experiment() -> Experiment:
-    """Subjectivity, from vectors and CoVe; cells of 64 numbers."""
+    """Subjectivity, from vectors and CoVe; LSTMs of size 64."""
     return Experiment(
         model=None,
         objective=SequenceClassification(),
@@ -48,7 +48,7 @@ def vectors() -> Experiment:
 
 
 def snli() -> Experiment:
-    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    """Entailment, contradiction or neither of a premise and a hypothesis (Bowman et al. 2015)."""
     run = experiment()
     pairs = {"train": "train.tsv", "validation": "dev.tsv", "text": "premise", "text_pair": "hypothesis"}
     return dataclasses.replace(run, data=dataclasses.replace(run.data, **pairs))

@@ -8,18 +8,19 @@
         --data.folder multi30k_en_de
     plmjax evaluate runs/cove_multi30k --data multi30k_en_de/test_2016_flickr.en.gz
 
-As published (McCann et al. 2017) but for its size: the vectors of the source are fixed, descent without momentum at a
-rate that halves when the held-out loss rises, gradients clipped, dropout of 0.2, greedy texts.
+As published (McCann et al. 2017) except for the size: the vectors of the source are frozen, gradient descent has no
+momentum and a rate that is halved when the held-out loss rises, gradients are clipped, dropout is 0.2, texts are
+generated greedily.
 
 Deviation: the released loss is the sum over the words of a sentence and the mean over sentences, here it is the mean
-over words. A rate of 1 there is one of 13 here, the words of a sentence, and a gradient clipped at 5 there at 5 / 13
-here.
+over words. A sentence has 13 words, so a rate of 1 there is 13 here, and gradients that are clipped at 5 there are
+clipped at 5 / 13 here.
 
-Result of the three epochs, 1,359 steps, from vectors that 1,500 steps of GloVe gave to ten files of Wikipedia, with the
-texts of subjectivity and SNLI among those of the tokenizer: 3.72, 3.03 and 2.42 nats a word of the validation file, and
-at the end BLEU 12.8 and chrF 31.4. "A man sleeping in a green room on a couch." is then "Ein Mann in einem roten Hemd
-auf einem Stuhl.": the loss was still falling. Fourteen minutes of one core of an AMD EPYC that other programs used too.
-AdamW with a rate of 3e-3 was slower: 4.83 nats a word of the training file after 250 steps, where descent had 4.51.
+Result of the three epochs, 1,359 steps, from vectors of 1,500 steps of GloVe on ten files of Wikipedia, with the texts
+of subjectivity and SNLI among those of the tokenizer: 3.72, 3.03 and 2.42 nats per word of the validation file, and at
+the end BLEU 12.8 and chrF 31.4. "A man sleeping in a green room on a couch." is then "Ein Mann in einem roten Hemd auf
+einem Stuhl.": the loss was still falling. Fourteen minutes of one core of an AMD EPYC that other programs used too.
+AdamW with a rate of 3e-3 was slower: 4.83 nats per word of the training file after 250 steps, where descent had 4.51.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
@@ -31,7 +32,7 @@ from plmjax.training.optimizers.schedules import Plateau
 
 
 def experiment() -> Experiment:
-    """Cells of 64 numbers in each direction of the encoder, 128 in the decoder."""
+    """LSTMs of size 64 in each direction of the encoder, and 128 in the decoder."""
     return Experiment(
         model=CoveConfig.tiny(vocab_size=10_000),
         objective=Translation(beams=1, max_new_tokens=32),

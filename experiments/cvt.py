@@ -1,12 +1,12 @@
-"""Cross-view training: taggers, a parser and a translation that learn from sentences without labels too.
+"""Cross-view training: taggers, a parser and a translation that also learn from unlabelled sentences.
 
     plmjax pretrain experiments/word2vec_tiny.py
     plmjax finetune experiments/cvt.py --from runs/word2vec_tiny --workdir runs/cvt --data.folder finetune \
         --data.unlabelled sentences.txt
 
 finetune/ud_english_ewt and finetune/wnut17 have the treebank and the named entities; `--data.tasks.0.train` names
-another file. A line of sentences.txt is a sentence, its words separated by white space. Words begin with the vectors of
-the checkpoint, such as word2vec's or those of `plmjax import glove.6B.300d.txt`.
+another file. A line of sentences.txt is a sentence, its words separated by white space. Words are initialized with the
+vectors of the checkpoint, such as word2vec's or those of `plmjax import glove.6B.300d.txt`.
 
 `experiment` learns parts of speech, `entities` named entities, `parsing` dependency trees, and `joint` all three with
 one encoder.
@@ -18,26 +18,26 @@ relation, and 8.0, 45.1 and 61.2 % to the right head.
 
 Result of seed 0 of `joint`, with all labels, and 8,000 sentences of subjectivity without theirs, after 700 of 900 steps
 (`--finetuning.epochs 0 --training.steps 900`): 18.9 % of parts of speech, 0.0 F1 of entities, 8.0 % of words attached
-to the right head in the right relation. So 350 steps with the labels of one of three tasks and as many without any are
-too few: the judged mean is over some 500 steps. The modules themselves go on: in the last 50 steps the words of
-labelled batches were right in 52.4 % of parts of speech and 10.9 % of attachments, and had been in 17.3 % and 5.1 %
-by step 250.
+to the right head in the right relation. So 350 labelled steps, each for one of three tasks, and as many unlabelled
+steps are too few: the evaluated mean of the parameters is over about 500 steps. The current parameters continue to
+improve: in the last 50 steps 52.4 % of parts of speech and 10.9 % of attachments in labelled batches were right, and
+17.3 % and 5.1 % until step 250.
 
 Result of seed 0, parts of speech of the English web treebank, from skip-gram vectors of documentation, with the labels
 of 500 of its 12,544 sentences: 86.5 % of the words of its development file after 825 steps on these alone
 (`--data.unlabelled none`), 86.6 % after as many steps on them and 825 on the other sentences without their labels. So
-nothing is gained: 1,650 steps are few beside the 200,000 of the paper. Halfway, after 495 and 990 steps, they were
+there is no gain: 1,650 steps are few compared with the 200,000 of the paper. After 495 and 990 steps the numbers were
 83.2 % and 79.4 %. Options: `--finetuning.epochs 100 --finetuning.evaluations 0.1`.
 
 Result of seed 0 of `translation`, from skip-gram vectors of the captions, with the translations of 4,000 of the 29,000
-sentences: after 600 steps on these alone 4.05 nats a word of the first 500 of the validation file, BLEU 2.3 and chrF
-23.5; after as many and 600 on the other sentences 4.34 nats, BLEU 0.6 and chrF 14.3. So what the primary decoder writes
-so early teaches the others, and the words and the LSTM that it shares with them, nothing that is of use. 2.5 and 14
-minutes of processor time of an Intel Xeon. Options: `--start.tagger.dropout 0.2 --optimizer.average_share 0.01
+sentences: after 600 steps on these alone 4.05 nats per word of the first 500 of the validation file, BLEU 2.3 and chrF
+23.5; after as many and 600 on the other sentences 4.34 nats, BLEU 0.6 and chrF 14.3. So the early translations of the
+primary decoder do not help the other decoders, nor the embeddings and the LSTM that they share. 2.5 and 14 minutes of
+processor time of an Intel Xeon. Options: `--start.tagger.dropout 0.2 --optimizer.average_share 0.01
 --objective.tasks.0.max_new_tokens 24`, steps 600 and 1,200.
 
-As published: momentum of 0.9 at a rate of 0.5, clipped to 1, and the exponential mean of the parameters is judged. The
-warm-up is shorter here and the model smaller; `published` has the sizes of the paper.
+As published: momentum of 0.9 at a rate of 0.5, clipped to 1, and the exponential mean of the parameters is evaluated.
+The warm-up is shorter here and the model smaller; `published` has the sizes of the paper.
 """
 
 import dataclasses
@@ -89,27 +89,27 @@ def experiment() -> Experiment:
 
 
 def entities() -> Experiment:
-    """Named entities, judged by the F1 of whole entities."""
+    """Named entities, evaluated by the F1 of whole entities."""
     return _learning(ENTITIES)
 
 
 def parsing() -> Experiment:
-    """Dependency trees of Universal Dependencies, judged by labelled attachments."""
+    """Dependency trees of Universal Dependencies, evaluated by labelled attachments."""
     return _in_short_rows(_learning(PARSING))
 
 
 def joint() -> Experiment:
-    """All three at once, judged by the mean of accuracy, F1 and labelled attachments."""
+    """All three together, evaluated by the mean of accuracy, F1 and labelled attachments."""
     return _in_short_rows(_learning(POS, ENTITIES, PARSING))
 
 
 def translation() -> Experiment:
-    """Captions of pictures from English to German, judged by BLEU."""
+    """Captions of pictures from English to German, evaluated by BLEU."""
     return _in_short_rows(_learning(TRANSLATION))
 
 
 def joint_with_translation() -> Experiment:
-    """All four at once; the paper leaves translation out where tasks are joined."""
+    """All four together; the paper leaves translation out of joint training."""
     return _in_short_rows(_learning(POS, ENTITIES, PARSING, TRANSLATION))
 
 
@@ -147,8 +147,10 @@ def _learning(*tasks: tuple[NamedTask, CrossViewTask]) -> Experiment:
 
 
 def _in_short_rows(run: Experiment) -> Experiment:
-    """With as many words a step, in rows of half the length: a parser scores every word of a row with every other, and
-    so does the attention of a translation."""
+    """Return the experiment with the same number of words per step, in rows of half the length.
+
+    A parser scores all pairs of words in a row, as the attention of a translation does.
+    """
     target_length = 64 if any(isinstance(task, TranslationTask) for task in run.data.tasks) else 0
     return dataclasses.replace(
         run,

@@ -5,15 +5,15 @@
 
 Recipe: batch 256 of length 512, 766,000 steps; BERT's AdamW at 2e-4, a warm-up of 10,000 steps that multiplies the
 linear decay; weight decay 0.01; dropout 0.1; a generator a third as wide; it predicts 15 % of the tokens, and the
-discriminator judges every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia
-and BooksCorpus, 3.3 billion words together.
+discriminator classifies every token, with 50 times the weight. The user provides the text; the paper used English
+Wikipedia and BooksCorpus, 3.3 billion words together.
 
 Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 201 ms (roofline 99
 ms), MFU 22%, 7.4 GiB of the 16 of a core; 43 hours and 684 chip-hours for the whole run.
 The paper trained it in 4 days on 16 chips of TPU v3.
 
 Result to expect: 88.8 % on MNLI's matched development set, the median of the release's ten fine-tuning runs (its
-README). This run has been planned, never made.
+README). This run was planned, but not made.
 
 Deviations from the released code: as in electra_small.
 """

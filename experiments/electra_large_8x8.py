@@ -5,15 +5,15 @@
 
 Recipe: batch 2,048 of length 512, 400,000 steps (`:longest` 1,750,000); BERT's AdamW at 2e-4, a warm-up of 10,000 steps
 that multiplies the linear decay; weight decay 0.01; dropout 0.1; a generator a quarter as wide; it predicts 25 % of the
-tokens, and the discriminator judges every token, with 50 times the weight. The text is the user's own: the paper took
-XLNet's, 33 billion words of Wikipedia, books, ClueWeb, CommonCrawl and Gigaword.
+tokens, and the discriminator classifies every token, with 50 times the weight. The user provides the text; the paper
+used XLNet's, 33 billion words of Wikipedia, books, ClueWeb, CommonCrawl and Gigaword.
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 1.13 s, in four
 microbatches (roofline 0.56 s), MFU 25%, 12.8 GiB of the 16 of a core; 126 hours and 8,057 chip-hours for 400,000 steps.
-All of the batch at once does not fit.
+The whole batch without microbatches does not fit.
 
 Result to expect: 90.9 % on MNLI's matched development set for the longest run, the median of the release's ten
-fine-tuning runs (its README). This run has been planned, never made.
+fine-tuning runs (its README). This run was planned, but not made.
 
 Deviations from the released code: as in electra_small.
 """

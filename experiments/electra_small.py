@@ -5,7 +5,7 @@
 
 Recipe: batch 128 of length 128, 1,000,000 steps; BERT's AdamW at 5e-4, a warm-up of 10,000 steps that multiplies the
 linear decay; weight decay 0.01; dropout 0.1; the generator predicts 15 % of the tokens, and the discriminator
-judges every token, with 50 times the weight. The text is the user's own: the paper took English Wikipedia and
+classifies every token, with 50 times the weight. The user provides the text; the paper used English Wikipedia and
 BooksCorpus, 3.3 billion words together.
 
 Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 24.3 ms (roofline
@@ -13,11 +13,11 @@ Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is me
 The paper trained it in 4 days on one V100.
 
 Result to expect: 81.3 % on MNLI's matched development set, the median of the release's ten fine-tuning runs (its
-README). This run has been planned, never made.
+README). This run was planned, but not made.
 
 Deviations from the released code: activations are bfloat16 over float32 parameters; the generator's head has the exact
 GELU; a tokenizer is trained on the text unless `--tokenizer.path` names the published vocabulary; half a percent of the
-documents is kept aside for evaluation.
+documents is held out for evaluation.
 """
 
 from plmjax.data.layouts import Segments

@@ -2,14 +2,15 @@
 
     plmjax pretrain experiments/electra_tiny.py
 
-Result: seven minutes of processor time, on two cores that others were using too. The generator's held-out loss is 5.30
-nats a target, the unigram entropy of the same targets 6.31. Of the tokens that the discriminator is shown 81.1 % are
-the original ones; it is right about 81.7 % (of the fakes it finds 6.0 %, and is right in 67.6 % of what it calls one),
-and loses 0.445 nats a token, where knowing the share of fakes alone loses 0.484. With a generator half as wide that
-predicts 15 % of the tokens, the generator reached 5.09 (entropy 6.29) and the discriminator 0.308 (0.322).
+Result: seven minutes of processor time, on two cores that other programs used too. The generator's held-out loss is
+5.30 nats per target, the unigram entropy of the same targets 6.31. 81.1 % of the discriminator's tokens are original,
+and 81.7 % are classified correctly (a recall of 6.0 % and a precision of 67.6 % of replaced tokens). Its loss is 0.445
+nats per token; with only the fraction of replaced tokens it would be 0.484. With a generator half as wide that predicts
+15 % of the tokens, the generator reached 5.09 (entropy 6.29) and the discriminator 0.308 (0.322).
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
-The generator predicts a quarter of the tokens, as the published Large's does, so that there are fakes to learn from.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_small. The generator predicts a quarter of the tokens, like that of the published Large, so that there are enough
+replaced tokens.
 """
 
 from plmjax.data.layouts import Segments
@@ -21,7 +22,7 @@ from plmjax.training.optimizers.schedules import LinearTimesWarmup
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features beside a generator of 32, 4,000 steps of 1,024 tokens."""
+    """Two layers of width 128 beside a generator of 32, 4,000 steps of 1,024 tokens."""
     return Experiment(
         model=ElectraConfig.tiny(
             vocab_size=4096,

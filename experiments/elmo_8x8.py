@@ -3,21 +3,21 @@
     plmjax pretrain experiments/elmo_8x8.py --data.input NEWS --tokenizer.path WORDS
     plmjax plan experiments/elmo_8x8.py --topology v3:8x8
 
-Recipe: two layers of 4,096 cells in each direction, projected to 512 numbers; 384 rows that go on from batch to batch,
+Recipe: two layers of 4,096 cells in each direction, projected to size 512; 384 rows that continue from batch to batch,
 20 words of each at a time, 10 passes over the 768,648,884 words of the 1 Billion Word Benchmark; Adagrad at 0.2;
-dropout 0.1; 8,192 words are drawn for the softmax of each direction.
+dropout 0.1; 8,192 words are sampled for the softmax of each direction.
 
 Adagrad is the released rule. There the gradient is multiplied by the 20 words of a row, is clipped to 10, and the sums
-of squares begin with 1; here it is not multiplied, is clipped to 1/2, and the sums begin with 1/400.
+of squares start at 1; here it is not multiplied, is clipped to 1/2, and the sums start at 1/400.
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 69 ms (refined 44 ms,
-roofline 19 ms), 1.9 GiB of the 16 of a core; 19.1 hours and 1,222 chip-hours for the run. Six rows a chip and one word
-after the other leave the products small: 1.2 to 1.8 % of the peak.
+roofline 19 ms), 1.9 GiB of the 16 of a core; 19.1 hours and 1,222 chip-hours for the run. With six rows per chip and
+one word after the other, the matrix products are small: 1.2 to 1.8 % of the peak.
 Result to expect: the released model has a perplexity of 39.7 on held-out text, the mean of both directions (section 3.4
-of the paper). This run has been planned, never made.
+of the paper). This run was planned, but not made.
 
-Deviations from the released code: states begin anew with every document; both directions read the same text from its
-two ends, where the released code draws sentences for each; one batch is one step, where three GPUs had 128 rows each.
+Deviations from the released code: states are reset at every document; both directions read the same text from its two
+ends, while the released code samples sentences for each; one batch is one step, while three GPUs had 128 rows each.
 """
 
 from plmjax.data.layouts import TwoWayStreams

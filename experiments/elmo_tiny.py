@@ -2,15 +2,14 @@
 
     plmjax pretrain experiments/elmo_tiny.py
 
-Result: a held-out loss of 5.15 nats a word after 600 steps, over all 8,192 words of the vocabulary (forward 5.22,
-backward 5.07; 5.65 after 200 steps), where the words' frequencies alone give 6.13: a margin of 0.98. The likeliest word
-is right in 21 % and 24 % of the cases. The run was stopped at step 243 and went on from its checkpoint. Up to 2,900
-tokens a second, of both directions together, on one core of an AMD EPYC that many other programs used too. On 3 million
-words of Wikipedia 4,000 steps take 7 minutes of a core and reach 4.72 nats (forward 4.78, backward 4.66), where
-frequencies give 5.92.
+Result: a held-out loss of 5.15 nats per word after 600 steps, over all 8,192 words of the vocabulary (forward 5.22,
+backward 5.07; 5.65 after 200 steps), unigram entropy 6.13: a margin of 0.98. 21 % and 24 % of the words are predicted
+correctly. The run was stopped at step 243 and was resumed from its checkpoint. Up to 2,900 tokens per second, of both
+directions together, on one core of an AMD EPYC that many other programs used too. On 3 million words of Wikipedia 4,000
+steps take 7 minutes of a core and reach 4.72 nats (forward 4.78, backward 4.66), unigram entropy 5.92.
 
-As released but for its size, for the cut of its words to 24 characters and for the number of words that are drawn;
-Adagrad is the released rule, as experiments/elmo_8x8.py says.
+As released except for the size, for words truncated to 24 characters, and for the number of sampled words.
+Adagrad is the released rule (see experiments/elmo_8x8.py).
 """
 
 from plmjax.data.layouts import TwoWayStreams

@@ -1,4 +1,4 @@
-"""Which of several endings or answers is right, from any tsv, csv or jsonl file; SWAG (Zellers et al. 2018).
+"""Multiple choice of endings or answers, from any tsv, csv or jsonl file; SWAG (Zellers et al. 2018).
 
 plmjax finetune experiments/finetune_choices.py --from runs/bert --data.train train.jsonl --data.validation dev.jsonl \
     --data.context question --data.choices options --data.label answer --workdir runs/choices
@@ -30,7 +30,7 @@ def experiment() -> Experiment:
 
 
 def swag() -> Experiment:
-    """How a described scene goes on: the second sentence's beginning stands before each of four endings."""
+    """The continuation of a described scene: the start of the second sentence precedes each of four endings."""
     run = experiment()
     endings = ("ending0", "ending1", "ending2", "ending3")
     return dataclasses.replace(

@@ -4,15 +4,16 @@ plmjax finetune experiments/finetune_gpt.py --from runs/gpt --workdir runs/task 
     --data.validation dev.tsv --data.text sentence --data.label label
 
 Rows are start A extract, pairs start A delimiter B extract; a linear head reads the vector at extract. Tokens that the
-checkpoint lacks are added when the run begins. Beside the task the model goes on learning the next token, at half the
-weight; `--objective.language_model 0` leaves that out.
+checkpoint lacks are added when the run starts. The loss of the next token is added with half the weight;
+`--objective.language_model 0` leaves it out.
 
-Recipe: three epochs of 32 texts a step, Adam at 6.25e-5 with 0.2 % of warm-up that multiplies the linear decay, decay
-of 0.01 on all but vectors, gradients clipped at 1, dropout 0.1 everywhere (openai/finetune-transformer-lm train.py).
+Recipe: three epochs of 32 texts a step, Adam at 6.25e-5 with 0.2 % of warm-up that multiplies the linear decay, weight
+decay of 0.01 for matrices only, gradients clipped at 1, dropout 0.1 everywhere (openai/finetune-transformer-lm
+train.py).
 
-Deviation: decoupled decay is multiplied by the learning rate alone; the released opt.py multiplies it by the correction
-of Adam's bias too, a factor that is 0.3 at the first step and 1 after some thousands.
-Deviation: the longer text of a pair is cut first; the released code cuts each at half of the row.
+Deviation: decoupled decay is multiplied by the learning rate only; the released opt.py also multiplies it by Adam's
+bias correction, a factor of 0.3 at the first step and of 1 after some thousand steps.
+Deviation: the longer text of a pair is truncated first; the released code truncates each to half of the row.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Finds the answers to questions in a text: SQuAD 1.1 and 2.0, CMRC 2018, and any file of their form.
+"""Extractive question answering: SQuAD 1.1 and 2.0, CMRC 2018, and any file of their form.
 
 plmjax finetune experiments/finetune_questions.py --from runs/bert --data.train train-v1.1.json \
     --data.validation dev-v1.1.json --workdir runs/squad
@@ -33,7 +33,7 @@ def squad() -> Experiment:
 
 
 def squad_v2() -> Experiment:
-    """SQuAD 2.0, where some questions have no answer: two epochs of 48 windows a step (section 4.3).
+    """SQuAD 2.0, with unanswerable questions: two epochs of 48 windows a step (section 4.3).
 
     The best epoch is that of the best F1 over all thresholds; plmjax predict takes the one found as
     `--objective.null_threshold`.

@@ -3,10 +3,10 @@
 plmjax finetune experiments/finetune_sentences.py --from runs/bert_tiny --data.train train.tsv \
     --data.validation dev.tsv --data.text sentence --data.label label
 
-The model and the tokenizer are the checkpoint's. `--optimizer.frozen encoder` trains the new head alone.
+The model and the tokenizer are those of the checkpoint. `--optimizer.frozen encoder` trains only the new head.
 
 Up to 16 examples share a row of 128 tokens, and a step has 8 rows: some 36 pairs of SNLI (27 tokens each), some 34
-sentences of the subjectivity corpus (30 tokens each). Where texts are longer, raise `training.batch_size`.
+sentences of the subjectivity corpus (30 tokens each). For longer texts, raise `training.batch_size`.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def label_sets() -> Experiment:
 def subjectivity() -> Experiment:
     """Subjective or objective, a sentence of a film review or of a plot summary (Pang and Lee 2004).
 
-    Models much smaller than BERT-Base want a larger learning rate than its authors'.
+    Models much smaller than BERT-Base need a larger learning rate than that of its authors.
     """
     run = experiment()
     return dataclasses.replace(
@@ -56,7 +56,7 @@ def subjectivity() -> Experiment:
 
 
 def snli() -> Experiment:
-    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    """Entailment, contradiction or neither of a premise and a hypothesis (Bowman et al. 2015)."""
     run = experiment()
     return dataclasses.replace(
         run,

@@ -31,7 +31,7 @@ def experiment() -> Experiment:
 
 
 def entities() -> Experiment:
-    """Named entities in IOB2, judged by the F1 of whole entities after every epoch; the best epoch is kept."""
+    """Named entities in IOB2, evaluated by the F1 of whole entities after every epoch; the best epoch is kept."""
     run = experiment()
     return dataclasses.replace(
         run,

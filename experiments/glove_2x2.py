@@ -6,17 +6,17 @@
     plmjax pretrain experiments/glove_2x2.py --data.path dataset --data.layout.path count
     plmjax plan experiments/glove_2x2.py --topology v3:2x2
 
-Published: 400,000 words of 300 numbers, lower-cased; a symmetric window of 10 words, each counted as one over its
-distance; x_max 100, a power of 3/4, Adagrad at 0.05; 100 passes over the cells (section 4.2). The text is the user's
-own: the paper took Wikipedia of 2014 and Gigaword 5, 6 billion tokens. `plmjax cooccurrence` prints the number of
+Published: 400,000 lower-cased words with vectors of size 300; a symmetric window of 10 words, each counted as one over
+its distance; x_max 100, a power of 3/4, Adagrad at 0.05; 100 passes over the cells (section 4.2). The user provides the
+text; the paper used Wikipedia of 2014 and Gigaword 5, 6 billion tokens. `plmjax cooccurrence` prints the number of
 cells: set `training.steps` to 100 times that over 262,144.
 
 Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 43 ms (roofline
 27 ms), 2.9 GiB of the 16 of a core; 11.9 hours and 48 chip-hours for a million steps.
 Result to expect: 71.7 % of the analogies, 77.4 % of the semantic and 67.0 % of the syntactic ones (the paper, table 2).
-This run has been planned, never made.
+This run was planned, but not made.
 
-Deviation: a step takes 262,144 cells at once, less than one a word; the released program takes one after the other.
+Deviation: a step takes 262,144 cells at once, less than one per word; the released program takes one after the other.
 """
 
 from plmjax.data.layouts import Cooccurrences

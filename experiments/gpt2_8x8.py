@@ -1,22 +1,22 @@
-"""GPT-2 as far as it was published (Radford et al. 2019), on an 8x8 slice of 64 chips.
+"""GPT-2 with its published settings (Radford et al. 2019), on an 8x8 slice of 64 chips.
 
     plmjax pretrain experiments/gpt2_8x8.py --data.input WEB_PAGES
     plmjax pretrain experiments/gpt2_8x8.py:xl --data.input WEB_PAGES
     plmjax plan experiments/gpt2_8x8.py:xl --topology v3:8x8
 
 Published: the four sizes, batches of 512 rows of 1,024 tokens, byte-level BPE of 50,257 tokens (sections 2.2 and 2.3).
-The text is the user's own: the paper took 40 GB of web pages to which Reddit linked.
+The user provides the text; the paper used 40 GB of web pages to which Reddit linked.
 
 Deviation: learning rates were tuned by hand and never published. These are GPT-3's for its models of the same sizes
 (Brown et al., arXiv 2005.14165, table 2.1): 6e-4, 3e-4, 2.5e-4 and 2e-4.
-Deviation: how long the models were trained is unpublished too; 100,000 steps are 52 billion tokens. Warm-up, cosine,
-Adam, its decay and dropout 0.1 are GPT's (Radford et al. 2018, section 4.1).
+Deviation: the number of steps is unpublished too; 100,000 steps are 52 billion tokens. Warm-up, cosine, Adam, its decay
+and dropout 0.1 are GPT's (Radford et al. 2018, section 4.1).
 Deviation: a tokenizer is trained on the text, whose token between documents is 0. With the published vocabulary in
 `--tokenizer.path` add `--model.bos_token_id 50256 --model.eos_token_id 50256`.
 
 Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured, and memory is of the 16 GiB of
-a core. The first three divide the batch alone, `xl` is over data 16 x fsdp 8. Of `xl` the plan finds that gradients are
-reduced whole before they are cut: 1.7G elements a step for a gradient of 195M.
+a core. The first three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the plan reports that
+gradients are reduced whole before they are sharded: 1.7G elements per step for a gradient of 195M.
 
     size     ms a step   roofline   MFU   GiB   hours   chip-hours
     small          250        127   23%   8.5     6.9          444
@@ -54,7 +54,7 @@ def experiment() -> Experiment:
 
 
 def medium() -> Experiment:
-    """355 million parameters; the activations of a layer are computed again in the backward pass, as in the next."""
+    """355 million parameters. The backward pass recomputes the activations of a layer, as in `large` and `xl`."""
     return _larger(Gpt2Config.medium(**_END), 3e-4, Mesh())
 
 

@@ -5,10 +5,10 @@
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. bert_small reads the same text
 with as many layers of the same width.
 
-Result on 39 MB of Wikipedia and 58 MB of novels, after 1,000 steps, 2 million tokens: held-out loss 5.81 nats a token,
-unigram entropy of the same tokens 7.43.
+Result on 39 MB of Wikipedia and 58 MB of novels, after 1,000 steps, 2 million tokens: held-out loss 5.81 nats per
+token, unigram entropy of the same tokens 7.43.
 
-Deviation: nothing is dropped out, as in bert_small, and the learning rate is this model's own.
+Deviation: there is no dropout, as in bert_small, and the learning rate was chosen for this model.
 """
 
 from plmjax.data.layouts import Blocks
@@ -20,7 +20,7 @@ from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:
-    """Four layers of 128 features, 1,000 steps of 2,048 tokens."""
+    """Four layers of width 128, 1,000 steps of 2,048 tokens."""
     return Experiment(
         model=Gpt2Config(
             vocab_size=8192,

@@ -4,15 +4,15 @@
     plmjax pretrain experiments/gpt2_tiny.py --workdir runs/mine --data.input my_text/
     plmjax pretrain experiments/gpt2_tiny.py:prefix
 
-Result: held-out loss 4.42 nats a token after 2,000 steps (5.12, 4.71 and 4.48 after 500, 1,000 and 1,500), unigram
-entropy of the same tokens 6.66: a margin of 2.2 nats. 22 % of the tokens are the likeliest. On two cores on which ten
-other processes computed it took half an hour. `prefix`, of whose rows a part is only read: 4.74 nats a token of the
-rest (5.39, 5.01 and 4.79), a margin of 1.9 nats.
+Result: held-out loss 4.42 nats per token after 2,000 steps (5.12, 4.71 and 4.48 after 500, 1,000 and 1,500), unigram
+entropy of the same tokens 6.66: a margin of 2.2 nats. 22 % of the tokens are the most likely ones. It took half an hour
+on two cores that ten other processes used too. `prefix`, which predicts only a part of each row: 4.74 nats per token
+(5.39, 5.01 and 4.79), a margin of 1.9 nats.
 
-As published but for its size: byte-level BPE with one special token, which stands between documents, rows of
-consecutive text without padding, norms before the sublayers, cosine with warm-up.
+As published except for the size: byte-level BPE with one special token between documents, rows of consecutive text
+without padding, norms before the sublayers, cosine with warm-up.
 
-Deviation: nothing is dropped out, as in bert_small, and the learning rate is this model's own.
+Deviation: there is no dropout, as in bert_small, and the learning rate was chosen for this model.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features, 2,000 steps of 1,024 tokens."""
+    """Two layers of width 128, 2,000 steps of 1,024 tokens."""
     return Experiment(
         model=Gpt2Config.tiny(
             vocab_size=4096,
@@ -49,5 +49,5 @@ def experiment() -> Experiment:
 
 
 def prefix() -> Experiment:
-    """The prefix language model: the same decoder reads a prefix of each row from both sides and tells the rest."""
+    """The prefix language model: the same decoder, with bidirectional attention to a prefix of each row."""
     return dataclasses.replace(experiment(), objective=PrefixLanguageModel())

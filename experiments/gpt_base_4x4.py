@@ -5,18 +5,18 @@
 
 Recipe: 100 epochs of BooksCorpus in batches of 64 rows of 512 tokens; Adam at 2.5e-4 with 2,000 steps of warm-up, then
 a cosine to 0; decoupled decay of 0.01 on all but biases and gains; dropout 0.1; lower-cased BPE of 40,000 merges. The
-text is the user's own: the paper took 7,000 unpublished books, 800 million words. 100 epochs of a billion tokens are
+user provides the text; the paper used 7,000 unpublished books, 800 million words. 100 epochs of a billion tokens are
 three million steps; with other text set `training.steps` to 100 times its tokens over 32,768.
 
 Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 88 ms (roofline
 34 ms), MFU 38%, 2.5 GiB of the 8 of a core; 73 hours and 1,170 chip-hours for the whole run.
 Result to expect: perplexity 18.4 on BooksCorpus, and 82.1 % on MNLI's matched test set after fine-tuning (the paper).
-This run has been planned, never made.
+This run was planned, but not made.
 
-Deviations: gradients are clipped at 1, as in the released fine-tuning, where the paper is silent on pretraining; rows
-are cut from the documents joined, with [SEP] between them, and a tokenizer is trained on the text unless
-`--tokenizer.path` names the published vocabulary, which has no such token; activations are bfloat16 over float32
-parameters; half a percent of the documents is kept aside for evaluation.
+Deviations: gradients are clipped at 1, as in the released fine-tuning, because the paper does not mention it for
+pretraining; rows are cut from the documents joined, with [SEP] between them, and a tokenizer is trained on the text
+unless `--tokenizer.path` names the published vocabulary, which has no such token; activations are bfloat16 over float32
+parameters; half a percent of the documents is held out for evaluation.
 """
 
 from plmjax.data.layouts import Blocks

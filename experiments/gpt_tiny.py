@@ -3,12 +3,14 @@
     plmjax pretrain experiments/gpt_tiny.py
     plmjax pretrain experiments/gpt_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 4.40 nats a target after 2,000 steps (5.13, 4.66 and 4.46 after 500, 1,000 and 1,500), unigram
-entropy of the same targets 6.33; 24 % of the next tokens are guessed right. About 2 million tokens.
+Result: held-out loss 4.40 nats per target after 2,000 steps (5.13, 4.66 and 4.46 after 500, 1,000 and 1,500), unigram
+entropy of the same targets 6.33; 24 % of the next tokens are predicted correctly. About 2 million tokens.
 
-As published but for its size: lower-cased BPE inside words, one table, norms behind the sums, a cosine to 0.
+As published except for the size: lower-cased BPE inside words, tied embeddings, layer norms after the residual sums,
+cosine decay to 0.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_small.
 """
 
 from plmjax.data.layouts import Blocks
@@ -20,7 +22,7 @@ from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features, 2,000 steps of 1,024 tokens."""
+    """Two layers of width 128, 2,000 steps of 1,024 tokens."""
     return Experiment(
         model=GptConfig.tiny(
             vocab_size=4096,

@@ -3,12 +3,12 @@
     plmjax pretrain experiments/nnlm_2x2.py --data.input NEWS
     plmjax plan experiments/nnlm_2x2.py --topology v3:2x2
 
-Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 3.6 ms (refined
-2.9 ms, roofline 1.7 ms), 0.2 GiB of the 16 of a core; the run is half a minute. Result to expect: a perplexity of 109,
-mixed with a trigram. This run has been planned, never made: the published text is sold.
+Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 3.6 ms (refined 2.9
+ms, roofline 1.7 ms), 0.2 GiB of the 16 of a core; the run is half a minute. Result to expect: a perplexity of 109,
+mixed with a trigram. This run was planned, but not made: the published text is not free.
 
-Deviation: the paper takes one word after the other, five times 14 million; a step here takes the mean gradient of
-8,192, and begins with the rate of experiments/nnlm_tiny.py. 8.2 would be the published one of 0.001 a word.
+Deviation: the paper takes one word after the other, five times 14 million; a step here takes the mean gradient of 8,192
+words, and starts with the rate of experiments/nnlm_tiny.py. The published rate of 0.001 per word would be 8.2.
 """
 
 from plmjax.data.layouts import Blocks
@@ -20,7 +20,7 @@ from plmjax.training.optimizers.schedules import InverseTime
 
 
 def experiment() -> Experiment:
-    """The five words before each of 17,964: 100 numbers a word, 60 hidden units, direct connections."""
+    """The five words before each word, 17,964 words: embedding size 100, 60 hidden units, direct connections."""
     model, words = NnlmConfig.ap_news(), 8192
     return Experiment(
         model=model,

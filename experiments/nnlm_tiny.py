@@ -5,17 +5,17 @@
     plmjax nearest runs/nnlm_tiny array
     python benchmarks/ngrams.py runs/nnlm_tiny
 
-Result: held-out loss 4.58 nats a word after 10,000 steps (4.79, 4.67 and 4.61 after 2,500, 5,000 and 7,500), unigram
+Result: held-out loss 4.58 nats per word after 10,000 steps (4.79, 4.67 and 4.61 after 2,500, 5,000 and 7,500), unigram
 entropy of the same words 5.94: a margin of 1.36 nats, a perplexity of 97.4. Interpolated n-grams of the same million
-tokens have 110.3, 70.1, 60.9 and 57.3 from two tokens to five: this text repeats itself so much that long n-grams are
-best. Mixed half and half with the model they have 87.2, 63.3, 56.2 and 53.8, lower every time, as in the paper. Made on
+tokens have 110.3, 70.1, 60.9 and 57.3 from two tokens to five: the text is so repetitive that long n-grams are best. In
+equal mixtures with the model they have 87.2, 63.3, 56.2 and 53.8, always lower, as in the paper. The run was made on
 one device (`--mesh.data 1`), in about five minutes of one core of an AMD EPYC.
 
-As published but for its size: the four words before each one, a rate that falls with the inverse of the step, weight
-decay on all but the biases (1e-5, that of Associated Press news).
+As published except for the size: the four words before each one, a rate that decays with the inverse of the step,
+weight decay for all parameters except the biases (1e-5, that of Associated Press news).
 
-Deviation: a step takes the mean gradient of 256 words, not that of one, so that 0.26 would be the published rate of
-0.001. It begins with 3 and falls sooner, to learn from two and a half passes over the text and not from ten or more.
+Deviation: a step takes the mean gradient of 256 words, not that of one word, so the published rate of 0.001 would be
+0.26. It starts at 3 and decays sooner, for two and a half passes over the text instead of ten or more.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from plmjax.training.optimizers.schedules import InverseTime
 
 
 def experiment() -> Experiment:
-    """The four words before each of 4,096: 30 numbers a word, 100 hidden units, 10,000 steps of 256 predictions."""
+    """The four words before each, 4,096 words, embedding size 30, 100 hidden units, 10,000 steps of 256 predictions."""
     model = NnlmConfig.brown(vocab_size=4096)
     return Experiment(
         model=model,

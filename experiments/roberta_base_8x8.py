@@ -4,9 +4,9 @@
     plmjax plan experiments/roberta_base_8x8.py --topology v3:8x8
 
 Recipe: 500,000 steps of 8,192 rows of 512 tokens, full sentences across documents; Adam (0.9, 0.98, 1e-6) at 6e-4 with
-24,000 steps of warm-up, then linear decay; weight decay 0.01 of every parameter, as fairseq has it; no clipping;
-dropout 0.1; 15 % of the tokens are predicted. The text is the user's own: the paper took 160 GB (books and Wikipedia,
-news, web pages, stories).
+24,000 steps of warm-up, then linear decay; weight decay 0.01 of every parameter, as in fairseq; no clipping; dropout
+0.1; 15 % of the tokens are predicted. The user provides the text; the paper used 160 GB (books and Wikipedia, news, web
+pages, stories).
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in 4 microbatches; all times are estimates, none is measured: a step of
 1,151 ms (roofline 541 ms), MFU 28%, 11.0 GiB of the 16 of a core; 160 hours and 10,232 chip-hours for the whole run.
@@ -15,12 +15,12 @@ Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in 4 microbatches; all times are es
 The paper trained on 1,024 V100 GPUs, about a day for 100,000 steps of Large.
 
 Result to expect: the released RoBERTa-Base reaches 87.6 % on MNLI's dev set, Large 90.2 % (fairseq examples/roberta).
-These runs have been planned, never made.
+These runs were planned, but not made.
 
-Deviations from the released code: <s> and </s> are never asked for, and separators stand between documents alone
-(`plmjax.objectives.roberta`, `plmjax.data.layouts.full_sentences`); activations are bfloat16 over float32 parameters,
-fairseq's half precision with a scaled loss; a tokenizer is trained on the text unless `--tokenizer.path` names the
-published vocabulary; half a percent of the documents is kept aside for evaluation.
+Deviations from the released code: <s> and </s> are never predicted, and separators occur only between documents
+(`plmjax.objectives.roberta`, `plmjax.data.layouts.full_sentences`); activations are bfloat16 over float32 parameters;
+fairseq has half precision with a scaled loss; a tokenizer is trained on the text unless `--tokenizer.path` names the
+published vocabulary; half a percent of the documents is held out for evaluation.
 """
 
 import dataclasses

@@ -3,14 +3,15 @@
     plmjax pretrain experiments/roberta_tiny.py
     plmjax pretrain experiments/roberta_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 4.53 nats a target after 4,000 steps (6.06, 5.01 and 4.65 after 1,000, 2,000 and 3,000), unigram
-entropy of the same targets 6.69; 28 % of the hidden tokens are guessed right. 30,000 tokens a second on two cores that
-do nothing else, three minutes with the preparation; while others computed on them it took six and a half.
+Result: held-out loss 4.53 nats per target after 4,000 steps (6.06, 5.01 and 4.65 after 1,000, 2,000 and 3,000), unigram
+entropy of the same targets 6.69; 28 % of the hidden tokens are predicted correctly. 30,000 tokens per second on two
+free cores, three minutes with the preparation; with other programs on these cores it took six and a half.
 
-As published but for its size: byte-level BPE that keeps capitals, full sentences across documents, masks drawn anew at
-every step, textbook Adam (0.9, 0.98) with decay of all parameters, nothing clipped.
+As published except for the size: byte-level BPE that keeps capitals, full sentences across documents, masks sampled
+anew at every step, Adam as published (0.9, 0.98) with decay of all parameters, no clipping.
 
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_small.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_small.
 """
 
 from plmjax.data.layouts import FullSentences
@@ -22,7 +23,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features, 4,000 steps of 1,024 tokens."""
+    """Two layers of width 128, 4,000 steps of 1,024 tokens."""
     return Experiment(
         model=RobertaConfig.tiny(
             vocab_size=4096,

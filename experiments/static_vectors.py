@@ -1,17 +1,17 @@
-"""Tasks from static word vectors: the first row of every comparison.
+"""Tasks with static word vectors: the baseline of every comparison.
 
     plmjax pretrain experiments/word2vec_tiny.py
     plmjax finetune experiments/static_vectors.py --from runs/word2vec_tiny --data.train train.tsv \
         --data.validation dev.tsv --data.text sentence --optimizer.frozen encoder
 
-Each text is the mean of the vectors of its words, each word that is tagged its own vector, and a linear layer does the
-rest. The vectors are those of any run with a table of tokens, such as word2vec's; `--optimizer.frozen encoder` leaves
-them as they are, without it they are trained too.
+A linear layer reads the mean of the word vectors of a text, or for tagging the vector of each word. The vectors are
+those of any run with a table of tokens, such as word2vec's; `--optimizer.frozen encoder` freezes them; without it they
+are trained too.
 
-Result in percent, mean and deviation of three seeds, the best of an evaluation an epoch, from the skip-gram vectors
-that 4,000 steps gave to 8,192 words of documentation (`python benchmarks/static_vectors.py runs/word2vec_tiny DATA`; a
-run takes 12 to 22 seconds of one core). SNLI is its published development file, of which a tenth of the premises is
-held out as in benchmarks/comparison.py; a third of its labels would be right by chance.
+Result in percent, mean and deviation of three seeds, the best of one evaluation per epoch, with skip-gram vectors of
+4,000 steps for 8,192 words of documentation (`python benchmarks/static_vectors.py runs/word2vec_tiny DATA`; a run takes
+12 to 22 seconds of one core). SNLI is its published development file, of which a tenth of the premises is held out as
+in benchmarks/comparison.py; chance is a third.
 
                                   frozen        trained
     subjectivity, accuracy        76.3 +- 0.2   85.5 +- 0.3
@@ -34,7 +34,7 @@ from plmjax.training.optimizers import AdamW
 
 
 def experiment() -> Experiment:
-    """One label per text: ten epochs, at a rate that suits a linear layer."""
+    """One label per text: ten epochs, with a learning rate for a linear layer."""
     return Experiment(
         model=None,
         objective=SequenceClassification(),
@@ -54,25 +54,25 @@ def reviews() -> Experiment:
 
 
 def snli() -> Experiment:
-    """Does the premise entail or contradict the hypothesis, or neither (Bowman et al. 2015)."""
+    """Entailment, contradiction or neither of a premise and a hypothesis (Bowman et al. 2015)."""
     run = experiment()
     return dataclasses.replace(run, data=dataclasses.replace(run.data, text="premise", text_pair="hypothesis"))
 
 
 def choices() -> Experiment:
-    """Which of several endings or answers is right."""
+    """Multiple choice of endings or answers."""
     run = experiment()
     return dataclasses.replace(run, objective=MultipleChoice(), data=Choices(sequence_length=64, pack=2))
 
 
 def parts_of_speech() -> Experiment:
-    """A universal part of speech for each word, of CoNLL-U files."""
+    """Universal parts of speech, from CoNLL-U files."""
     data = Tagging(label="upos", sequence_length=128, pack=16)
     return dataclasses.replace(experiment(), objective=TokenTagging(), data=data)
 
 
 def entities() -> Experiment:
-    """Named entities in IOB2, judged by the F1 of whole entities."""
+    """Named entities in IOB2, evaluated by the F1 of whole entities."""
     run = parts_of_speech()
     return dataclasses.replace(
         run,
@@ -83,7 +83,7 @@ def entities() -> Experiment:
 
 
 def questions() -> Experiment:
-    """The span of a text that answers a question (SQuAD), from words that do not know the question."""
+    """The span of a text that answers a question (SQuAD), from word vectors that do not depend on the question."""
     run = experiment()
     return dataclasses.replace(
         run,

@@ -8,17 +8,17 @@ Published, of the released models: the sizes, 1,000,000 steps of 2,048 sources o
 of 3 tokens that hide 15 % of a text (568 tokens become a row), Adafactor with the inverse square root of the step,
 dropout 0.1 in version 1.0 and none in version 1.1 (section 3.7 and google-research/text-to-text-transfer-transformer,
 released_checkpoints.md). A cased unigram vocabulary of 32,000 pieces and 100 sentinels; the table has 32,128 rows. The
-text is the user's own: the paper took C4, 750 GB of filtered web pages.
+user provides the text; the paper used C4, 750 GB of filtered web pages.
 
 Plan of `eleven_billion` for v3:8x16 (libtpu 0.0.52, jax 0.10.2), over data 1 x fsdp 32 x tensor 8, in 2 microbatches;
 all times are estimates, none is measured: a step of 6,373 ms (roofline 2,962 ms), MFU 46.5 %, 3.3 GiB of the 16 of a
 core, of which the float32 parameters and Adafactor's moments take 0.35 together; 1,770 hours and 226,600 chip-hours for
-the whole run. It finds that gradients are reduced whole before they are cut. The other sizes have not been planned, and
-none of these runs was made.
+the whole run. It reports that gradients are reduced whole before they are sharded. The other sizes were not planned,
+and none of these runs was made.
 
-Deviation: texts follow each other in a row as they are; the released code cuts a row where a text ends, and packs.
-Deviation: version 1.0 was pretrained on a mixture of C4 and of the tasks that it is measured with, version 1.1 on C4
-alone; here both are on text alone.
+Deviation: texts follow each other in a row; the released code ends a row at the end of a text, and packs.
+Deviation: version 1.0 was pretrained on a mixture of C4 and of its evaluation tasks, version 1.1 on C4 only; here both
+are trained on text only.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def three_billion() -> Experiment:
 
 
 def eleven_billion() -> Experiment:
-    """11,307 million parameters, for the 256 cores of v3:8x16: each layer is cut in 8, and gathered from 32 cores."""
+    """11,307 million parameters, for the 256 cores of v3:8x16: each layer is split in 8, and gathered from 32 cores."""
     run = experiment()
     training = dataclasses.replace(run.training, accumulation=2)
     return dataclasses.replace(
@@ -70,7 +70,7 @@ def eleven_billion() -> Experiment:
 
 
 def base_v1_1() -> Experiment:
-    """Version 1.1: 248 million parameters, nothing dropped."""
+    """Version 1.1: 248 million parameters, no dropout."""
     return _version_1_1(experiment(), T5Config.base_v1_1())
 
 

@@ -1,4 +1,4 @@
-"""One small T5 that translates, tells opinions from facts and sums up conversations, as the prefix of a text asks.
+"""One small T5 for translation, subjectivity and summaries of conversations, selected by the prefix of a text.
 
     plmjax finetune experiments/t5_mixture.py --from random --data.folder data
     plmjax evaluate runs/t5_mixture
@@ -7,11 +7,11 @@
 
 The tasks are Multi30k (captions in German), Tatoeba (sentences in Chinese), the subjectivity corpus, and DialogSum, of
 whose development file the first 450 conversations are train.jsonl and the last 50 dev.jsonl. Their 61,208 examples are
-drawn in proportion to their number: 47 % captions, 39 % sentences, 13 % labels, 0.7 % summaries.
+sampled in proportion to their number: 47 % captions, 39 % sentences, 13 % labels, 0.7 % summaries.
 
-As T5 learns (Raffel et al. 2020) but for its size: prefixes, Adafactor with a relative step of 0.01, z-loss. Texts are
-written greedily. The tokenizer is trained on the texts of all tasks and keeps every byte: T5's own has no Chinese. A T5
-that has read English alone begins with its own model and tokenizer, and learns the other tasks:
+As T5 (Raffel et al. 2020) except for the size: prefixes, Adafactor with a relative step of 0.01, z-loss. Texts are
+generated greedily. The tokenizer is trained on the texts of all tasks and encodes every byte, because T5's own
+tokenizer has no Chinese. A T5 that was pretrained on English keeps its model and tokenizer, and learns the other tasks:
 
     plmjax finetune experiments/t5_mixture.py --from runs/t5_tiny --data.only multi30k subjectivity dialogsum
 
@@ -22,10 +22,10 @@ Result of the two epochs, 1,618 steps in 24 minutes of processor time; `plmjax e
     subjectivity   84.0 % of the labels, of which 52 % are the same; 87.8; 85.6
     dialogsum      ROUGE-2 2.3, ROUGE-1 13.2, ROUGE-L 11.9; 1.2, 11.0 and 9.8; 1.3, 10.9 and 9.3
 
-and 28.0 as the mean of the first of each; of test_2016_flickr BLEU 21.2, chrF 43.7. Summaries are not learned from 450
-conversations: one sentence for all of them would have ROUGE-L 17.9 (`summarize_dialogues.py`).
+and 28.0 as the mean of the first of each; of test_2016_flickr BLEU 21.2, chrF 43.7. 450 conversations are too few to
+learn summaries: the same sentence for all of them has ROUGE-L 17.9 (`summarize_dialogues.py`).
 
-Deviation: nothing is dropped out, as in t5_tiny.
+Deviation: there is no dropout, as in t5_tiny.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
@@ -74,7 +74,7 @@ DIALOGSUM = TextTask(
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features in each stack, 2 epochs."""
+    """Two layers of width 128 in each stack, 2 epochs."""
     return Experiment(
         model=T5Config.tiny(
             vocab_size=8000, dropout_rate=0.0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=1

@@ -4,16 +4,16 @@
     plmjax pretrain experiments/t5_tiny.py --workdir runs/mine --data.input my_text/
 
 Result on 39 MB of Wikipedia (`--data.input wikipedia_en/train --data.format wikiextractor`): held-out loss of the
-hidden text 6.72, 6.38, 6.23 and 6.11 nats a token after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the same
-tokens 6.63: a margin of 0.52 nats. 11 minutes of processor time, without the preparation of the text and the first 41
-steps, which an earlier command made; 28 on the clock of a core on which other programs computed.
+hidden text 6.72, 6.38, 6.23 and 6.11 nats per token after 500, 1,000, 1,500 and 2,000 steps, unigram entropy of the
+same tokens 6.63: a margin of 0.52 nats. 11 minutes of processor time, without the preparation of the text and the first
+41 steps, which an earlier command made; 28 minutes of wall time on a core that other programs used too.
 
-Of the documentation half of a run is recorded: 6.36 after 500 and 6.05 after 1,000 steps, unigram entropy 6.42.
+For the documentation only half of a run is recorded: 6.36 after 500 and 6.05 after 1,000 steps, unigram entropy 6.42.
 
-As published but for its size: version 1.0, spans of 3 tokens that hide 15 % of a row, whose sources and targets have no
-padding; a cased unigram vocabulary with 100 sentinels; Adafactor with T5's own schedule, z-loss.
+As published except for the size: version 1.0, spans of 3 tokens that hide 15 % of a row, whose sources and targets have
+no padding; a cased unigram vocabulary with 100 sentinels; Adafactor with T5's own schedule, z-loss.
 
-Deviation: nothing is dropped out, as in bert_small.
+Deviation: there is no dropout, as in bert_small.
 """
 
 from plmjax.data.layouts import Blocks
@@ -24,7 +24,7 @@ from plmjax.training.optimizers import Adafactor
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features in each stack, 2,000 steps of 2,048 tokens."""
+    """Two layers of width 128 in each stack, 2,000 steps of 2,048 tokens."""
     return Experiment(
         model=T5Config.tiny(vocab_size=4096, dropout_rate=0.0),
         objective=SpanCorruption(z_loss=1e-4),

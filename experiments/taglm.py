@@ -4,16 +4,16 @@
     plmjax finetune experiments/taglm.py --from runs/elmo_tiny --data.train en_ewt-ud-train.conllu \
         --data.validation en_ewt-ud-dev.conllu --workdir runs/taglm
 
-`experiment` and `entities` are TagLM, `elmo` has mixes of all layers beside the input and the output, `words` no
-language model: it begins with the vectors of word2vec or GloVe (--from runs/word2vec_tiny), or with drawn ones (--from
-random --like runs/word2vec_tiny). Both learn named entities with the options `--data.label tag --data.scheme IOB2
---objective.entities True --checkpoint.best=-eval/f1`.
+`experiment` and `entities` are TagLM, `elmo` has mixes of all layers beside the input and the output, `words` has no
+language model: it is initialized with the vectors of word2vec or GloVe (--from runs/word2vec_tiny), or at random
+(--from random --like runs/word2vec_tiny). Both can be trained on named entities with the options `--data.label tag
+--data.scheme IOB2 --objective.entities True --checkpoint.best=-eval/f1`.
 
-Result in percent, mean and deviation of three seeds, the best of an evaluation an epoch: one epoch of parts of speech,
-four of entities. The thirty runs took 29 minutes of one core of an AMD EPYC, compilation included. The vectors of words
-and the language models are those of experiments/word2vec_tiny.py, glove_tiny.py and elmo_tiny.py, from 3.1 million
-words of Wikipedia and one vocabulary of 8,192 words; ELMo's 4,000 steps took 6.9 minutes, to 4.72 nats a held-out word
-of 5.92.
+Result in percent, mean and deviation of three seeds, the best of one evaluation per epoch: one epoch of parts of
+speech, four of entities. The thirty runs took 29 minutes of one core of an AMD EPYC, compilation included. The vectors
+of words and the language models are those of experiments/word2vec_tiny.py, glove_tiny.py and elmo_tiny.py, from 3.1
+million words of Wikipedia and one vocabulary of 8,192 words; ELMo's 4,000 steps took 6.9 minutes, to 4.72 nats per
+held-out word, unigram entropy 5.92.
 
     python benchmarks/tagging.py --pos ud_english_ewt --entities wnut17 --workdir runs/tagging --seeds 0 1 2 \
         --word2vec runs/word2vec --glove runs/glove --elmo runs/elmo
@@ -26,11 +26,11 @@ of 5.92.
     ELMo, features                    90.2 ± 0.1      10.6 ± 1.4
 
 A BERT of about the same size, pretrained for 14 minutes and fine-tuned for as many epochs, has 85.6 ± 0.1 and 10.4 ±
-1.2 (docs/comparison.md). Features are ahead of fine-tuning here, but not for their pretraining alone: this tagger reads
-characters, and is ahead with drawn vectors on parts of speech, where BERT from random parameters has 76.9. On entities
-the language models decide, more so beside the second layer, as TagLM has them. The mixes have learned to prefer the
-first LSTM layer: 0.42 of the weight at the input and 0.39 at the output for parts of speech, 0.37 and 0.41 for
-entities, of seed 0. The language models are bit for bit those of the checkpoint.
+1.2 (docs/comparison.md). Features are better than fine-tuning here, but not only because of their pretraining: this
+tagger reads characters, and with random vectors it is already better on parts of speech, where BERT from random
+parameters has 76.9. For entities the language models make the difference, most of all at the second layer, as in TagLM.
+The learned mixes prefer the first LSTM layer: 0.42 of the weight at the input and 0.39 at the output for parts of
+speech, 0.37 and 0.41 for entities, of seed 0. The language models are unchanged, bit for bit.
 
 Deviation: a linear decay from three times the paper's rate, as the runs are short; LSTMs of 100 instead of 200.
 """
@@ -62,7 +62,7 @@ def experiment() -> Experiment:
 
 
 def entities() -> Experiment:
-    """TagLM for named entities in IOB2, judged by the F1 of whole entities; four epochs."""
+    """TagLM for named entities in IOB2, evaluated by the F1 of whole entities; four epochs."""
     run = experiment()
     return dataclasses.replace(
         run,

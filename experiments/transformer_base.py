@@ -6,10 +6,10 @@
     plmjax plan experiments/transformer_base.py --topology v3:2x2
 
 Recipe: 100,000 steps, big 300,000, of about 25,000 tokens of the source and as many of the target; Adam (0.9, 0.98,
-1e-9) whose rate is D^-0.5 min(s^-0.5, s 4000^-1.5) at step s, nothing decayed and nothing clipped; dropout 0.1, big
-0.3; label smoothing 0.1; one vocabulary of 37,000 pieces for both languages. Checkpoints are kept as often as the
-paper's 8 P100 made them in ten minutes, 5 of base and 20 of big, whose average was evaluated. The text is the user's
-own: the paper took the 4.5 million pairs of WMT 2014.
+1e-9) whose rate is D^-0.5 min(s^-0.5, s 4000^-1.5) at step s, no weight decay and no clipping; dropout 0.1, big 0.3;
+label smoothing 0.1; one vocabulary of 37,000 pieces for both languages. A checkpoint is kept for every ten minutes of
+the paper's 8 P100, 5 of base and 20 of big; their average was evaluated in the paper. The user provides the text; the
+paper used the 4.5 million pairs of WMT 2014.
 
 Plans for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: base, a step of 76 ms (roofline
 36 ms), MFU 27%, 2.4 GiB of the 16 of a core, 2.1 hours and 8 chip-hours for the whole run; big, 179 ms (75 ms), MFU
@@ -18,9 +18,9 @@ Plans for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is m
 Result to expect: 27.3 BLEU on newstest2014, big 28.4, by beam search with 4 beams and a length penalty of 0.6 (table
 2 of the paper). Neither run was made.
 
-Deviations: pairs are packed into 200 rows of 128 tokens a side, so that batches have one shape and almost no padding,
-and what is longer is cut off; the paper fills batches with pairs of about one length. Pieces are SentencePiece's of
-byte pairs. Activations are bfloat16 over float32 parameters; half a percent of the pairs is kept aside for evaluation.
+Deviations: pairs are packed into 200 rows of 128 tokens a side, so batches have one shape and almost no padding, and
+longer texts are truncated; the paper fills batches with pairs of about the same length. Pieces are SentencePiece's of
+byte pairs. Activations are bfloat16 over float32 parameters; half a percent of the pairs is held out for evaluation.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def big() -> Experiment:
 
 
 def _adam(model: TransformerConfig) -> AdamW:
-    """Its peak is the rate of the paper's equation 3 at the end of the warm-up."""
+    """Return Adam with the rate of the paper's equation 3 at the end of the warm-up as its peak."""
     return AdamW(
         learning_rate=(model.d_model * _WARMUP) ** -0.5,
         schedule=InverseSquareRoot(warmup_steps=_WARMUP),

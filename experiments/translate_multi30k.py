@@ -9,17 +9,17 @@ With --from and a run of any encoder-decoder, such as an imported Marian, that m
 Multi30k (Elliott et al. 2016) has 29,000 pairs of sentences of 13 words; its files are plain text, one sentence a line:
 train.en.gz and train.de.gz, val.en.gz and val.de.gz. The tokenizer is trained on both sides of the train files.
 
-As published (Vaswani et al. 2017) but for its size: one table for both languages, label smoothing of 0.1, Adam with the
-inverse square root of the step, texts by beam search with 4 beams and alpha 0.6. The size is that of Transformer-Tiny
-(Wu et al., ACL 2021, arXiv 2105.14462) with three layers on each side instead of four.
+As published (Vaswani et al. 2017) except for the size: one embedding table for both languages, label smoothing of 0.1,
+Adam with the inverse square root of the step, beam search with 4 beams and alpha 0.6. The size is that of
+Transformer-Tiny (Wu et al., ACL 2021, arXiv 2105.14462) with three layers on each side instead of four.
 
 Up to 12 pairs share a row of 128 tokens on each side, so that a step of 8 rows has at most 1,024 tokens of source and
 1,024 of target.
 
 Result of the eight epochs, 3,827 steps: BLEU 8.4, 19.8, 26.0, 29.3, 31.5, 32.4, 34.5 and 35.0 on the validation file,
 and 34.5 on test_2016_flickr (chrF 58.7; nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0). A step takes 0.6 s
-where two cores of an AMD EPYC have nothing else to do, which makes 40 minutes, and an evaluation 25 s; the run was
-stopped and went on several times beside other programs.
+on two free cores of an AMD EPYC, 40 minutes in total, and an evaluation 25 s. The run was stopped and resumed several
+times, and other programs ran at the same time.
 """
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
@@ -31,7 +31,7 @@ from plmjax.training.optimizers.schedules import InverseSquareRoot
 
 
 def experiment() -> Experiment:
-    """Three layers of 128 features on each side, 8 epochs."""
+    """Three layers of width 128 on each side, 8 epochs."""
     return Experiment(
         model=TransformerConfig.tiny(
             vocab_size=8000,

@@ -6,9 +6,9 @@
     plmjax finetune experiments/ulmfit.py:classifier --from runs/task --workdir runs/reviews \\
         --data.train train.jsonl --data.validation dev.jsonl
 
-The second stage reads the texts of the task, without their labels: any further texts of their kind may stand in
---data.input. A text read from its end gives a second classifier, whose mistakes are others, and the two together are
-better than either:
+The second stage reads the texts of the task, without their labels: --data.input may name other texts of their kind too.
+A second classifier reads texts from the end. It makes other mistakes, so in the paper both together are better than
+either:
 
     plmjax pretrain experiments/ulmfit.py:general_backwards --tokenizer.path words --workdir runs/general_backwards \\
         --data.input wikipedia/
@@ -18,17 +18,18 @@ better than either:
         --data.train train.jsonl --data.validation dev.jsonl
     plmjax evaluate runs/reviews --ensemble runs/reviews_backwards
 
-As in section 3 of the paper: slanted triangular rates, each group of parameters at 1 / 2.6 of the rate above it, one
-group more unfrozen every epoch, concat pooling, Adam with 0.7 and 0.99. Rates and dropouts are fastai's.
+As in section 3 of the paper: slanted triangular learning rates, each group of parameters with 1 / 2.6 of the rate of
+the group above, one more group unfrozen every epoch, concat pooling, Adam with 0.7 and 0.99. Rates and dropouts are
+fastai's.
 
-Result of the first two stages, as `python benchmarks/ulmfit.py DATA` trains them: 5.04 nats a word after 500 steps on
-eight files of Wikipedia, where the words' frequencies give 5.72; then 4.98 after 400 steps on the 1,600 movie reviews,
-where they give 5.81. The table of docs/finetuning.md says what they are worth to the classifier.
+Result of the first two stages, as `python benchmarks/ulmfit.py DATA` trains them: 5.04 nats per word after 500 steps on
+eight files of Wikipedia, unigram entropy 5.72; then 4.98 after 400 steps on the 1,600 movie reviews, unigram entropy
+5.81. The table of docs/finetuning.md has the results of the classifier.
 
 Deviation: ULMFiT adds the task's words to the vocabulary, each with the mean of all vectors; here words that the
-general model lacks stay unknown, unless --tokenizer.path names a tokenizer of both texts, as above.
-Deviation: the schedule runs once over all epochs; fastai begins it again at every group that is unfrozen.
-Deviation: two layers of 256 and 128 instead of three of 1,152, 1,152 and 400, and dropouts that suit them.
+general model lacks remain unknown, unless --tokenizer.path names a tokenizer of both texts, as above.
+Deviation: the schedule runs once over all epochs; fastai restarts it for every group that is unfrozen.
+Deviation: two layers of 256 and 128 instead of three of 1,152, 1,152 and 400, and dropouts for these sizes.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ DROPOUTS = {"embedding": 0.02, "input": 0.1, "weight": 0.1, "hidden": 0.1, "outp
 
 
 def general() -> Experiment:
-    """The language model of any text; of the documentation that every machine has until --data.input names text."""
+    """The language model of any text; by default of the documentation of installed libraries."""
     return Experiment(
         model=UlmfitConfig.tiny(vocab_size=6144, **{f"{place}_dropout": rate for place, rate in DROPOUTS.items()}),
         objective=AwdLstmPretraining(),
@@ -60,7 +61,7 @@ def general() -> Experiment:
 
 
 def task() -> Experiment:
-    """The same model goes on with the texts of the task; its layers at 1 / 2.6 of the rate above."""
+    """The same model on the texts of the task; each layer has 1 / 2.6 of the rate of the layer above."""
     run = general()
     return dataclasses.replace(
         run,
@@ -74,7 +75,7 @@ def task() -> Experiment:
 
 
 def classifier() -> Experiment:
-    """A label for each text, of which 512 tokens are read: all labels of movie reviews and of files like them."""
+    """A label for each text of up to 512 tokens, such as movie reviews."""
     return Experiment(
         model=None,
         objective=SequenceClassification(),

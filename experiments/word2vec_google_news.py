@@ -1,18 +1,18 @@
-"""word2vec of the published size: 300 numbers for each of 3 million words and phrases, on an 8x8 slice of 64 chips.
+"""word2vec of the published size: embedding size 300 for 3 million words and phrases, on an 8x8 slice of 64 chips.
 
     plmjax pretrain experiments/word2vec_google_news.py --data.input NEWS
     plmjax plan experiments/word2vec_google_news.py --topology v3:8x8
 
 Recipe of GoogleNews-vectors-negative300, whose command Mikolov gave on the list word2vec-toolkit: CBOW, windows of 5, 3
-negatives, words left out above a hundred-thousandth of the text, words that stand 10 times or more, 100 billion words
-once; v0.1c's rate of 0.05. The text is the user's own: the published one was not released, nor is the program that
-joined its phrases part of this project.
+negatives, subsampling of words above a hundred-thousandth of the text, words with at least 10 occurrences, 100 billion
+words once; v0.1c's rate of 0.05. The text is the user's own: the published one was not released, nor is the program
+that joined its phrases part of this project.
 
-Plan: 9.7 ms a step of 65,536 words on 64 chips of v3, 6.7 million words a second, 0.3 of 16 GiB a core, 4.1 hours for
-100 billion words; an estimate, of which the network is a third. `--mesh.tensor 4 --mesh.fsdp 1` cuts the tables by rows
+Plan: 9.7 ms a step of 65,536 words on 64 chips of v3, 6.7 million words per second, 0.3 of 16 GiB a core, 4.1 hours for
+100 billion words; an estimate, a third of it for the network. `--mesh.tensor 4 --mesh.fsdp 1` shards the tables by rows
 instead of columns and takes 89 ms.
 
-Deviations: a step takes 65,536 words at once, where the released program has 12 threads that each take one; the rate
+Deviations: a step takes 65,536 words at once, while the released program has 12 threads that each take one; the rate
 falls to 0; a tokenizer of words is trained on the text.
 """
 
@@ -25,7 +25,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """1,800 million parameters; the tables are cut by columns."""
+    """1,800 million parameters; the tables are sharded by columns."""
     return Experiment(
         model=Word2VecConfig.google_news(),
         objective=NegativeSampling(

@@ -5,16 +5,16 @@
     plmjax pretrain experiments/word2vec_tiny.py:hierarchical
     plmjax nearest runs/word2vec_tiny array
 
-Result: skip-gram has a held-out loss of 2.42 nats a prediction with its negatives after 4,000 steps (2.53, 2.48 and
-2.45 after 1,000, 2,000 and 3,000); whoever knows the counts of the words alone loses 2.63: a margin of 0.21. CBOW 2.00
-against 2.63 (2.20, 2.10 and 2.04). The hierarchical softmax, whose loss is a word's: 6.14 nats, unigram entropy 7.23
-(6.34, 6.26 and 6.20). Nearest to "array" are doubles, lil, dok, ravel and triu. On one core of an AMD EPYC skip-gram
-takes 212,000 tokens a second, CBOW 236,000, and the hierarchical softmax 78,000 to 86,000.
+Result: skip-gram has a held-out loss of 2.42 nats per prediction with its negatives after 4,000 steps (2.53, 2.48 and
+2.45 after 1,000, 2,000 and 3,000); a model that knows only the counts of the words has 2.63: a margin of 0.21. CBOW
+2.00 against 2.63 (2.20, 2.10 and 2.04). The hierarchical softmax, whose loss is that of a word: 6.14 nats, unigram
+entropy 7.23 (6.34, 6.26 and 6.20). Nearest to "array" are doubles, lil, dok, ravel and triu. On one core of an AMD EPYC
+skip-gram takes 212,000 tokens per second, CBOW 236,000, and the hierarchical softmax 78,000 to 86,000.
 
-As released but for its size: 5 negatives, windows of up to 5 words, frequent words left out above a thousandth of the
-text, a rate that falls with the step.
+As released except for the size: 5 negatives, windows of up to 5 words, subsampling of words above a thousandth of the
+text, a rate that decays with the step.
 
-Deviation: the rate falls to 0; in word2vec.c it stays at a ten-thousandth of the first one.
+Deviation: the rate decays to 0; in word2vec.c it ends at a ten-thousandth of the first one.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Skip-gram: 100 numbers a word, 4,000 steps of 2,048 words."""
+    """Skip-gram: embedding size 100, 4,000 steps of 2,048 words."""
     return Experiment(
         model=Word2VecConfig.tiny(),
         objective=NegativeSampling(architecture=SkipGram()),
