@@ -264,4 +264,4 @@ def _size(run: Experiment, data: Path) -> Any:
     from plmjax.data.formats import records
 
     key = records.streams(run.data.streams).get(store.TEXT, run.data.text_key)
-    return text_size.measure([data], text_key=key)
+    return text_size.measure([data], run.data.format, key)

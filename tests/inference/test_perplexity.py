@@ -102,6 +102,14 @@ def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
     assert (found["eval/lowercased"], found["eval/unknown_tokens"]) == (False, 0)
 
 
+def test_bits_are_of_the_text_in_the_format_it_is_read_in(decoder_run, tmp_path):
+    """As it stands, though it looks like a book, whose headings and line ends are left out."""
+    book = tmp_path / "book.txt"
+    book.write_text("CHAPTER I\n" + "a line of a book that is broken at the same width as all\n" * 30, encoding="utf-8")
+    found = evaluate(decoder_run, book, format="text")
+    assert found["eval/bytes"] == book.stat().st_size > text_size.measure([book]).bytes
+
+
 def test_markup_is_no_text(tmp_path):
     (tmp_path / "wiki.txt").write_text('<doc id="1" title="A">\nA\n\nOne line.\nè\n</doc>\n', encoding="utf-8")
     assert text_size.measure([tmp_path / "wiki.txt"]) == text_size.TextSize(bytes=13, characters=12, words=3)
