@@ -59,6 +59,8 @@ def test_each_kind_has_its_mean() -> None:
     np.testing.assert_allclose(mean(Regression()), (one + two) / 2)
     shares = (1 / (1 + np.exp(-one)) + 1 / (1 + np.exp(-two))) / 2
     np.testing.assert_allclose(1 / (1 + np.exp(-mean(MultiLabelClassification()))), shares)
+    (certain,) = MultiLabelClassification().averaged([[np.float32([-30, 40])]] * 2, SimpleNamespace(choices=1))
+    assert certain.tolist() == [-np.inf, np.inf]  # without a warning
     flat = MultipleChoice().averaged([[*one.ravel()], [*two.ravel()]], SimpleNamespace(choices=2))
     np.testing.assert_allclose(np.exp(flat).reshape(2, 2), (softmax(one) + softmax(two)) / 2)
     with pytest.raises(UserError, match="a task of labels, numbers or choices for --ensemble, found TokenTagging"):

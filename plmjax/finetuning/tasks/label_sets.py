@@ -115,7 +115,8 @@ class MultiLabelClassification(SentenceObjective):
     def averaged(self, outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Return the mean probabilities of each label."""
         share = np.mean([sigmoid(np.stack(each)) for each in outputs], axis=0)
-        return [*(np.log(share) - np.log1p(-share))]
+        with np.errstate(divide="ignore"):  # probabilities of 0 and 1 have infinite logits
+            return [*(np.log(share) - np.log1p(-share))]
 
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """Return the labels whose probability reaches the threshold, and the probabilities of all."""
