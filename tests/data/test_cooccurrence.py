@@ -97,6 +97,15 @@ def test_no_bit_depends_on_processes_or_memory(dataset, small, tmp_path):
     assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
 
 
+def test_a_merged_run_stands_for_all_that_it_was_made_of(tmp_path):
+    """A merge that was killed may have left any of them, the last one too."""
+    whole, other = runs.Run(0, 30), runs.Run(30, 40)
+    for run in (whole, *(runs.Run(start, start + 10) for start in (0, 10, 20)), other):
+        run.path(tmp_path).touch()
+    assert runs.found(tmp_path) == [whole, other]
+    assert {*tmp_path.iterdir()} == {whole.path(tmp_path), other.path(tmp_path)}
+
+
 def test_a_bijection_numbers_the_pairs():
     for size in (2, 17, 64):
         numbering = pairs.Numbering(size)
