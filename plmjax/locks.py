@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
+from plmjax import buckets, json_text, storage
 from plmjax.errors import MISTAKE, UserError
 
 NAME = "lock.json"
@@ -101,7 +101,7 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
         nonlocal generation
         while not done.wait(BEAT_SECONDS):
             with contextlib.suppress(Exception):  # If the bucket does not respond, the next beat tries again.
-                generation = storage.replace(path, mine, generation) or _lost(folder, path, mine)
+                generation = buckets.replace(path, mine, generation) or _lost(folder, path, mine)
 
     beating = threading.Thread(target=beat, name="lock", daemon=True)
     beating.start()
@@ -119,11 +119,11 @@ def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], Non
     """Return the generation of the object once this process holds it."""
     watched, since = None, time.monotonic()
     while True:
-        found = storage.generation(path)
+        found = buckets.generation(path)
         if watched is not None and found[0] not in (0, watched):
             raise _taken(folder, found[1])
         free = found[0] == 0 or _is_gone(found[1]) or time.monotonic() - since > SILENT_SECONDS
-        if free and (made := storage.replace(path, mine, found[0])):
+        if free and (made := buckets.replace(path, mine, found[0])):
             return made
         if not free and watched is None:
             if _is_here(found[1]):
@@ -135,7 +135,7 @@ def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], Non
 
 def _lost(folder: Path, path: Path, mine: str) -> int:
     """Return the lock's generation after a failed write, or end this process if another one holds the lock."""
-    generation, contents = storage.generation(path)
+    generation, contents = buckets.generation(path)
     if contents == mine:
         return generation
     print(

@@ -2,41 +2,31 @@
 
 `path` returns a pathlib.Path for a local path, and an etils.epath.Path, which has the same methods, for one in a
 bucket. A bucket has no folders, no renaming and no appending. Functions of this module replace them there, and do the
-usual operation on a disk. All our own files use one client, gcsfs (the extra `gcs`), because its endpoint and
-credentials can be chosen and it does not need TensorFlow. Orbax writes arrays with the client of tensorstore.
+usual operation on a disk. plmjax/buckets.py has the client of buckets.
 """
 
 import base64
 import contextlib
 import dataclasses
 import errno
-import functools
 import hashlib
-import logging
 import os
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
-from urllib.parse import urlsplit
+from typing import IO
 
+from plmjax import buckets
+from plmjax.buckets import SCHEME
 from plmjax.errors import UserError, quoted
 
-# The libraries read these when they first use a bucket, here and in child processes.
-os.environ.setdefault("EPATH_USE_TF", "false")  # epath prefers TensorFlow's client, which has a fixed endpoint
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would call another service for every bucket
-os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
-
-SCHEME = "gs://"
 _AT_ONCE = 8
 """Number of files copied at once; the client holds up to 50 MiB of each in memory."""
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
 _LINKS = 40  # as many as Linux follows
 _BEGINNING = 1 << 20
@@ -62,13 +52,7 @@ def path(text: str | os.PathLike) -> Path:
         return Path(text)
     from etils import epath
 
-    bucket = _bucket(text)
-    if not _BUCKET.fullmatch(bucket):
-        raise UserError(
-            f"Expected {SCHEME}BUCKET/PATH with a name of 3 letters or more (a-z, digits, dots, dashes), found "
-            f"{text}; check the name."
-        )
-    _check(bucket, _client().base)
+    buckets.check(text)
     return epath.Path(text)
 
 
@@ -127,7 +111,7 @@ def write(path: Path, contents: str | bytes) -> None:
     """Write a file completely or not at all, even if the process is killed."""
     contents = contents.encode("utf-8") if isinstance(contents, str) else contents
     if in_bucket(path):
-        _client().pipe_file(os.fspath(path), contents)
+        buckets.client().pipe_file(os.fspath(path), contents)
         return
     with replacing(path) as file:
         file.write_bytes(contents)
@@ -205,7 +189,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / path.name
             yield file
-            _client().put_file(os.fspath(file), os.fspath(path))
+            buckets.client().put_file(os.fspath(file), os.fspath(path))
         return
     file = path.with_name(f"{path.name}.writing")
     file.unlink(missing_ok=True)
@@ -236,44 +220,16 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
         targets = [os.fspath(folder / file.relative_to(scratch).as_posix()) for file in files]
         pairs = [(os.fspath(file), target) for file, target in zip(files, targets, strict=True) if file.name != last]
         if pairs:
-            _client().put(*map(list, zip(*pairs, strict=True)), batch_size=_AT_ONCE)
+            buckets.client().put(*map(list, zip(*pairs, strict=True)), batch_size=_AT_ONCE)
         if last:
-            _client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
-
-
-def generation(path: Path) -> tuple[int, str]:
-    """Return (generation of an object in a bucket, which every write changes, its text); 0 if there is none."""
-    bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
-    place = ("GET", "b/{}/o/{}", bucket, name)
-    while True:
-        try:
-            found = _client().call(*place, json_out=True)["generation"]
-        except FileNotFoundError:
-            return 0, ""
-        with contextlib.suppress(FileNotFoundError):  # It was replaced between the two calls.
-            return int(found), _client().call(*place, alt="media", generation=found)[1].decode("utf-8")
-
-
-def replace(path: Path, contents: str, generation: int) -> int:
-    """Write an object in a bucket if it still has this generation, where 0 means that there is none.
-
-    Return the new generation, or 0 if the object has another one.
-    """
-    bucket, _, name = os.fspath(path).removeprefix(SCHEME).partition("/")
-    address = _client().base.replace("/storage/v1/", "/upload/storage/v1/") + f"b/{bucket}/o"
-    settings = {"uploadType": "media", "name": name, "ifGenerationMatch": str(generation)}
-    try:
-        made = _client().call("POST", address, data=contents.encode("utf-8"), json_out=True, **settings)
-    except FileExistsError:  # The client raises it if the generation is another one.
-        return 0
-    return int(made["generation"])
+            buckets.client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
 
 
 def remove(path: Path) -> None:
     """Remove a file, or a folder with its contents, if it exists."""
     if in_bucket(path):
         with contextlib.suppress(FileNotFoundError):
-            _client().rm(os.fspath(path), recursive=True)
+            buckets.client().rm(os.fspath(path), recursive=True)
     elif path.is_dir():
         shutil.rmtree(path)
     else:
@@ -353,7 +309,7 @@ def fetch(path: Path, copy: Path) -> None:
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)
     objects = [f"{path}/{name}".rstrip("/") for name in names]
-    _client().get(objects, [os.fspath(target) for target in targets], batch_size=_AT_ONCE)
+    buckets.client().get(objects, [os.fspath(target) for target in targets], batch_size=_AT_ONCE)
 
 
 def size(path: Path) -> int:
@@ -396,7 +352,7 @@ def files(folder: Path) -> dict[str, File]:
         found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
         return {name: File(file, file.stat().st_size) for name, file in sorted(found.items())}
     root = os.fspath(folder).rstrip("/")
-    objects = _client().find(root, detail=True).values()
+    objects = buckets.client().find(root, detail=True).values()
     named = {f"{SCHEME}{entry['name']}".removeprefix(f"{root}/"): entry for entry in objects}
     return {
         name: File(folder / name, entry["size"], base64.b64decode(entry["crc32c"]).hex())
@@ -404,87 +360,17 @@ def files(folder: Path) -> dict[str, File]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------- the client
+# -------------------------------------------------------------------------------------------------------- errors
 
 
-def _client() -> Any:
-    return _client_of(os.getpid())
-
-
-@functools.cache
-def _client_of(process: int) -> Any:
-    """Return the client of a process: its thread and connections do not survive the fork of a run on several hosts."""
-    try:
-        import fsspec
-        import gcsfs  # noqa: F401 (fsspec opens buckets with it)
-    except ImportError:
-        raise UserError(f"Expected gcsfs for a path in {SCHEME}, found none; pip install 'plmjax[gcs]'.") from None
-    for name in ("gcsfs", "google.auth"):  # they log errors that they raise as well
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    return fsspec.filesystem("gcs", finalize_on_close=True)
-
-
-def _bucket(text: str) -> str:
-    return text.removeprefix(SCHEME).partition("/")[0]
-
-
-@functools.cache
-def _check(bucket: str, service: str) -> None:
-    """Raise UserError unless the bucket exists and may be read; `service` is the address of the storage service.
-
-    The client itself would retry for half a minute before it reports a service that does not respond.
-    """
-    address = urlsplit(service)
-    port = address.port or {"http": 80, "https": 443}[address.scheme]
-    for attempt in range(3):
-        try:
-            socket.create_connection((address.hostname, port), timeout=10).close()
-            break
-        except OSError as error:
-            if attempt == 2:
-                raise UserError(_unreachable(bucket, error)) from error
-            time.sleep(0.5)
-    try:
-        _client().call("GET", "b/{}", bucket)
-    except Exception as error:
-        other = f"Expected to open {SCHEME}{bucket}, found: {error}; name another bucket."
-        raise UserError(explain(error, bucket) or other) from error
-
-
-def explain(error: BaseException, bucket: str = "") -> str | None:
+def explain(error: BaseException) -> str | None:
     """Return one sentence for an error of a disk or of a bucket's client, or None for other errors."""
     if isinstance(error, OSError) and (lack := out_of_space(error)):
         (found, advice), where = lack, f" ({error.filename})" if error.filename else ""
         return f"Expected room for what is written, found {found}{where}; {advice} and run again."
     if isinstance(error, OSError) and error.filename is not None:
         return f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
-    named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
-    bucket = bucket or (named[1] if named else "")
-    where = f"{SCHEME}{bucket}" if bucket else "the bucket"
-    if isinstance(error, FileNotFoundError):  # The client raises it for a bucket, with its path in the API.
-        missing = f"Expected the bucket {where}, found none of that name; check the name or create it."
-        return missing if re.fullmatch(r"b/[^/]*(/o)?", str(error)) else None
-    if isinstance(error, OSError) and str(error).startswith("Forbidden"):
-        status = 403
-    elif type(error).__module__.partition(".")[0] in ("gcsfs", "aiohttp", "google"):
-        status = getattr(error, "code", None)
-        status = int(status) if str(status).isdigit() else None
-    else:
-        return None
-    reason = " ".join(str(error).split())[:200]
-    if status == 401:
-        return (
-            f"Expected credentials for {where}, found none that it takes; run `gcloud auth application-default login`, "
-            f"or name a key file in GOOGLE_APPLICATION_CREDENTIALS."
-        )
-    if status == 403:
-        return (
-            f"Expected access to {where}, found it forbidden; ask for the roles storage.objectUser and "
-            f"storage.legacyBucketReader there, or name another bucket."
-        )
-    if status is None:
-        return _unreachable(bucket, error)
-    return f"Expected an answer of {where}, found an error ({reason}); run the same command again."
+    return buckets.explain(error)
 
 
 def out_of_space(error: OSError) -> tuple[str, str] | None:
@@ -497,13 +383,6 @@ def out_of_space(error: OSError) -> tuple[str, str] | None:
         case errno.EFBIG:
             return "a limit on the size of a file", "raise it (ulimit -f) or name a folder on another disk"
     return None
-
-
-def _unreachable(bucket: str, error: BaseException) -> str:
-    reason = " ".join(str(error).split())[:120]
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    what = f"STORAGE_EMULATOR_HOST ({emulator})" if emulator else "the network"
-    return f"Expected an answer for {SCHEME}{bucket}, found the storage service out of reach ({reason}); check {what}."
 
 
 def finished_steps(folder: Path) -> list[int]:

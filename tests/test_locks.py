@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import locks, storage
+from plmjax import buckets, locks, storage
 from plmjax.errors import UserError
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
@@ -99,7 +99,7 @@ def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(buck
     known = json.loads(locks._holder())
     lost = known | {"token": "of a lock that this process lost"}
     for left in (known | {"pid": os.getppid(), "started": "1"}, lost):
-        assert storage.replace(folder / locks.NAME, json.dumps(left), 0)
+        assert buckets.replace(folder / locks.NAME, json.dumps(left), 0)
         with locks.locked(folder, said.append):  # at once: on this machine nothing has to be waited for
             assert json.loads((folder / locks.NAME).read_text())["token"] not in (known["token"], lost["token"])
     assert not said
@@ -110,7 +110,7 @@ def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(locks, "_machine", lambda: "another")
     left = locks._holder()
     monkeypatch.undo()
-    assert storage.replace(folder / locks.NAME, left, 0)
+    assert buckets.replace(folder / locks.NAME, left, 0)
     return left
 
 
@@ -142,28 +142,28 @@ def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str
     left = elsewhere(folder, monkeypatch)
     monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
     path = folder / locks.NAME
-    beat = threading.Timer(0.5, lambda: storage.replace(path, left, storage.generation(path)[0]))
+    beat = threading.Timer(0.5, lambda: buckets.replace(path, left, buckets.generation(path)[0]))
     beat.start()
     with pytest.raises(UserError, match=f"found process {os.getpid()} on "):
         locks.locked(folder, lambda text: None).__enter__()
     beat.join()
-    assert storage.generation(path)[1] == left
+    assert buckets.generation(path)[1] == left
 
 
 def test_a_lock_is_written_anew_while_it_is_held(bucket: str, monkeypatch) -> None:
     folder = storage.path(f"gs://{bucket}/run")
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
     with locks.locked(folder):
-        first = storage.generation(folder / locks.NAME)[0]
+        first = buckets.generation(folder / locks.NAME)[0]
         deadline = time.monotonic() + 30
-        while storage.generation(folder / locks.NAME)[0] == first:
+        while buckets.generation(folder / locks.NAME)[0] == first:
             assert time.monotonic() < deadline
-    assert storage.generation(folder / locks.NAME) == (0, "")
+    assert buckets.generation(folder / locks.NAME) == (0, "")
 
 
 def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None:
     """A beat after the removal would find the lock lost, and end the process."""
-    folder, replace = storage.path(f"gs://{bucket}/run"), storage.replace
+    folder, replace = storage.path(f"gs://{bucket}/run"), buckets.replace
     begun, ended, lost = threading.Event(), threading.Event(), []
 
     def slow(path: Path, contents: str, generation: int) -> int:
@@ -177,11 +177,11 @@ def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None
 
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(locks, "_lost", lambda *where: lost.append(where) or 0)
-    monkeypatch.setattr(storage, "replace", slow)
+    monkeypatch.setattr(buckets, "replace", slow)
     with locks.locked(folder):
         assert begun.wait(30)
     assert ended.wait(30) and not lost
-    assert storage.generation(folder / locks.NAME) == (0, "")
+    assert buckets.generation(folder / locks.NAME) == (0, "")
 
 
 @pytest.mark.parametrize("verb", ["pretrain", "prepare", "finetune", "seeds"])

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -436,21 +435,6 @@ def test_compiled_programs_may_lie_in_a_bucket(object_store: ObjectStore, bucket
     assert done.returncode == 0 and [name for name in object_store.buckets[bucket] if name.startswith("programs/")]
 
 
-def test_a_process_that_forks_goes_on_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:
-    """As each of many hosts does after its command's paths were read."""
-    program = f"""
-import os
-from plmjax import storage
-path = storage.path("gs://{bucket}/file")
-if not os.fork():
-    storage.write(path, "of the child")
-    os._exit(path.read_text() != "of the child")
-assert os.wait()[1] == 0
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 # --------------------------------------------------------------------------------------------------------- errors
 
 
@@ -459,43 +443,6 @@ def test_a_path_of_nowhere(fails: Callable[..., str]) -> None:
     assert "found s3://bucket/x" in fails("evaluate", "s3://bucket/x")
     assert "name of 3 letters" in fails("evaluate", "gs://")
     assert "gs://Bucket" in fails("pretrain", TINY, "--workdir", "gs://Bucket/x")
-
-
-def test_a_bucket_that_cannot_be_used(
-    fails: Callable[..., str],
-    object_store: ObjectStore,
-    bucket: str,
-    small_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "gs://missing, found none of that name" in fails("pretrain", TINY, "--workdir", "gs://missing/run")
-    assert "gs://missing, found none" in fails(
-        "pretrain", TINY, "--workdir", tmp_path / "x", "--data.path", "gs://missing/x"
-    )
-    object_store.deny("forbidden", 403, "caller does not have storage.buckets.get access")
-    assert "gs://forbidden, found it forbidden" in fails("report", "gs://forbidden/run")
-    object_store.deny("private", 401, "Anonymous caller does not have storage.buckets.get access")
-    assert "credentials for gs://private" in fails("export", small_run, "gs://private/export")
-    assert f"gs://{bucket}/run" in fails("evaluate", f"gs://{bucket}/run")
-    object_store.deny("readable", 403, "caller does not have storage.objects.create access", ("POST", "PUT"))
-    assert "gs://readable, found it forbidden" in fails("export", small_run, "gs://readable/export")
-    assert "gs://readable, found it forbidden" in fails(
-        "pretrain", TINY, "--workdir", "gs://readable/run", "--data.path", small_run / "dataset", *SMALL_BERT
-    )
-    with socket.socket() as taken:  # bound and never listened to
-        taken.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{taken.getsockname()[1]}")
-        assert "gs://distant, found the storage service out of reach" in fails(
-            "fill-mask", "gs://distant/run", "a [MASK]"
-        )
-
-
-def test_a_bucket_without_its_client(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
-    storage._client_of.cache_clear()
-    assert "pip install 'plmjax[gcs]'" in fails("evaluate", "gs://bucket/run")
-    storage._client_of.cache_clear()
 
 
 def test_a_save_that_fails_says_what_is_kept(object_store: ObjectStore, saved, bucket: str) -> None:

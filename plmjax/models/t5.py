@@ -42,7 +42,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
@@ -67,6 +67,7 @@ def _layers(each: int) -> dict[str, int]:
     return {"num_layers": each, "num_decoder_layers": each}
 
 
+_LARGEST = {"d_model": 1024, "d_kv": 128, **_layers(24)}
 _VERSION_1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
@@ -134,28 +135,16 @@ class T5Config(ModelConfig):
                 f"Expected a largest distance above the {buckets // 2} that have a bucket of their own, found "
                 f"{largest}; change --model.relative_attention_max_distance."
             )
-        if self.feed_forward_proj not in FEED_FORWARD:
-            hint = nearest(self.feed_forward_proj, FEED_FORWARD)
-            raise UserError(f"Expected a known feed-forward network, found {quoted(self.feed_forward_proj)}; {hint}")
+        check_choice("feed-forward network", self.feed_forward_proj, FEED_FORWARD)
 
     small = Size("Version 1.0: 60,506,624 parameters.")
     base = Size("Version 1.0: 222,903,552 parameters.", **_layers(12), d_model=768, d_ff=3072, num_heads=12)
     large = Size("Version 1.0: 737,668,096 parameters.", **_layers(24), d_model=1024, d_ff=4096, num_heads=16)
     three_billion = Size(
-        "Version 1.0, published as 3B: 2,851,598,336 parameters.",
-        **_layers(24),
-        d_model=1024,
-        d_kv=128,
-        d_ff=16384,
-        num_heads=32,
+        "Version 1.0, published as 3B: 2,851,598,336 parameters.", **_LARGEST, d_ff=16384, num_heads=32
     )
     eleven_billion = Size(
-        "Version 1.0, published as 11B: 11,307,321,344 parameters.",
-        **_layers(24),
-        d_model=1024,
-        d_kv=128,
-        d_ff=65536,
-        num_heads=128,
+        "Version 1.0, published as 11B: 11,307,321,344 parameters.", **_LARGEST, d_ff=65536, num_heads=128
     )
     small_v1_1 = Size("Version 1.1: 76,961,152 parameters.", **_VERSION_1_1, **_layers(8), d_ff=1024, num_heads=6)
     base_v1_1 = Size(
@@ -240,9 +229,6 @@ class T5Config(ModelConfig):
         return 6.0 * batch_size * (self.num_layers * encoder + self.num_decoder_layers * decoder + head)
 
 
-# --------------------------------------------------------------------------------------------------------- layers
-
-
 class T5FeedForward(nn.Module):
     """relu(x W0) W, or gelu(x W0) * (x W1) W: [B T D] -> [B T D]."""
 
@@ -295,10 +281,7 @@ class T5EncoderLayer(nn.Module):
         return nn.with_logical_constraint(x + dropout(feed_forward(self.feed_forward_norm(x))), STREAM)
 
     def drop_values(self, key_values: KeyValues, deterministic: bool) -> KeyValues:
-        """Drop attention probabilities with one mask for all queries.
-
-        This is a dropout of the values.
-        """
+        """Drop attention probabilities with one mask for all queries, which is a dropout of the values."""
         return key_values.replace(values=self.value_dropout(key_values.values, deterministic))
 
 
@@ -430,9 +413,6 @@ class T5Decoder(nn.Module):
         x = self.dropout(self.norm(x), deterministic)
         states = jnp.concatenate([states, x[None]]) if output_hidden_states else None
         return EncoderDecoderOutput(x, states, cache=None if cache is None else cache.advance(x.shape[1]))
-
-
-# ----------------------------------------------------------------------------------------------------------- model
 
 
 class T5Model(EncoderDecoderModel):

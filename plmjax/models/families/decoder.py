@@ -14,7 +14,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
@@ -73,9 +73,7 @@ class DecoderConfig(ModelConfig):
                 f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
                 f"--model.n_embd or --model.n_head."
             )
-        if self.activation_function not in ACTIVATIONS:
-            hint = nearest(self.activation_function, ACTIVATIONS)
-            raise UserError(f"Expected a known activation, found {quoted(self.activation_function)}; {hint}")
+        check_choice("activation", self.activation_function, ACTIVATIONS)
 
     @property
     def inner_size(self) -> int:

@@ -15,7 +15,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
@@ -92,10 +92,7 @@ class EncoderConfig(ModelConfig):
                 f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
                 f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
             )
-        if self.hidden_act not in ACTIVATIONS:
-            raise UserError(
-                f"Expected a known activation, found {quoted(self.hidden_act)}; {nearest(self.hidden_act, ACTIVATIONS)}"
-            )
+        check_choice("activation", self.hidden_act, ACTIVATIONS)
 
     def with_dropout(self, rate: float) -> Self:
         """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""

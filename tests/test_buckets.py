@@ -1,0 +1,70 @@
+"""The client of buckets: its process, and what it cannot reach or may not use.
+
+The service is `tests/object_store.py`, reached by the client that reaches the real one.
+"""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plmjax import buckets
+from tests.object_store import ObjectStore
+from tests.small_runs import SMALL_BERT
+
+TINY = "experiments/bert_tiny.py"
+
+
+def test_a_process_that_forks_goes_on_in_a_bucket(object_store: ObjectStore, bucket: str) -> None:
+    """As each of many hosts does after its command's paths were read."""
+    program = f"""
+import os
+from plmjax import storage
+path = storage.path("gs://{bucket}/file")
+if not os.fork():
+    storage.write(path, "of the child")
+    os._exit(path.read_text() != "of the child")
+assert os.wait()[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bucket_that_cannot_be_used(
+    fails: Callable[..., str],
+    object_store: ObjectStore,
+    bucket: str,
+    small_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "gs://missing, found none of that name" in fails("pretrain", TINY, "--workdir", "gs://missing/run")
+    assert "gs://missing, found none" in fails(
+        "pretrain", TINY, "--workdir", tmp_path / "x", "--data.path", "gs://missing/x"
+    )
+    object_store.deny("forbidden", 403, "caller does not have storage.buckets.get access")
+    assert "gs://forbidden, found it forbidden" in fails("report", "gs://forbidden/run")
+    object_store.deny("private", 401, "Anonymous caller does not have storage.buckets.get access")
+    assert "credentials for gs://private" in fails("export", small_run, "gs://private/export")
+    assert f"gs://{bucket}/run" in fails("evaluate", f"gs://{bucket}/run")
+    object_store.deny("readable", 403, "caller does not have storage.objects.create access", ("POST", "PUT"))
+    assert "gs://readable, found it forbidden" in fails("export", small_run, "gs://readable/export")
+    assert "gs://readable, found it forbidden" in fails(
+        "pretrain", TINY, "--workdir", "gs://readable/run", "--data.path", small_run / "dataset", *SMALL_BERT
+    )
+    with socket.socket() as taken:  # bound and never listened to
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert "gs://distant, found the storage service out of reach" in fails(
+            "fill-mask", "gs://distant/run", "a [MASK]"
+        )
+
+
+def test_a_bucket_without_its_client(fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    buckets._client_of.cache_clear()
+    assert "pip install 'plmjax[gcs]'" in fails("evaluate", "gs://bucket/run")
+    buckets._client_of.cache_clear()
