@@ -17,8 +17,7 @@ from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
 from plmjax.parallel import sharding
-from plmjax.training import phases
-from plmjax.training import program as programs
+from plmjax.training import initial_state, phases
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 from tests.paths import ROOT
@@ -31,7 +30,7 @@ def abstract_params(run: Experiment, phase: ResolvedPhase):
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     batch = run.data.layout.batch(phase.batch_size, phase.sequence_length)
     module = run.objective.module(run.model, Execution())
-    init = programs.initial_variables(run, phase, module, vocabulary, batch)
+    init = initial_state.initial_variables(run, phase, module, vocabulary, batch)
     return jax.eval_shape(init, jax.random.key(0))["params"]
 
 

@@ -17,8 +17,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.interop import word2vec
-from plmjax.training import phases
-from plmjax.training import program as programs
+from plmjax.training import initial_state, phases
 from plmjax.vocabulary import Vocabulary
 from plmjax.word_vectors.vectors import WordVectors, read, words_of
 
@@ -78,5 +77,5 @@ def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.Shape
     """Return the shape of the model's embedding table, without computing it."""
     phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-    shapes = jax.eval_shape(programs.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
+    shapes = jax.eval_shape(initial_state.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
     return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.system.token_table]

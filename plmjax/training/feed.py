@@ -9,8 +9,8 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from plmjax.training.initial_state import Shapes
 from plmjax.training.phases import ResolvedPhase
-from plmjax.training.program import Shapes
 from plmjax.vocabulary import Vocabulary
 
 HostBatch = dict[str, np.ndarray]

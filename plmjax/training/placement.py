@@ -25,7 +25,7 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, shares, topologies
-from plmjax.training import constants, phases, step
+from plmjax.training import constants, initial_state, phases, step
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -117,7 +117,7 @@ def _cut_dimensions(
 ) -> dict[str, set[int]]:
     """Return a dict from mesh axis to the sizes of the parameters' dimensions that it must divide."""
     module = run.objective.module(run.model, programs.execution(run, "cpu"))
-    init = programs.initial_variables(run, phase, module, vocabulary, shapes(phase))
+    init = initial_state.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
     boxes = jax.tree.leaves(
@@ -195,7 +195,7 @@ def residuals(
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
     objective, module = run.objective, run.objective.module(run.model, programs.execution(run, platform))
-    init = programs.initial_variables(run, few, module, vocabulary, batch)
+    init = initial_state.initial_variables(run, few, module, vocabulary, batch)
     boxed = jax.eval_shape(init, jax.random.key(0))
     exchanged = jnp.dtype(run.training.gradient_dtype)
     dtypes = shares.dtypes(boxed["params"], programs.execution(run, platform).dtype, exchanged)

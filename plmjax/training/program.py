@@ -5,15 +5,13 @@ measured is the step that runs.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-import chex
 import flax.linen as nn
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -22,17 +20,17 @@ from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.objectives.capabilities import rows_of
-from plmjax.objectives.objective import Batch, ConstantSources, LossInputs
+from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import constants, optimizers, phases, rows
+from plmjax.training import optimizers, phases, rows
+from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
 from plmjax.training.step import Forward, Metrics, Update, evaluation_step, train_step
 from plmjax.vocabulary import Vocabulary
 
-Shapes = dict[str, jax.ShapeDtypeStruct]
 EVALUATION_LENGTH = "--training.evaluation_sequence_length"
 GENERATORS = ("auto", "rbg", "threefry2x32")
 
@@ -131,109 +129,92 @@ def build(
         UserError: the batch is not divisible, or the vocabulary or the length does not fit the model.
     """
     evaluation_phase = phases.evaluation(experiment, phase)
-    meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
-    if evaluation_phase.batch_size % meshes.batch_shards(mesh):
-        raise UserError(
-            f"Expected --training.evaluation_batch_size to divide by {meshes.batch_shards(mesh)} devices that share "
-            f"a batch, found {evaluation_phase.batch_size}; change it."
-        )
+    check_batches(phase, evaluation_phase, mesh)
     check_model(experiment, phase, vocabulary)
-    objective, config = experiment.objective, experiment.model
+
     how = execution(experiment, mesh.devices.flat[0].platform)
-    module = objective.module(config, how)
-    batch, evaluation_batch = shapes(phase), shapes(evaluation_phase)
-    init = initial_variables(experiment, phase, module, vocabulary, batch)
+    module = experiment.objective.module(experiment.model, how)
+    batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
+    first = InitialState.of(experiment, phase, module, vocabulary, batch, mesh)
+    division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh)
+    evaluation_carry = first_evaluation_carry(experiment, evaluation_phase)
+    forward = functools.partial(Forward, experiment.objective, module, vocabulary, division.tables)
+    training = forward(division.copied, **of_carry(first.carry))
+    held_out = forward(division.evaluated, **of_carry(evaluation_carry))
+    update = update_rule(experiment, phase, first.optimizer, mesh)
 
-    def carry() -> Any:
-        return objective.initial_carry(config, phase.batch_size, phase.sequence_length)
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return train_step(state, batch, training, update)
 
-    def evaluation_carry() -> Any:
-        return objective.evaluation_carry(config, evaluation_phase.batch_size, evaluation_phase.sequence_length)
+    def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
+        return evaluation_step(loss_inputs, batch, key, held_out, unigram)
 
-    boxed = jax.eval_shape(sharding.scoped(init, mesh), jax.random.key(0))
-    boxed_params = boxed["params"]
-    boxed_carry, boxed_evaluation_carry = jax.eval_shape(carry), jax.eval_shape(evaluation_carry)
-    boxed_constants = constants.shapes(objective, config, vocabulary)
-    optimizer = optax.identity()  # for a model that is evaluated and never trained
-    if experiment.optimizer is not None:
-        groups = objective.parameter_groups(config)
-        optimizer = experiment.optimizer.build(experiment.training.steps, boxed_params, groups)
-
-    def first_state(variables: dict[str, Any], key: jax.Array) -> TrainState:
-        collections = nn.meta.unbox(variables)
-        params = collections.pop("params")
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            collections=collections,
-            optimizer_state=optimizer.init(params),
-            carry=nn.meta.unbox(carry()),
-            key=jax.random.key_data(jax.random.fold_in(key, 1)),
-        )
-
-    def initialize(key: jax.Array, zero: frozenset[str]) -> TrainState:
-        state = first_state(init(jax.random.fold_in(key, 0)), key)
-        flat = flax.traverse_util.flatten_dict(state.params, sep="/")
-        flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
-        return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
-
-    abstract = jax.eval_shape(first_state, boxed, jax.random.key(0))
-    exchanged = jnp.dtype(experiment.training.gradient_dtype)
-    shares = Shares.of(boxed_params, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
-    batch_shardings, evaluation_batch_shardings = sharding.batch(batch, mesh), sharding.batch(evaluation_batch, mesh)
-    corrupted, _ = jax.eval_shape(lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0))
-    tables = rows.Tables.of(
-        shares.owned,
-        jax.eval_shape(lambda batch: rows_of(objective, batch), corrupted),
-        next(iter(batch_shardings.values())),
-        by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
+    state = first.described(division.shares.owned)
+    whole, places = NamedSharding(mesh, PartitionSpec()), shardings_of(state)
+    evaluated = places.loss_inputs.replace(carry=sharding.boxed(jax.eval_shape(evaluation_carry), mesh))
+    return Program(
+        phase=phase,
+        evaluation_phase=evaluation_phase,
+        mesh=mesh,
+        module=module,
+        train=jax.jit(
+            sharding.scoped(step, mesh),
+            in_shardings=(places, shardings_of(batch)),
+            out_shardings=(places, whole),
+            donate_argnums=0,
+        ),
+        evaluate=jax.jit(
+            sharding.scoped(evaluate, mesh),
+            in_shardings=(evaluated, shardings_of(evaluation_batch), whole),
+            out_shardings=(evaluated.carry, whole, whole),
+        ),
+        initialize=first.initializer(state),
+        averaged=jax.jit(
+            lambda state: optimizers.evaluated(state.optimizer_state, state.params),
+            in_shardings=(places,),
+            out_shardings=places.params,
+        ),
+        on_evaluation=jax.jit(
+            lambda state, loss: state.replace(
+                optimizer_state=optimizers.on_evaluation(experiment.optimizer, state.optimizer_state, loss)
+            ),
+            in_shardings=(places, whole),
+            out_shardings=places,
+            donate_argnums=0,
+        ),
+        start_carry=carry_maker(first.carry, places.carry, mesh),
+        start_evaluation_carry=carry_maker(evaluation_carry, evaluated.carry, mesh),
+        state=state,
+        batch=batch,
+        evaluation_batch=evaluation_batch,
+        copy=division.copied.copy(division.tables.split(state.params)[0]),
+        axes=division.axes,
     )
-    boxed_rest, _ = tables.split(boxed_params)
-    copied = Shares.of(boxed_rest, mesh, how.dtype, exchanged, zero=experiment.mesh.zero)
-    # Only gradients may be rounded before they are sent over the network; an evaluation has none.
-    evaluated = dataclasses.replace(copied, dtypes=dtypes(boxed_rest, how.dtype, jnp.dtype(jnp.float32)))
-    whole = NamedSharding(mesh, PartitionSpec())
-    shardings = TrainState(
-        step=whole,
-        params=shares.owned,
-        collections=sharding.boxed({name: tree for name, tree in boxed.items() if name != "params"}, mesh),
-        optimizer_state=sharding.optimizer_state(abstract.optimizer_state, abstract.params, shares.owned, mesh),
-        carry=sharding.boxed(boxed_carry, mesh),
-        key=whole,
-    )
-    begin = jax.jit(sharding.scoped(initialize, mesh), static_argnums=1, out_shardings=shardings)
-    shardings = shardings.replace(constants=sharding.boxed(boxed_constants, mesh))
-    abstract = jax.tree.map(_shape, abstract.replace(constants=nn.meta.unbox(boxed_constants)), shardings)
-    evaluation_shardings = shardings.loss_inputs.replace(carry=sharding.boxed(boxed_evaluation_carry, mesh))
 
-    def start(
-        seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
-    ) -> TrainState:
-        names = flax.traverse_util.flatten_dict(abstract.params, sep="/")
-        state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
-        if not jax.tree.leaves(boxed_constants):
-            return state
-        if sources is None:
-            raise ValueError(f"Expected sources for the constants of {type(objective).__name__}, found none.")
-        made = nn.meta.unbox(objective.constants(config, sources))
-        return state.replace(constants=placed(made, abstract.constants))
 
-    training = Forward(
-        objective,
-        module,
-        vocabulary,
-        tables,
-        copied,
-        initial_carry=lambda: nn.meta.unbox(carry()),
-        carry_axes=sharding.logical_axes(boxed_carry),
-    )
-    held_out = dataclasses.replace(
-        training,
-        shares=evaluated,
-        initial_carry=lambda: nn.meta.unbox(evaluation_carry()),
-        carry_axes=sharding.logical_axes(boxed_evaluation_carry),
-    )
-    update = Update(
+def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
+    """Return the shapes of a global batch with their shardings."""
+    return jax.tree.map(with_sharding, batch, sharding.batch(batch, mesh))
+
+
+def first_evaluation_carry(experiment: Experiment, phase: ResolvedPhase) -> Callable[[], Any]:
+    """Return the function that makes the first carry of an evaluation, boxed with logical axes."""
+    return lambda: experiment.objective.evaluation_carry(experiment.model, phase.batch_size, phase.sequence_length)
+
+
+def of_carry(carry: Callable[[], Any]) -> dict[str, Any]:
+    """Return the arguments of `Forward` that follow from the function of a first carry, boxed with logical axes."""
+    return {
+        "initial_carry": lambda: nn.meta.unbox(carry()),
+        "carry_axes": sharding.logical_axes(jax.eval_shape(carry)),
+    }
+
+
+def update_rule(
+    experiment: Experiment, phase: ResolvedPhase, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> Update:
+    """Return the backward pass of a phase's batch and the update of the parameters."""
+    return Update(
         optimizer,
         lambda optimizer_state, step: optimizers.learning_rate(
             experiment.optimizer, optimizer_state, experiment.training.steps, step
@@ -243,95 +224,65 @@ def build(
         generator=dropout_generator(experiment, mesh),
     )
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        return train_step(state, batch, training, update)
 
-    def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
-        return evaluation_step(loss_inputs, batch, key, held_out, unigram)
-
-    def starter(carry: Callable[[], Any], place: Any) -> Callable[[], Any]:
-        return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=place)
-
-    return Program(
-        phase=phase,
-        evaluation_phase=evaluation_phase,
-        mesh=mesh,
-        module=module,
-        train=jax.jit(
-            sharding.scoped(step, mesh),
-            in_shardings=(shardings, batch_shardings),
-            out_shardings=(shardings, whole),
-            donate_argnums=0,
-        ),
-        evaluate=jax.jit(
-            sharding.scoped(evaluate, mesh),
-            in_shardings=(evaluation_shardings, evaluation_batch_shardings, whole),
-            out_shardings=(evaluation_shardings.carry, whole, whole),
-        ),
-        initialize=start,
-        averaged=jax.jit(
-            lambda state: optimizers.evaluated(state.optimizer_state, state.params),
-            in_shardings=(shardings,),
-            out_shardings=shardings.params,
-        ),
-        on_evaluation=jax.jit(
-            lambda state, loss: state.replace(
-                optimizer_state=optimizers.on_evaluation(experiment.optimizer, state.optimizer_state, loss)
-            ),
-            in_shardings=(shardings, whole),
-            out_shardings=shardings,
-            donate_argnums=0,
-        ),
-        start_carry=starter(carry, shardings.carry),
-        start_evaluation_carry=starter(evaluation_carry, evaluation_shardings.carry),
-        state=abstract,
-        batch=jax.tree.map(_shape, batch, batch_shardings),
-        evaluation_batch=jax.tree.map(_shape, evaluation_batch, evaluation_batch_shardings),
-        copy=copied.copy(tables.split(abstract.params)[0]),
-        axes=sharding.logical_axes(boxed_rest),
-    )
+def carry_maker(carry: Callable[[], Any], places: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
+    """Return the jitted function that makes a first carry on its devices."""
+    return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=places)
 
 
-def initial_variables(
-    experiment: Experiment,
-    phase: ResolvedPhase,
-    module: nn.Module,
-    vocabulary: Vocabulary,
-    batch: Shapes,
-) -> Callable[[jax.Array], dict[str, Any]]:
-    """Return a function from a key to the variables of the phase's module, boxed with logical axes."""
-    objective, config = experiment.objective, experiment.model
+@dataclasses.dataclass(frozen=True, eq=False)
+class Division:
+    """The division of the parameters among the devices, and the copies that a step gathers.
 
-    def init(key: jax.Array) -> dict[str, Any]:
-        corrupted, constant_zeros = corrupted_zeros(experiment, vocabulary, batch, key)
-        carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
-        variables = dict(objective.init(module, key, corrupted, constant_zeros, carry))
-        variables.pop("intermediates", None)  # outputs for inspection, not variables
-        return variables
-
-    return init
-
-
-def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
-    """Return (a batch of zeros after the objective's corruption, constants of zeros)."""
-    objective = experiment.objective
-    constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
-    zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
-    return objective.corrupt(zeros, key, vocabulary, constant_zeros), constant_zeros
-
-
-def placed(tree: Any, abstract: Any) -> Any:
-    """Return host arrays as global arrays with the shardings of `abstract`; each device gets its own shard.
-
-    Raises:
-        ValueError: a tree, shape or dtype differs from `abstract`.
+    shares: all parameters, as devices own and update them.
+    tables: the parameters whose rows the objective names; the rows are looked up where they are stored.
+    copied: all other parameters, from which a train step gathers its copy. evaluated: the same for an evaluation.
+    axes: logical axis names of that copy.
     """
-    chex.assert_trees_all_equal_shapes_and_dtypes(tree, abstract, exception_type=ValueError)
 
-    def place(x: Any, described: jax.ShapeDtypeStruct) -> jax.Array:
-        return jax.make_array_from_callback(described.shape, described.sharding, np.asarray(x).__getitem__)
+    shares: Shares
+    tables: rows.Tables
+    copied: Shares
+    evaluated: Shares
+    axes: Any
 
-    return jax.tree.map(place, tree, abstract)
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        vocabulary: Vocabulary,
+        batch: Shapes,
+        boxed: Any,
+        dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
+    ) -> Self:
+        """Return the division of boxed parameters; the objective names the rows of tables for `batch`."""
+        exchanged, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
+        shares = Shares.of(boxed, mesh, dtype, exchanged, zero=zero)
+        corrupted, _ = jax.eval_shape(
+            lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0)
+        )
+        tables = rows.Tables.of(
+            shares.owned,
+            jax.eval_shape(lambda batch: rows_of(experiment.objective, batch), corrupted),
+            next(iter(batch.values())).sharding,
+            by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
+        )
+        rest, _ = tables.split(boxed)
+        copied = Shares.of(rest, mesh, dtype, exchanged, zero=zero)
+        # Only gradients may be rounded before they are sent over the network; an evaluation has none.
+        evaluated = dataclasses.replace(copied, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)))
+        return cls(shares, tables, copied, evaluated, sharding.logical_axes(rest))
+
+
+def check_batches(phase: ResolvedPhase, evaluation_phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> None:
+    """Raise UserError unless the devices of a mesh divide the batches of a phase."""
+    meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
+    if evaluation_phase.batch_size % meshes.batch_shards(mesh):
+        raise UserError(
+            f"Expected --training.evaluation_batch_size to divide by {meshes.batch_shards(mesh)} devices that share "
+            f"a batch, found {evaluation_phase.batch_size}; change it."
+        )
 
 
 def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary) -> None:
@@ -360,7 +311,3 @@ def check_length(experiment: Experiment, length: int, option: str = "") -> None:
         raise UserError(
             f"Expected rows of at most the model's {longest} positions, found {found}; shorten {option}{or_model}."
         )
-
-
-def _shape(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -17,8 +17,7 @@ from plmjax import cli, storage
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.interop import word2vec
-from plmjax.training import loop, phases
-from plmjax.training import program as programs
+from plmjax.training import initial_state, loop, phases
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached
 from tests.paths import ROOT
@@ -59,7 +58,7 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
     (phase,) = phases.resolve(run)
     module = run.objective.module(run.model, Execution())
-    init = programs.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
+    init = initial_state.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
     shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop

@@ -1,0 +1,184 @@
+"""The state before the first step of a phase: its shapes with their shardings, and the program that makes it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
+
+import chex
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.experiment import Experiment
+from plmjax.objectives.objective import Batch, ConstantSources, Objective
+from plmjax.parallel import sharding
+from plmjax.training import constants
+from plmjax.training.phases import ResolvedPhase
+from plmjax.training.state import TrainState
+from plmjax.vocabulary import Vocabulary
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InitialState:
+    """The state before the first step of a phase: functions that make it, and its shapes.
+
+    variables: function from a key to the variables of the module, boxed with logical axes.
+    boxed: shapes of the variables, boxed. boxed_constants: those of the constants.
+    carry: function that returns the first carry of the phase, boxed.
+    """
+
+    objective: Objective
+    config: ModelConfig
+    mesh: jax.sharding.Mesh
+    variables: Callable[[jax.Array], dict[str, Any]]
+    boxed: dict[str, Any]
+    boxed_constants: Any
+    carry: Callable[[], Any]
+    optimizer: optax.GradientTransformation
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        phase: ResolvedPhase,
+        module: nn.Module,
+        vocabulary: Vocabulary,
+        batch: Shapes,
+        mesh: jax.sharding.Mesh,
+    ) -> Self:
+        """Return the state of a phase whose batches have the shapes of `batch`."""
+        objective, config = experiment.objective, experiment.model
+        variables = initial_variables(experiment, phase, module, vocabulary, batch)
+        boxed = jax.eval_shape(sharding.scoped(variables, mesh), jax.random.key(0))
+        optimizer = optax.identity()  # for a model that is evaluated and never trained
+        if experiment.optimizer is not None:
+            groups = objective.parameter_groups(config)
+            optimizer = experiment.optimizer.build(experiment.training.steps, boxed["params"], groups)
+        return cls(
+            objective,
+            config,
+            mesh,
+            variables,
+            boxed,
+            constants.shapes(objective, config, vocabulary),
+            lambda: objective.initial_carry(config, phase.batch_size, phase.sequence_length),
+            optimizer,
+        )
+
+    def of_variables(self, variables: dict[str, Any], key: jax.Array) -> TrainState:
+        """Return the state with these variables, without constants."""
+        collections = nn.meta.unbox(variables)
+        params = collections.pop("params")
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            collections=collections,
+            optimizer_state=self.optimizer.init(params),
+            carry=nn.meta.unbox(self.carry()),
+            key=jax.random.key_data(jax.random.fold_in(key, 1)),
+        )
+
+    def described(self, owned: Any) -> TrainState:
+        """Return the shapes of the state with their shardings.
+
+        owned: the shardings of the parameters.
+        """
+        shapes = jax.eval_shape(self.of_variables, self.boxed, jax.random.key(0))
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        collections = {name: tree for name, tree in self.boxed.items() if name != "params"}
+        shardings = TrainState(
+            step=whole,
+            params=owned,
+            collections=sharding.boxed(collections, self.mesh),
+            optimizer_state=sharding.optimizer_state(shapes.optimizer_state, shapes.params, owned, self.mesh),
+            carry=sharding.boxed(jax.eval_shape(self.carry), self.mesh),
+            key=whole,
+            constants=sharding.boxed(self.boxed_constants, self.mesh),
+        )
+        shapes = shapes.replace(constants=nn.meta.unbox(self.boxed_constants))
+        return jax.tree.map(with_sharding, shapes, shardings)
+
+    def initializer(self, described: TrainState) -> Callable[..., TrainState]:
+        """Return the function that makes the state, every array on its devices (see `Program`)."""
+
+        def initialize(key: jax.Array, zero: frozenset[str]) -> TrainState:
+            state = self.of_variables(self.variables(jax.random.fold_in(key, 0)), key)
+            flat = flax.traverse_util.flatten_dict(state.params, sep="/")
+            flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
+            return state.replace(params=flax.traverse_util.unflatten_dict(flat, sep="/"))
+
+        places = shardings_of(described.replace(constants=()))
+        begin = jax.jit(sharding.scoped(initialize, self.mesh), static_argnums=1, out_shardings=places)
+
+        def start(
+            seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
+        ) -> TrainState:
+            names = flax.traverse_util.flatten_dict(described.params, sep="/")
+            state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
+            if not jax.tree.leaves(self.boxed_constants):
+                return state
+            if sources is None:
+                raise ValueError(f"Expected sources for the constants of {type(self.objective).__name__}, found none.")
+            made = nn.meta.unbox(self.objective.constants(self.config, sources))
+            return state.replace(constants=placed(made, described.constants))
+
+        return start
+
+
+def initial_variables(
+    experiment: Experiment,
+    phase: ResolvedPhase,
+    module: nn.Module,
+    vocabulary: Vocabulary,
+    batch: Shapes,
+) -> Callable[[jax.Array], dict[str, Any]]:
+    """Return a function from a key to the variables of the phase's module, boxed with logical axes."""
+    objective, config = experiment.objective, experiment.model
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        corrupted, constant_zeros = corrupted_zeros(experiment, vocabulary, batch, key)
+        carry = nn.meta.unbox(objective.initial_carry(config, phase.batch_size, phase.sequence_length))
+        variables = dict(objective.init(module, key, corrupted, constant_zeros, carry))
+        variables.pop("intermediates", None)  # outputs for inspection, not variables
+        return variables
+
+    return init
+
+
+def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
+    """Return (a batch of zeros after the objective's corruption, constants of zeros)."""
+    objective = experiment.objective
+    constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
+    zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
+    return objective.corrupt(zeros, key, vocabulary, constant_zeros), constant_zeros
+
+
+def placed(tree: Any, abstract: Any) -> Any:
+    """Return host arrays as global arrays with the shardings of `abstract`; each device gets its own shard.
+
+    Raises:
+        ValueError: a tree, shape or dtype differs from `abstract`.
+    """
+    chex.assert_trees_all_equal_shapes_and_dtypes(tree, abstract, exception_type=ValueError)
+
+    def place(x: Any, described: jax.ShapeDtypeStruct) -> jax.Array:
+        return jax.make_array_from_callback(described.shape, described.sharding, np.asarray(x).__getitem__)
+
+    return jax.tree.map(place, tree, abstract)
+
+
+def with_sharding(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    """Return the shape and the dtype of an array, with a sharding."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def shardings_of(described: Any) -> Any:
+    """Return the shardings of a tree of shapes that have them."""
+    return jax.tree.map(lambda leaf: leaf.sharding, described)
