@@ -144,11 +144,18 @@ class HostRegistry:
 
 
 def difference(first: str, second: str, host: int) -> str:
-    """Return a text that says how a host's value differs from host 0's. For two JSON objects it names the first key."""
+    """Return a text that says how a host's value differs from host 0's.
+
+    For two JSON objects it names the first key whose values read differently; a key that only one has is "absent".
+    """
+    whole = f"{second} on host {host} and {first} on host 0"
     try:
         first_items, second_items = json_text.parse(first), json_text.parse(second)
         keys = sorted(first_items.keys() | second_items.keys())
     except (ValueError, AttributeError):
-        return f"{second} on host {host} and {first} on host 0"
-    key = next(key for key in keys if first_items.get(key) != second_items.get(key))
-    return f"{key} = {second_items.get(key)} on host {host} and {first_items.get(key)} on host 0"
+        return whole
+    for key in keys:
+        of_first, of_second = (str(items[key]) if key in items else "absent" for items in (first_items, second_items))
+        if of_first != of_second:
+            return f"{key} = {of_second} on host {host} and {of_first} on host 0"
+    return whole

@@ -106,7 +106,11 @@ def test_hosts_go_on_when_they_agree():
     ("other", "named"),
     [
         ({"training.seed": 3, "a": 1}, "training.seed = 3 on host 1 and 0 on host 0"),
-        ({"training.seed": 0, "a": 1, "b": 2}, "b = 2 on host 1 and None on host 0"),
+        ({"training.seed": 0, "a": 1, "b": 2}, "b = 2 on host 1 and absent on host 0"),
+        ({"training.seed": 0, "a": 1, "b": None}, "b = None on host 1 and absent on host 0"),
+        ({"training.seed": 0, "a": None}, "a = None on host 1 and 1 on host 0"),
+        ({"training.seed": 0, "a": 1.0}, "a = 1.0 on host 1 and 1 on host 0"),
+        ({"a": 1, "training.seed": 0}, '{"a": 1, "training.seed": 0} on host 1 and {"training.seed": 0, "a": 1} on'),
     ],
 )
 def test_another_experiment_is_named_with_its_host_and_field(other, named):
