@@ -12,7 +12,9 @@ from tyro.conf import UseAppendAction
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 NONE = "none"
-"""Text in the help for a default of None, of an empty list or of an empty text."""
+"""Text in the help for a default of None, of an empty list or of an empty text. It is also the value that sets None."""
+WORDS_FOR_NONE = (NONE, str(None))
+"""Values that set None: as the help writes it, and as Python does."""
 PLAIN = ConstructorRegistry()
 """Rules that apply to tyro.cli within `with PLAIN:`."""
 
@@ -37,7 +39,7 @@ def _text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 
 def _nothing(words: list[str]) -> None:
-    if words != [NONE]:
+    if words[0] not in WORDS_FOR_NONE:
         raise ValueError(f"expected {NONE}")
 
 
@@ -60,10 +62,20 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
         return None
     kinds = [kind for kind in typing.get_args(info.type) if kind is not types.NoneType]
     own = _of(kinds[0], info) if len(kinds) == 1 else None
-    return own and dataclasses.replace(
+    if own is None:
+        return None
+    optional = dataclasses.replace(
         own,
         is_instance=lambda value: value is None or own.is_instance(value),
         str_from_instance=lambda value: [NONE] if value is None else own.str_from_instance(value),
+    )
+    if kinds[0] not in (bool, int, float):  # a text or a path may be one of the words for None
+        return optional
+    return dataclasses.replace(
+        optional,
+        metavar=f"{own.metavar}|{NONE}",
+        instance_from_str=lambda words: None if words[0] in WORDS_FOR_NONE else own.instance_from_str(words),
+        choices=own.choices and (*own.choices, *WORDS_FOR_NONE),
     )
 
 

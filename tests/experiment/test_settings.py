@@ -106,6 +106,32 @@ def test_an_option_changes_its_field_alone(arguments, field, value):
     assert experiment.differences(before, after) == {field: (experiment.flatten(before)[field], value)}
 
 
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_a_number_or_a_flag_that_may_be_none_is_unset(word: str) -> None:
+    run = experiments.bert()
+    run = dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, classifier_dropout=0.5, bos_token_id=7),
+        tokenizer=dataclasses.replace(run.tokenizer, lowercase=True),
+    )
+    options = ("model.classifier_dropout", "model.bos_token_id", "tokenizer.lowercase")
+    changed = override(run, [part for option in options for part in (f"--{option}", word)])
+    assert [experiment.flatten(changed)[option] for option in options] == [None, None, None]
+    assert override(run, [f"--model.classifier_dropout={word}"]).model.classifier_dropout is None
+    assert override(changed, ["--model.classifier_dropout", "0.25"]).model.classifier_dropout == 0.25
+    assert override(changed, ["--tokenizer.lowercase", "False"]).tokenizer.lowercase is False
+    with pytest.raises(UserError, match=f"Expected a value of type int for --model.hidden_size, found '{word}'"):
+        override(run, ["--model.hidden_size", word])
+
+
+def test_help_says_what_may_be_none(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        override(experiments.bert(), ["--help"])
+    shown = capsys.readouterr().out
+    assert "--model.classifier_dropout FLOAT|none" in shown and "--model.bos_token_id INT|none" in shown
+    assert "--tokenizer.lowercase {True,False}|none" in shown and "--model.hidden_size INT " in shown
+
+
 def test_several_options_and_a_phase():
     run = dataclasses.replace(experiments.bert(), phases=(Phase(0.9), Phase(0.1, sequence_length=32)))
     changed = override(run, ["--training.steps", "5", "--training.seed", "3", "--phases.1.sequence_length", "24"])
