@@ -1,12 +1,15 @@
 """Trees of files, how they are judged, and every mistake in one sentence."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples, Parsing, attachment_scores
+from plmjax.vocabulary import Vocabulary
 
 ROWS = (("the", 2, "det"), ("cat", 3, "nsubj"), ("eats", 0, "root"))
 
@@ -75,6 +78,16 @@ def test_scores_are_those_of_counting():
     assert 0 < found["las"] < found["uas"] < 1
     cut = attachment_scores([([0, 1], ["a", "b"])], [([0, None], ["a", None])])
     assert cut == {"las": 0.5, "uas": 0.5}
+
+
+def test_a_head_that_was_cut_off_is_not_learned_and_the_last_word_is_one():
+    examples = ParsedExamples("x", [1], [["a", "b", "c", "d"]], [[3, 4, 0, 3]], [["r", "s", "t", "r"]])
+    words = SimpleNamespace(
+        vocabulary=Vocabulary.placeholder(9), encode_words=lambda sentences: [[[8]] * len(one) for one in sentences]
+    )
+    model, task = SimpleNamespace(template=Template("A", "A B"), characters=None), Parsing(sequence_length=3)
+    fields = DependencyParsing().fit_labels(examples).encode(examples, words, model, task).token_fields
+    assert fields["heads"].tolist() == [3, 0, 0] and fields["label_weights"].tolist() == [1, 0, 1]
 
 
 def test_words_that_were_cut_have_no_prediction():
