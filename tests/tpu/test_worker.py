@@ -202,14 +202,16 @@ def test_a_bucket_that_does_not_answer_ends_nothing(host, cloud, monkeypatch: py
     assert "the bucket did not answer: connection reset" in worker.log.path.read_text()
 
 
-def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: Path) -> None:
+@pytest.mark.parametrize(("size", "count"), [(100, 13), (1, 50)])
+def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: Path, size: int, count: int) -> None:
+    """Of four lines each, or of one line each, as long as the one before it."""
     log = Log(tmp_path / "log", Bucket(str(bucket)), "logs/0")
-    log.PART = 100
+    log.PART = size
     for number in range(50):
         log.add(f"line {number}")
         log.upload()
     parts = Bucket(str(bucket)).names("logs/0")
-    assert len(parts) > 5
+    assert len(parts) == count
     assert b"".join((bucket / "logs" / "0" / part).read_bytes() for part in parts) == log.path.read_bytes()
     assert log.last_line().endswith("line 49")
 
