@@ -97,6 +97,10 @@ PUBLISHED = {
     "experiments/nnlm_2x2.py": "v3:2x2",
     "experiments/roberta_base_8x8.py": "v3:8x8",
     "experiments/transformer_base.py:big": "v3:2x2",
+    "experiments/transformer_xl_8x8.py": "v3:2x2",
+    "experiments/transformer_xl_8x8.py:enwik8_large": "v3:8x8",
+    "experiments/transformer_xl_8x8.py:wikitext103": "v3:2x2",
+    "experiments/transformer_xl_8x8.py:wikitext103_large": "v3:8x8",
 }
 
 

@@ -80,6 +80,7 @@ PRINTED_BY = {
     "finetuning/tasks/text_pairs": (By("finetune"), By("evaluate")),
     "finetuning/tasks/text_pairs:rows": ON_TASKS, "finetuning/tasks/text_pairs:_texts": ON_TASKS,
     "generation": (By("generate"),), "generation/writer:check": (By("generate"), WRITTEN),
+    "layers/words/adaptive_words": (By("pretrain"), By("plan"), By("bench")),
     "inference/embed": (By("embed"),), "inference/fill_mask": (By("fill-mask"),),
     "inference/fill_gaps": (By("fill-mask"),),
     "inference/evaluate": (By("evaluate"),), "inference/perplexity": (By("evaluate"),),

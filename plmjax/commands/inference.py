@@ -19,6 +19,7 @@ def evaluate(
     task: Literal["lambada", "blimp", "similarity", "analogy"] | None = None,
     window: int | None = None,
     stride: int | None = None,
+    memory: int | None = None,
     output: Location | None = None,
     ensemble: tuple[Location, ...] = (),
     max_unknown: float | None = None,
@@ -42,6 +43,7 @@ def evaluate(
         window: Number of tokens that a language model reads at once; by default the length of a row of its run.
         stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
             - stride tokens; by default the stride of the run's rows.
+        memory: Number of tokens that a model with a memory remembers; by default that of its run's evaluations.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
         max_unknown: Maximum fraction of unknown tokens in raw text or examples, by default 0.2. A higher fraction is an
@@ -66,7 +68,15 @@ def evaluate(
     if task is None:
         settings = evaluation.settings_of(checkpoint, overrides)
         found = evaluation.evaluate(
-            checkpoint, data, output, ensemble=ensemble, window=window, stride=stride, **share, **settings
+            checkpoint,
+            data,
+            output,
+            ensemble=ensemble,
+            window=window,
+            stride=stride,
+            memory=memory,
+            **share,
+            **settings,
         )
     elif overrides:
         raise UserError(f"Expected no {overrides[0]} with --task {task}, found it; leave it out.")
@@ -76,6 +86,8 @@ def evaluate(
         raise UserError(f"Expected --data with --task {task}, found none; name its file or folder.")
     elif stride is not None:
         raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
+    elif memory is not None:
+        raise UserError(f"Expected no --memory with --task {task}, found {memory}; leave it out.")
     elif task in ("similarity", "analogy"):
         if window is not None:
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")

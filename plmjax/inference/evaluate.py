@@ -44,6 +44,7 @@ def evaluate(
     ensemble: Sequence[str | Path] = (),
     window: int | None = None,
     stride: int | None = None,
+    memory: int | None = None,
     max_unknown: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def evaluate(
     Args:
         output: folder for evaluation.json and, for a task, its predictions. By default a task writes them to
             WORKDIR/evaluations/NAME, by the name of the file, or for an ensemble NAME_with_RUN for its further runs.
+        memory: number of tokens that a model with a memory remembers; by default that of its run's evaluations.
         ensemble: further runs on the same task, whose predictions are averaged with those of this run. The result has
             the metrics of the task and no loss.
         max_unknown: largest fraction of unknown tokens of raw text or of examples; 0.2 by default. A prepared dataset
@@ -92,6 +94,8 @@ def evaluate(
     limit = MAX_UNKNOWN if max_unknown is None else max_unknown
     signatures: dict[str, str] = {}
     predictions: dict[str, str] = {}
+    if memory is not None:
+        run = perplexity.remembering(run, memory)
     if window is not None or stride is not None:
         perplexity.language_model(run)
     if ensemble and not isinstance(run.data, Task):

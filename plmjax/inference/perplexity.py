@@ -9,7 +9,7 @@ from plmjax.data.layouts import Blocks, Streams
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.objectives.capabilities import LanguageModel, ScoresNextToken
+from plmjax.objectives.capabilities import LanguageModel, Remembers, ScoresNextToken
 from plmjax.training import phases
 from plmjax.training.metrics import perplexity as exponential
 
@@ -29,6 +29,21 @@ def language_model(run: Experiment) -> ScoresNextToken:
             f"{type(run.objective).__name__}; name the checkpoint of a decoder."
         )
     return run.objective.language_model_task()
+
+
+def remembering(run: Experiment, tokens: int) -> Experiment:
+    """Return the run with evaluations that remember `tokens` tokens.
+
+    Raises:
+        UserError: the model has no memory, or the number is negative.
+    """
+    if not isinstance(run.objective, Remembers):
+        raise UserError(
+            f"Expected a model with a memory for --memory, found a run of {type(run.objective).__name__}; leave it out."
+        )
+    if tokens < 0:
+        raise UserError(f"Expected a --memory of at least 0 tokens, found {tokens}; change it.")
+    return dataclasses.replace(run, objective=run.objective.remembering(tokens))
 
 
 def row_length(run: Experiment, window: int | None) -> int:

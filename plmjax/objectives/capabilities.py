@@ -6,7 +6,7 @@ if isinstance(objective, WritesTexts):
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -57,6 +57,14 @@ class ScoresNextToken(LanguageModel):
 
         batch: corrupted.
         """
+
+
+class Remembers(abc.ABC):
+    """An objective whose module remembers a fixed number of tokens, which an evaluation may choose."""
+
+    @abc.abstractmethod
+    def remembering(self, tokens: int) -> Self:
+        """Return the same objective with evaluations that remember `tokens` tokens."""
 
 
 class ReadsPrefix:

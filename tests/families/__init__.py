@@ -7,7 +7,16 @@ that a step takes milliseconds. What is peculiar to one system stands in a file 
 from collections.abc import Callable
 
 from plmjax.experiment import Experiment
-from tests.families import decoders, encoder_decoders, encoders, permutations, recurrent, taggers, word_vectors
+from tests.families import (
+    decoders,
+    encoder_decoders,
+    encoders,
+    memories,
+    permutations,
+    recurrent,
+    taggers,
+    word_vectors,
+)
 from tests.families.family import Family
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource, LabelledSource, UntypedSource
@@ -28,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     "gpt": decoders.GPT_ROW,
     "gpt2": decoders.GPT2_ROW,
     "xlnet": permutations.XLNET_ROW,
+    "transformer_xl": memories.TXL_ROW,
     "transformer": encoder_decoders.TRANSFORMER_ROW,
     "bart": encoder_decoders.BART_ROW,
     "t5": encoder_decoders.T5_ROW,

@@ -18,6 +18,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
+from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.vocabulary import Vocabulary
 
 CONFIG = Gpt2Config(
@@ -103,6 +104,19 @@ def bart_parameters() -> Any:
 AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
 NNLM = NnlmConfig(
     vocab_size=29, vector_size=12, hidden_size=16, order=4, direct_connections=True, initializer_range=0.7
+)
+
+TRANSFORMER_XL = TransformerXlConfig(
+    vocab_size=29,
+    cutoffs=(12, 20),
+    d_embed=16,
+    d_model=16,
+    n_layer=2,
+    n_head=2,
+    d_head=8,
+    d_inner=32,
+    mem_len=32,
+    init_std=0.4,
 )
 
 

@@ -1,4 +1,6 @@
-"""Text from models with other caches than keys and values: the states of an AWD-LSTM, the last words of an NNLM."""
+"""Text from models with other caches than keys and values: an AWD-LSTM's states, an NNLM's last words, a memory."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +16,10 @@ from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.ulmfit import UlmfitConfig
-from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, VOCABULARY, scaled_parameters
+from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, TRANSFORMER_XL, VOCABULARY, scaled_parameters
 
 NEW = 12
-MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM], ids=["awd_lstm", "nnlm"])
+MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM, TRANSFORMER_XL], ids=["awd_lstm", "nnlm", "transformer_xl"])
 
 
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
@@ -44,6 +46,21 @@ def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(confi
                 assert text.tokens == scores.argmax(axis=-1).tolist()
     assert len({token for of_prompt in texts for text in of_prompt for token in text.tokens}) > 5
     assert len({len(prompt) for prompt in PROMPTS}) == 3  # so that rows are filled up
+
+
+def test_text_goes_on_behind_a_memory_that_is_full() -> None:
+    """Each token is the likeliest of a reading in segments of one token; the memory keeps its size."""
+    config = dataclasses.replace(TRANSFORMER_XL, mem_len=4)
+    params, (prompt, *_) = scaled_parameters(config), PROMPTS
+    ((text,),) = Writer(config, params, VOCABULARY)([prompt], Settings(Greedy(), max_new_tokens=NEW))
+    read = jax.jit(config.module(Purpose.WRITING, Execution()).apply)
+    memory, tokens, ids = config.memory(1), [], jnp.asarray([prompt])
+    for _ in text.tokens:
+        outputs = read({"params": params}, ids, cache=memory)
+        assert jax.tree.map(jnp.shape, outputs.cache) == jax.tree.map(jnp.shape, memory)
+        memory, tokens = outputs.cache, [*tokens, int(outputs.scores.last_logits()[0].argmax())]
+        ids = jnp.asarray([tokens[-1:]])
+    assert tokens == text.tokens and len(tokens) > config.mem_len
 
 
 @MODELS

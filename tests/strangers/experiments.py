@@ -47,6 +47,7 @@ from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.taglm import TaglmConfig
 from plmjax.models.transformer import TransformerConfig
+from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
@@ -63,6 +64,7 @@ from plmjax.objectives.permutation_language_model import PermutationLanguageMode
 from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
@@ -181,6 +183,13 @@ def awd_lstm() -> Experiment:
     """Rows that continue from batch to batch, with two penalties on the outputs."""
     model = AwdLstmConfig(vocab_size=64, embedding_size=16, hidden_size=24, num_layers=2).with_dropout(0.1)
     return dataclasses.replace(recurrent(), model=model, objective=AwdLstmPretraining())
+
+
+def transformer_xl() -> Experiment:
+    """Rows that continue from batch to batch behind a memory that is shorter than a row, and a softmax of clusters."""
+    sizes = {"d_embed": 16, "d_model": 16, "n_layer": 2, "n_head": 2, "d_head": 8, "d_inner": 32, "mem_len": 12}
+    model = TransformerXlConfig(vocab_size=64, cutoffs=(24, 40), div_val=2, **sizes)
+    return dataclasses.replace(recurrent(), model=model, objective=TransformerXlPretraining())
 
 
 def ulmfit() -> Experiment:

@@ -33,6 +33,11 @@ MARGIN = 2.0
 """Capacity of a tail, as a multiple of its share of tokens by Zipf's law."""
 
 
+def tail_capacity(first: int, end: int, vocab_size: int) -> float:
+    """Return the capacity of the tail of the tokens from `first` to below `end`, as a share of the positions."""
+    return min(MARGIN * math.log(end / first) / math.log(vocab_size), 1.0)
+
+
 @flax.struct.dataclass
 class Cluster:
     """The output layer of a cluster: scores are (hidden . projection) . table + bias.
@@ -113,10 +118,10 @@ class AdaptiveScores(TokenScores):
         """Add the nats of the tails, and drop the hits that they do not share."""
         everything = firsts[-1] + len(self.tails[-1].table)
         for number, (first, tail) in enumerate(zip(firsts, self.tails, strict=True), start=self.frequent):
-            share = math.log((first + len(tail.table)) / first) / math.log(everything)
+            share = tail_capacity(first, first + len(tail.table), everything)
             asked = entries == number
             own = jnp.clip(targets - first, 0, len(tail.table) - 1)
-            of_tail, likeliest = _tail_cross_entropy(min(MARGIN * share, 1.0), self.hidden, tail, own, asked)
+            of_tail, likeliest = _tail_cross_entropy(share, self.hidden, tail, own, asked)
             nats, hits = nats + of_tail, hits & (likeliest | ~asked)
         return nats, hits
 

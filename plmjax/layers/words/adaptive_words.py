@@ -12,6 +12,7 @@ If `div_val` is 1, all embeddings have one size and share one P; there is neithe
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -21,7 +22,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError
-from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster
+from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster, tail_capacity
 from plmjax.layers.words.embeddings import check_ids
 
 
@@ -75,6 +76,18 @@ class Clusters:
     def projected(self) -> bool:
         """True if embeddings are projected."""
         return self.div_val > 1 or self.embedding_size != self.features
+
+    def products(self, read: int, scored: int) -> float:
+        """Return the multiplications of a forward pass with `read` tokens and scores at `scored` positions.
+
+        Tails are scored at their capacity.
+        """
+        projections = [width * self.features * self.projected for width in self.widths]
+        count = read * sum(projections if self.div_val > 1 else projections[:1])
+        shares = [tail_capacity(*bounds, self.vocab_size) for bounds in self.bounds[1:]]
+        for share, size, width, projection in zip((1, *shares), self.sizes, self.widths, projections, strict=True):
+            count += math.ceil(share * scored) * (size * width + projection)
+        return count + scored * len(self.cutoffs) * self.embedding_size
 
 
 class AdaptiveEmbedding(nn.Module):

@@ -1,0 +1,137 @@
+"""What is peculiar to Transformer-XL: what goes through its memory, and what does not."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.models.transformer_xl import Memory, TransformerXlConfig, TransformerXlForCausalLM
+from tests.families.memories import TXL
+from tests.products import flops
+from tests.systems.modules import random_params
+
+LENGTH = 12
+LONG = dataclasses.replace(TXL, mem_len=LENGTH)
+MODULE = TransformerXlForCausalLM(LONG)
+PARAMS = {"params": random_params(MODULE, deviation=0.3)}
+IDS = np.random.default_rng(0).integers(0, TXL.vocab_size, (2, LENGTH))
+READ = jax.jit(lambda ids, memory, starts=None: MODULE.apply(PARAMS, ids, starts=starts, cache=memory))
+
+
+def in_parts(sizes: tuple[int, ...], memory: Memory, starts: np.ndarray | None = None) -> tuple[np.ndarray, Memory]:
+    """The log probabilities of all tokens, read in parts, and the memory after them."""
+    found, first = [], 0
+    for size in sizes:
+        part = slice(first, first + size)
+        outputs = READ(IDS[:, part], memory, None if starts is None else starts[:, part])
+        found.append(outputs.logits)
+        memory, first = outputs.cache, first + size
+    return np.concatenate(found, axis=1), memory
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1, 6)])
+def test_parts_with_a_memory_are_the_whole(sizes: tuple[int, ...]) -> None:
+    """A memory that holds all tokens loses nothing, and ends in the same state."""
+    whole, parts = in_parts((LENGTH,), LONG.memory(2)), in_parts(sizes, LONG.memory(2))
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-5), parts[1], whole[1])
+    np.testing.assert_allclose(whole[0], MODULE.apply(PARAMS, IDS).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_zeros_before_a_text_are_attended_to() -> None:
+    zeros = dataclasses.replace(LONG, initial_memory="zeros").memory(2)
+    assert np.abs(in_parts((LENGTH,), zeros)[0] - in_parts((LENGTH,), LONG.memory(2))[0]).max() > 0.01
+
+
+def test_a_document_sees_nothing_before_it() -> None:
+    """Neither in its segment nor in the memory: its scores are those of the document alone."""
+    starts = np.zeros((2, LENGTH), bool)
+    starts[0, 3] = starts[1, 6] = True
+    found, _ = in_parts((4, 8), LONG.memory(2), starts)
+    for row, first in enumerate((3, 6)):
+        alone = MODULE.apply(PARAMS, IDS[row : row + 1, first:]).logits
+        np.testing.assert_allclose(found[row : row + 1, first:], alone, rtol=1e-5, atol=1e-5)
+    joined, _ = in_parts((4, 8), LONG.memory(2))
+    assert np.abs(joined[0, 3:] - found[0, 3:]).max() > 0.01
+
+
+def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
+    """With respect to the memory it is 0, and to the words of later tokens."""
+    _, memory = in_parts((6,), LONG.memory(2))
+    words = PARAMS["params"]["transformer_xl"]["words"]
+
+    def score(hidden: jax.Array, rows: jax.Array, place: int) -> jax.Array:
+        changed = {
+            **PARAMS["params"],
+            "transformer_xl": {**PARAMS["params"]["transformer_xl"], "words": {**words, "table_0": rows}},
+        }
+        ids = jnp.arange(6)[None].repeat(2, 0)
+        outputs = MODULE.apply({"params": changed}, ids, cache=memory.replace(hidden=hidden))
+        return jnp.sum(jnp.sin(outputs.last_hidden_state[:, place]))
+
+    of_memory, of_words = jax.jit(jax.grad(score, (0, 1)), static_argnums=2)(memory.hidden, words["table_0"], 2)
+    assert not np.any(of_memory)
+    assert (np.abs(of_words[:6]).max(1) > 0).tolist() == [True, True, True, False, False, False]
+    with_memory, without = (READ(IDS[:, 6:], one).logits for one in (memory, LONG.memory(2)))
+    assert np.abs(with_memory - without).max() > 0.01
+
+
+def test_as_many_keys_for_every_token() -> None:
+    """With `same_length` a token further from the memory sees no further: changed far tokens change nothing."""
+    config = dataclasses.replace(TXL, mem_len=4, same_length=True, n_layer=1)
+    module = TransformerXlForCausalLM(config)
+    params = {"params": random_params(module, deviation=0.3)}
+    memory = module.apply(params, IDS[:, :4], cache=config.memory(2)).cache
+    found = module.apply(params, IDS[:, 4:8], cache=memory).logits
+    for gone in range(4):
+        other = memory.replace(hidden=memory.hidden.at[:, :, gone].add(1.0))
+        changed = np.abs(module.apply(params, IDS[:, 4:8], cache=other).logits - found).max((0, 2)) > 1e-6
+        assert changed.tolist() == [place < gone for place in range(4)]
+
+
+@pytest.mark.parametrize("settings", [{"div_val": 1}, {"div_val": 2}, {"d_embed": 18}])
+def test_flops_are_those_of_the_products_of_the_program(settings: dict[str, int]) -> None:
+    config = dataclasses.replace(TXL, cutoffs=(), **settings)
+    module, ids = TransformerXlForCausalLM(config), jnp.zeros((3, 11), jnp.int32)
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), ids))
+    memory = jax.eval_shape(lambda: config.memory(3))
+    found = flops(lambda variables, memory: module.apply(variables, ids, cache=memory).logits, variables, memory)
+    assert 3 * found == config.train_flops(3, 11, 11)
+
+
+def test_flops_of_clusters_are_those_of_their_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, ids = TransformerXlForCausalLM(TXL), jnp.zeros((1, 40), jnp.int32)
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), ids))
+    memory = jax.eval_shape(lambda: TXL.memory(1))
+    monkeypatch.setattr(jax.lax, "cond", lambda fits, few, every: few())
+    found = flops(lambda v, m: module.apply(v, ids, cache=m).scores.cross_entropy(ids), variables, memory)
+    assert 3 * found == TXL.train_flops(1, 40, 40)
+
+
+def test_embeddings_are_joined_from_their_clusters() -> None:
+    own = PARAMS["params"]["transformer_xl"]
+    vectors = LONG.system.vectors({f"transformer_xl/words/{name}": x for name, x in own["words"].items()})
+    encoder = LONG.module(Purpose.ENCODING, Execution())
+    read = encoder.apply({"params": own}, IDS, output_hidden_states=True).hidden_states[0]
+    np.testing.assert_allclose(vectors[IDS] * TXL.d_model**0.5, read, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cutoffs": (40, 24)}, "Expected cutoffs that ascend, from 1 to 203 at most, for 204 tokens, found 40, 24"),
+        (
+            {"same_length": True, "mem_len": 0},
+            "Expected --model.mem_len of at least 1 with --model.same_length, found 0",
+        ),
+        ({"initial_memory": "none"}, "Expected a known --model.initial_memory, found 'none'"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TransformerXlConfig(**settings)

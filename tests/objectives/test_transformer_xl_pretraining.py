@@ -1,0 +1,106 @@
+"""Transformer-XL's objective: a memory from row to row, another one in evaluation, and documents apart."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.objectives.objective import LossInputs
+from plmjax.objectives.transformer_xl import TransformerXlPretraining
+from plmjax.vocabulary import Vocabulary
+from tests.families.memories import TXL
+from tests.systems.modules import random_params
+
+ROWS, LENGTH, PARTS = 2, 6, 3
+CONFIG = dataclasses.replace(TXL, mem_len=4)
+TEXT = np.random.default_rng(0).integers(5, TXL.vocab_size, (ROWS, PARTS * LENGTH + 1))
+TEXT[0, 8] = TEXT[1, 2] = END = Vocabulary.placeholder(TXL.vocab_size).document_end
+MODULE = CONFIG.module(Purpose.PRETRAINING, Execution())
+PARAMS = random_params(MODULE, deviation=0.3)
+KEY = jax.random.key(0)
+SUMS = jax.jit(TransformerXlPretraining.sums, static_argnums=(0, 1), static_argnames="training")
+SCORES = jax.jit(
+    lambda module, ids: module.apply({"params": PARAMS}, ids[:, :-1]).scores.cross_entropy(ids[:, 1:])[0],
+    static_argnums=0,
+)
+
+
+def batch(part: int, length: int = LENGTH) -> dict[str, np.ndarray]:
+    first = part * length
+    ids = TEXT[:, first : first + length]
+    return {
+        "input_ids": ids,
+        "segment_ids": np.ones_like(ids),
+        "next_ids": TEXT[:, first + 1 : first + length + 1],
+        "next_weights": np.ones(ids.shape, np.float32),
+        "begins": np.full(ROWS, int(part == 0)),
+        "document_starts": np.zeros(ids.shape, bool),
+    }
+
+
+def nats(objective: TransformerXlPretraining, training: bool) -> np.ndarray:
+    """Of every row of the text, [parts], its memory carried on."""
+    start = objective.initial_carry if training else objective.evaluation_carry
+    carry, found = nn.meta.unbox(start(CONFIG, ROWS, LENGTH)), []
+    for part in range(PARTS):
+        given = LossInputs(PARAMS, carry=carry)
+        corrupted = objective.corrupt(batch(part), KEY, Vocabulary.placeholder(TXL.vocab_size))
+        sums = SUMS(objective, MODULE, given, corrupted, KEY, training=training)
+        carry = sums.carry
+        found.append(sums.losses["next_token"])
+    return np.stack(found)
+
+
+def whole(**settings: object) -> float:
+    """Nats of the whole text read at once, without a memory."""
+    config = dataclasses.replace(CONFIG, **settings)
+    return float(np.sum(SCORES(config.module(Purpose.PRETRAINING, Execution()), TEXT)))
+
+
+def test_the_memory_goes_from_row_to_row() -> None:
+    """Other nats than those of rows without it, but for the first."""
+    found = nats(TransformerXlPretraining(), training=True)
+    without = nats(TransformerXlPretraining(evaluation_mem_len=0), training=False)
+    np.testing.assert_allclose(found[0], without[0], rtol=1e-6)
+    assert (np.abs(found - without)[1:] > 1e-3).all()
+
+
+def test_an_evaluation_may_remember_more() -> None:
+    """All of the text: its nats are those of reading it at once. Training rows go on with their own memory."""
+    longer = TransformerXlPretraining(evaluation_mem_len=PARTS * LENGTH)
+    np.testing.assert_allclose(nats(longer, training=False).sum(), whole(), rtol=1e-5)
+    np.testing.assert_allclose(nats(longer, training=True), nats(TransformerXlPretraining(), training=True), rtol=1e-6)
+    assert nats(longer.remembering(4), training=False).tolist() == nats(TransformerXlPretraining(), False).tolist()
+
+
+def test_distances_may_be_clamped_in_an_evaluation_alone() -> None:
+    clamped = TransformerXlPretraining(evaluation_mem_len=PARTS * LENGTH, evaluation_clamp_len=3)
+    np.testing.assert_allclose(nats(clamped, training=False).sum(), whole(clamp_len=3), rtol=1e-5)
+    assert abs(whole(clamp_len=3) - whole()) > 1e-2
+    same = TransformerXlPretraining(evaluation_same_length=True)
+    assert abs(nats(same, training=False).sum() - nats(same, training=True).sum()) > 1e-2
+
+
+def test_documents_apart_begin_anew() -> None:
+    """The nats of each document are those of the document alone, from the end token before it on."""
+    apart = TransformerXlPretraining(documents="apart", evaluation_mem_len=PARTS * LENGTH)
+    expected = 0.0
+    for row, end in ((0, 8), (1, 2)):
+        for part in (TEXT[row : row + 1, : end + 1], TEXT[row : row + 1, end:]):
+            expected += float(np.sum(SCORES(MODULE, part)))
+    np.testing.assert_allclose(nats(apart, training=False).sum(), expected, rtol=1e-5)
+
+
+def test_a_memory_longer_than_the_text_is_refused() -> None:
+    sources = SimpleNamespace(token_counts=np.array([1, 2]))
+    with pytest.raises(UserError, match=r"the 3 tokens of the training text, found 4; lower --model\.mem_len"):
+        TransformerXlPretraining().constants(CONFIG, sources)
+    with pytest.raises(UserError, match=r"found 9; lower --objective\.evaluation_mem_len"):
+        TransformerXlPretraining(evaluation_mem_len=9).constants(dataclasses.replace(CONFIG, mem_len=2), sources)
+    assert TransformerXlPretraining().constants(CONFIG, SimpleNamespace(token_counts=np.zeros(2))) == ()
