@@ -77,11 +77,11 @@ def _on_one_line(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def listed(names: Iterable[str], most: int = 4000) -> str:
-    """Return names for a message, in at most `most` characters."""
+def listed(names: Iterable[str], max_characters: int = 4000) -> str:
+    """Return names for a message, in at most `max_characters` characters."""
     names = [_on_one_line(name) for name in names]
     ends = list(itertools.accumulate(len(name) + 2 for name in names))
-    shown = max(bisect.bisect_right(ends, most), 1)
+    shown = max(bisect.bisect_right(ends, max_characters), 1)
     more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
     return f"{', '.join(names[:shown])}{more}" or "none"
 

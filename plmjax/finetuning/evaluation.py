@@ -66,8 +66,8 @@ class Forward:
         self, outputs: list[Any], collected: np.ndarray, examples: np.ndarray, starts: np.ndarray, offsets: np.ndarray
     ) -> None:
         """Store a batch's outputs under the sequences to which they belong."""
-        most, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
-        examples, starts = examples.reshape(-1, most), starts.reshape(-1, most)
+        per_row, numbers = examples.shape[-1], collected.shape[examples.ndim :]  # of choices [R C K] and [R C K ...]
+        examples, starts = examples.reshape(-1, per_row), starts.reshape(-1, per_row)
         collected = collected.astype(np.float32).reshape(len(examples), -1, *numbers)
         for row, slot in zip(*np.nonzero(examples >= 0), strict=True):
             sequence, start = examples[row, slot], starts[row, slot]
@@ -83,13 +83,13 @@ class Forward:
         writer = Writer(run.model, jax.device_get(whole), vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
         settings, count = self._objective.writing(), jax.process_count()
-        _, most = settings.lengths(before=1)
-        own = np.full((-(-len(prompts) // count), most), _NOTHING, np.int32)
+        _, longest = settings.lengths(before=1)
+        own = np.full((-(-len(prompts) // count), longest), _NOTHING, np.int32)
         with options_named({"--max_new_tokens": "--objective.max_new_tokens"}):
             texts = writer(prompts[jax.process_index() :: count], settings)
         for row, (text,) in zip(own, texts, strict=False):
             row[: len(text.tokens)] = text.tokens
-        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, most)[: len(prompts)]
+        written = hosts.gathered(own).swapaxes(0, 1).reshape(-1, longest)[: len(prompts)]
         return [self._tokenizer.decode(row[row != _NOTHING].tolist()) for row in written]
 
 

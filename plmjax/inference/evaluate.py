@@ -121,15 +121,15 @@ def evaluate(
         output = output or _evaluations(directory) / Path(examples.path).name.split(".")[0]
         evaluation = TaskEvaluation(run, examples, source, tokenizer)
         program = program_of(run, source)
-        metrics = evaluation(program, _given(directory, program)) | {"unknown_tokens": unknown.count}
+        metrics = evaluation(program, _loss_inputs(directory, program)) | {"unknown_tokens": unknown.count}
         signatures, predictions = evaluation.signatures(), evaluation.predictions
     elif isinstance(run.data, Data):
         text = None if data is None else storage.path(data)
         raw = text is not None and not _is_prepared(text)
-        given = [f"--data.{name}" for name in settings] + ([] if max_unknown is None else ["--max_unknown"])
-        if given and not raw:
+        changed = [f"--data.{name}" for name in settings] + ([] if max_unknown is None else ["--max_unknown"])
+        if changed and not raw:
             raise UserError(
-                f"Expected raw text in --data for {given[0]}, found {data or 'none'}; leave {given[0]} out, as a "
+                f"Expected raw text in --data for {changed[0]}, found {data or 'none'}; leave {changed[0]} out, as a "
                 f"prepared dataset cannot be changed."
             )
         if raw:  # its format may differ from that of the run's own text
@@ -184,7 +184,7 @@ def _of_text(
         source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
         evaluation = HeldOut(source, run.training.seed, run.objective.coefficients())
         program = program_of(run, source)
-        totals = evaluation.totals(program, _given(directory, program))
+        totals = evaluation.totals(program, _loss_inputs(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
         metrics |= {"perplexity": exponential(metrics["loss"])} if run.objective.perplexity else {}
         metrics |= {"prefix": run.objective.prefix} if isinstance(run.objective, ReadsPrefix) else {}
@@ -221,7 +221,7 @@ def _examples(run: Experiment) -> Examples:
         return run.data.read("validation")
 
 
-def _given(directory: Path, program: Program) -> LossInputs:
+def _loss_inputs(directory: Path, program: Program) -> LossInputs:
     return checkpoints.load_loss_inputs(directory, program.state).replace(carry=program.start_evaluation_carry())
 
 

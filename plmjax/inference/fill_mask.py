@@ -43,8 +43,8 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     row = run.model.template.lay_out([ids], vocabulary).tokens
     longest = run.model.longest or len(row)
     if len(row) > longest:
-        most = longest - len(row) + len(ids)
-        raise UserError(f"Expected a text of at most {most} tokens, found {len(ids)}; shorten it.")
+        limit = longest - len(row) + len(ids)
+        raise UserError(f"Expected a text of at most {limit} tokens, found {len(ids)}; shorten it.")
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
     hint = "it is no masked language model; use the run that it was fine-tuned from"
     start.check_parameters(module, params, batch, checkpoint, hint)

@@ -85,14 +85,14 @@ class LanguageModel:
                 next_ids[place, : len(rows[row]) - 1] = rows[row][1:]
             carry = nn.meta.unbox(self._task.evaluation_carry(self._config, *next_ids.shape))
             batch = _batch(**inputs, next_ids=next_ids)
-            given = np.array([len(rows[row]) - 1 - counts[row] for row in chosen])
-            given = np.pad(given, (0, len(next_ids) - len(given)))
-            batch["next_weights"] *= np.arange(next_ids.shape[1]) >= given[:, None]
+            context_lengths = np.array([len(rows[row]) - 1 - counts[row] for row in chosen])
+            context_lengths = np.pad(context_lengths, (0, len(next_ids) - len(context_lengths)))
+            batch["next_weights"] *= np.arange(next_ids.shape[1]) >= context_lengths[:, None]
             nats, likeliest = jax.device_get(
                 _score(self._task, self._module, LossInputs(self._params, carry=carry), batch)
             )
             for place, row in enumerate(chosen):
-                which = slice(given[place], len(rows[row]) - 1)
+                which = slice(context_lengths[place], len(rows[row]) - 1)
                 scored[row] = Scores(nats[place, which], likeliest[place, which])
         return scored
 

@@ -56,9 +56,9 @@ def inputs(
         raise UserError(f"Expected rows of at most the model's {config.longest} positions, found {length}; shorten it.")
     template, vocabulary = config.template, tokenizer.vocabulary
     template.check(vocabulary)
-    given = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    pieces = iter(tokenizer.encode_batch([part for text in given for part in text]))
-    parts = [[next(pieces) for _ in text] for text in given]
+    parts_of_texts = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    pieces = iter(tokenizer.encode_batch([part for text in parts_of_texts for part in text]))
+    parts = [[next(pieces) for _ in text] for text in parts_of_texts]
     orders = [template.orders(texts) for texts in parts]
     if len(set(map(len, orders))) > 1:
         raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; split them.")

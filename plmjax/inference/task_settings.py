@@ -24,14 +24,14 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
     """
     groups = _groups(run, labelled)
     known = [f"--{group}.{name}" for name, group in groups.items()]
-    given = [experiments.normalized_option(option.partition("=")[0]) for option in options if option.startswith("--")]
-    for name in given:
+    named = [experiments.normalized_option(option.partition("=")[0]) for option in options if option.startswith("--")]
+    for name in named:
         if name not in known:
             raise UserError(
                 f"Expected an option of {command} for this {_kind(run)}, found {quoted(name)}; {nearest(name, known)}"
             )
     composed = experiments.override(run, options, command)
-    names = [name.removeprefix("--").partition(".")[2] for name in given]
+    names = [name.removeprefix("--").partition(".")[2] for name in named]
     return {name: _at(getattr(composed, groups[name]), name.split(".")) for name in names}
 
 

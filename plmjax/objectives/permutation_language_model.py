@@ -144,14 +144,16 @@ class PermutationLanguageModel(Objective):
         """Return the number of predictions."""
         return {"permutation_language_model": jnp.maximum(jnp.sum(batch["target_weights"]), 1e-9)}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return nats of the predicted tokens, and the memory after the row."""
         if self.memory_length and self.forget_documents:
-            given = given.replace(carry=_without_earlier_documents(given.carry, batch))
-        outputs = apply(self, module, given, batch, key, training=training)
+            loss_inputs = loss_inputs.replace(carry=_without_earlier_documents(loss_inputs.carry, batch))
+        outputs = apply(self, module, loss_inputs, batch, key, training=training)
         ids, weights = self.targets(batch)
         nats, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
-        carry = given.carry
+        carry = loss_inputs.carry
         if self.memory_length:
             carry = _from_last_document(outputs.memory, batch) if self.forget_documents else outputs.memory
         accuracy = jnp.sum(weights * likeliest), jnp.sum(weights)

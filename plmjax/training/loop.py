@@ -241,20 +241,21 @@ class _Session:
             closing.push(self.stop)
             if error is not None and not isinstance(error, Interrupted):
                 closing.enter_context(contextlib.suppress(UserError))
-            closing.callback(self._finish_saving, together=error is None or isinstance(error, Interrupted))
+            closing.callback(self._finish_saving, all_hosts=error is None or isinstance(error, Interrupted))
             if self.is_primary:
                 closing.callback(self.file.close, whole=error is None)
                 closing.callback(self.terminal.close)
             closing.callback(self.profile.close)
 
-    def _finish_saving(self, together: bool) -> None:
+    def _finish_saving(self, all_hosts: bool) -> None:
         """Wait for a save that is in progress.
 
-        together: true if every host calls this. Then no host leaves before all have written their part. The hosts agree
-            that a checkpoint is complete through JAX's coordination service, which ends with the process of host 0.
+        all_hosts: true if every host calls this. Then no host leaves before all have written their part. The hosts
+            agree that a checkpoint is complete through JAX's coordination service, which ends with the process of host
+            0.
         """
         self.keeper.close()
-        if together:
+        if all_hosts:
             hosts.agree("the end of the run")
 
     def progressed(self, doing: str, timed: bool = True) -> None:

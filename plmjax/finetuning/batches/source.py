@@ -36,25 +36,25 @@ class ExampleRows:
         self,
         encoded: Encoded,
         length: int,
-        most: int,
+        max_sequences: int,
         pad: int,
         decoder_length: int = 0,
         mixing: Mixing | None = None,
     ) -> None:
         self.encoded = encoded
-        self._length, self._most, self._pad, self._decoder_length = length, most, pad, decoder_length
+        self._length, self._max_sequences, self._pad, self._decoder_length = length, max_sequences, pad, decoder_length
         # The choices of one example are stored side by side, so the longest of them counts.
         self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
         if encoded.decoder is not None:
             # Both sides must fit: the larger share of its row counts, rounded up to whole tokens.
             share = -(-_lengths(encoded.decoder) * length // decoder_length)
             self._example_lengths = np.maximum(self._example_lengths, share)
-        self.in_order = packing.packed(self._example_lengths, length, most)
+        self.in_order = packing.packed(self._example_lengths, length, max_sequences)
         self._mixing = mixing
         self.per_epoch = len(self.in_order)
         if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
             drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
-            self.per_epoch = len(packing.packed(drawn, length, most))
+            self.per_epoch = len(packing.packed(drawn, length, max_sequences))
 
     def __len__(self) -> int:
         """Return the number of rows that hold every example once."""
@@ -66,7 +66,7 @@ class ExampleRows:
         return len(self._example_lengths)
 
     def shuffled(self, epoch: int, key: np.ndarray) -> np.ndarray:
-        """Return the rows of an epoch, [per_epoch most].
+        """Return the rows of an epoch, [per_epoch max_sequences].
 
         The examples are shuffled, then packed, then the rows are shuffled. If the samples of an epoch fill more rows
         than `per_epoch`, the last rows are left out; if they fill fewer, the first rows occur twice.
@@ -76,24 +76,24 @@ class ExampleRows:
         examples = np.arange(self.examples) if self._mixing is None else self._mixing.drawn(epoch, key)
         key = order.fold(key, epoch)
         examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold(key, 0))]
-        table = packing.packed(self._example_lengths[examples], self._length, self._most)
+        table = packing.packed(self._example_lengths[examples], self._length, self._max_sequences)
         table = np.where(table >= 0, examples[table], -1)
         table = table[order.permute(np.arange(len(table)), len(table), order.fold(key, 1))]
-        return np.resize(table, (self.per_epoch, self._most))
+        return np.resize(table, (self.per_epoch, self._max_sequences))
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return a dict from field to shape and dtype of a batch of this number of rows."""
-        empty = self.batch(np.full((1, self._most), -1), np.array([-1]))
+        empty = self.batch(np.full((1, self._max_sequences), -1), np.array([-1]))
         return {
             name: jax.ShapeDtypeStruct((rows, *array.shape[1:]), jnp.dtype(array.dtype))
             for name, array in empty.items()
         }
 
     def batch(self, table: np.ndarray, row_ids: np.ndarray) -> Batch:
-        """Return the rows of `table` [R most] as arrays."""
+        """Return the rows of `table` [R max_sequences] as arrays."""
         encoded, choices = self.encoded, self.encoded.choices
         sequences = np.where(table >= 0, table * choices, -1)[:, None] + np.arange(choices)[:, None]  # [R C K]
-        sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._most)  # [R C, K]
+        sequences = np.where(table[:, None] >= 0, sequences, -1).reshape(-1, self._max_sequences)  # [R C, K]
         begins, fields = self._of_tokens(encoded, sequences, self._length)
         if encoded.decoder is not None:
             _, theirs = self._of_tokens(encoded.decoder, sequences, self._decoder_length)

@@ -122,8 +122,8 @@ class CrossViewTranslation(CrossViewTask):
         sources = [split(source) for source in examples.sources]
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
         targets = [split(target or "") for target in examples.targets]
-        most = min(task.target_length, self.max_new_tokens) - 1
-        targets = fitting(examples, targets, most, "target", "--data.target_length", cut=task.cut_targets)
+        longest = min(task.target_length, self.max_new_tokens) - 1
+        targets = fitting(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
         numbers = {word: number for number, word in enumerate((*MARKS, *self.target_words))}
         asked = [[*(numbers.get(word, UNKNOWN) for word in target), END] for target in targets]
         decoder = encoded_rows([[END, *row[:-1]] for row in asked], next_tokens(asked, [0] * len(asked)))
@@ -142,8 +142,8 @@ class CrossViewTranslation(CrossViewTask):
     ) -> tuple[jax.Array, jax.Array]:
         """Return the nats of the primary decoder's translations; `future` does not predict their first words."""
         texts, counts = self.written(modules, read, batch)
-        rows, most = len(texts), self.max_new_tokens
-        there = (jnp.arange(most) < counts[..., None]).astype(jnp.float32)
+        rows, limit = len(texts), self.max_new_tokens
+        there = (jnp.arange(limit) < counts[..., None]).astype(jnp.float32)
         sentences = jnp.arange(texts.shape[1])[:, None] + 1
         tokens = batch | {
             "decoder_input_ids": jnp.pad(texts[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=END).reshape(
@@ -151,8 +151,8 @@ class CrossViewTranslation(CrossViewTask):
             ),
             "decoder_segment_ids": jnp.where(there > 0, sentences, 0).reshape(rows, -1),
         }
-        said, total = modules(states, tokens, self.views, training=True), jnp.zeros(())
-        for view, scores in said.items():
+        outputs, total = modules(states, tokens, self.views, training=True), jnp.zeros(())
+        for view, scores in outputs.items():
             ahead = int(view == "future")  # At a word, `future` predicts the word after the next one.
             asked, weights = (jnp.pad(x[..., ahead:], ((0, 0), (0, 0), (0, ahead))) for x in (texts, there))
             total += scores.weighted_cross_entropy(asked.reshape(rows, -1), weights.reshape(rows, -1))[0]
@@ -165,7 +165,7 @@ class CrossViewTranslation(CrossViewTask):
         positions after the end are 0, and so is everything where a row has no such sentence.
         """
         rows, count = batch["example_ids"].shape
-        search, most = self._search(), self.max_new_tokens
+        search, limit = self._search(), self.max_new_tokens
         start = jnp.full((rows * count, 1), END, jnp.int32)
         found = written_within(
             Translator(modules, count),
@@ -175,15 +175,15 @@ class CrossViewTranslation(CrossViewTask):
             start,
             (states, batch["segment_ids"]),
             jax.random.split(modules.key, len(start)),
-            Lengths.alike(len(start), 0, most),
-            capacity=1 + most,
+            Lengths.alike(len(start), 0, limit),
+            capacity=1 + limit,
         )
         counts = found.counts[:, 0].reshape(rows, count)
         sentences = jnp.arange(count) + 1
         there = jnp.any(batch["segment_ids"][:, None] == sentences[:, None], axis=-1)
         counts = jnp.where(there, counts, 0)
-        texts = found.tokens[:, 0, 1:].reshape(rows, count, most)
-        return jnp.where(jnp.arange(most) < counts[..., None], texts, 0), counts
+        texts = found.tokens[:, 0, 1:].reshape(rows, count, limit)
+        return jnp.where(jnp.arange(limit) < counts[..., None], texts, 0), counts
 
     def counts(self, outputs: TokenScores, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         """Return accuracy of the target words, each predicted after those before it."""
@@ -251,8 +251,8 @@ class Translator:
         words = tokens.reshape(len(segment_ids), -1)
         beams = words.shape[1] // self.sentences
         sentences = jnp.broadcast_to(jnp.repeat(jnp.arange(self.sentences) + 1, beams), words.shape)
-        given = self.modules.task, states, segment_ids, sentences, words, lstm
-        scores, lstm = self.modules.module.apply(variables, *given, method="write")
+        inputs = self.modules.task, states, segment_ids, sentences, words, lstm
+        scores, lstm = self.modules.module.apply(variables, *inputs, method="write")
         return scores.reshape(len(tokens), -1), (states, segment_ids, lstm)
 
     def take_rows(self, state: Any, indices: jax.Array) -> Any:

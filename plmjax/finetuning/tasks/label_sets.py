@@ -91,7 +91,7 @@ class MultiLabelClassification(SentenceObjective):
     def numbers(self, examples: LabelSetExamples) -> np.ndarray:
         """Return the labels as float32 [S labels]."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        held = np.zeros((len(examples), len(self.labels)), np.float32)
+        matrix = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, labels in enumerate(examples.labels):
             for label in labels or ():
                 if label not in numbers:
@@ -99,8 +99,8 @@ class MultiLabelClassification(SentenceObjective):
                     raise UserError(
                         f"Expected labels seen in training, found {quoted(label)} in {where}; {nearest(label, numbers)}"
                     )
-                held[row, numbers[label]] = 1
-        return held
+                matrix[row, numbers[label]] = 1
+        return matrix
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return the binary cross entropy in nats, a mean over the labels."""
@@ -122,7 +122,9 @@ class MultiLabelClassification(SentenceObjective):
         """Return the labels whose probability reaches the threshold, and the probabilities of all."""
         return [
             {
-                "prediction": [label for label, held in zip(self.labels, row >= self.threshold, strict=True) if held],
+                "prediction": [
+                    label for label, present in zip(self.labels, row >= self.threshold, strict=True) if present
+                ],
                 "probabilities": dict(zip(self.labels, shares(row), strict=True)),
             }
             for row in sigmoid(outputs)

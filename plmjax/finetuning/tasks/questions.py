@@ -136,10 +136,10 @@ def _lines(identifiers: list[Any], text: str) -> Iterator[int]:
 def _answers(entry: dict[str, Any], context: str, where: str) -> list[tuple[int, str]]:
     if entry.get("is_impossible"):
         return []
-    answers, given = [], entry.get("answers") or []
-    if not isinstance(given, list):
-        raise UserError(f"Expected a list of answers in {where}, found {beginning(json.dumps(given))}; fix it.")
-    for answer in given:
+    answers, annotated = [], entry.get("answers") or []
+    if not isinstance(annotated, list):
+        raise UserError(f"Expected a list of answers in {where}, found {beginning(json.dumps(annotated))}; fix it.")
+    for answer in annotated:
         start, text = (answer.get(name) if isinstance(answer, dict) else None for name in ("answer_start", "text"))
         if not isinstance(start, int) or not isinstance(text, str) or not text.strip():
             raise UserError(
@@ -332,11 +332,11 @@ class SpanExtraction(TaskObjective):
             has = np.array([bool(golds) for golds in gold])
             for name, which in (("has_answer_f1", has), ("no_answer_f1", ~has)):
                 result[name] = 100 * float(scores[which, 1].mean()) if which.any() else float("nan")
-            given = np.array(
+            answered_f1 = np.array(
                 [score(golds, best[0].text if best else "")[1] for golds, (best, _) in zip(gold, found, strict=True)]
             )
             odds = np.array([_odds(best, null) for best, null in found])
-            result["best_f1"], result["best_threshold"] = answers.best_threshold(odds, given, ~has)
+            result["best_f1"], result["best_threshold"] = answers.best_threshold(odds, answered_f1, ~has)
         return result
 
 

@@ -280,8 +280,10 @@ class TokenTagging(TaskObjective):
         text, right = ["form\tlabel\tprediction\n"], 0
         for gold, record in zip(examples.labels, records, strict=True):
             words = list(zip(record["words"], gold, record["predictions"], strict=True))
-            given = [probability is not None for probability in record["probabilities"]]
-            right += sum(label == guess and there for (_, label, guess), there in zip(words, given, strict=True))
+            predicted_words = [probability is not None for probability in record["probabilities"]]
+            right += sum(
+                label == guess and there for (_, label, guess), there in zip(words, predicted_words, strict=True)
+            )
             text += [f"{word}\t{label}\t{guess}\n" for word, label, guess in words]
             text.append("\n")
         accuracy = {"accuracy": right / sum(map(len, examples.words))}

@@ -125,10 +125,11 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         decoding = self.decoding()
         if decoding.beams != 1:  # with one beam, settings of the search stay unused
             decoding.check_effects("objective.")
-        most = self.decoding().max_new_tokens
-        if config.longest is not None and most >= config.longest:
+        max_new_tokens = self.decoding().max_new_tokens
+        if config.longest is not None and max_new_tokens >= config.longest:
             raise UserError(
-                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found {most}; "
+                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found "
+                f"{max_new_tokens}; "
                 f"lower it."
             )
 
@@ -165,11 +166,11 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         template.check(vocabulary)
         room = task.sequence_length - template.specials(1)
         sources = fitting(examples, sources, room, "source", "--data.sequence_length", cut=task.cut_sources)
-        most = task.target_length - template.specials(1)
-        targets = fitting(examples, targets, most, "target", "--data.target_length", cut=task.cut_targets)
+        longest = task.target_length - template.specials(1)
+        targets = fitting(examples, targets, longest, "target", "--data.target_length", cut=task.cut_targets)
         asked = [template.lay_out((target,), vocabulary).tokens for target in targets]
-        given = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
-        decoder = encoded_rows(given, token_fields=next_tokens(asked, [0] * len(asked)))
+        decoder_inputs = [[model.decoder_start_token_id, *row[:-1]] for row in asked]
+        decoder = encoded_rows(decoder_inputs, token_fields=next_tokens(asked, [0] * len(asked)))
         return dataclasses.replace(
             encoded_rows([template.lay_out((source,), vocabulary).tokens for source in sources]), decoder=decoder
         )
@@ -294,31 +295,31 @@ def judged(judge: Judge, examples: TextPairExamples, records: list[Record]) -> t
 
 
 def fitting(
-    examples: TextPairExamples, texts: list[list[int]], most: int, side: str, option: str, *, cut: bool
+    examples: TextPairExamples, texts: list[list[int]], longest: int, side: str, option: str, *, cut: bool
 ) -> list[list[int]]:
-    """Return texts of at most `most` tokens; with `cut`, longer texts are truncated at their end.
+    """Return texts of at most `longest` tokens; with `cut`, longer texts are truncated at their end.
 
     side: the side of the pairs that these texts are. option: the command-line option that allows more tokens.
 
     Raises:
-        UserError: `most` leaves no token at all; or, without `cut`, a text is longer.
+        UserError: `longest` leaves no token at all; or, without `cut`, a text is longer.
     """
     examples = examples.of_targets() if side == "target" else examples
-    if most < 1:
-        raise UserError(f"Expected room for a {side} of at least one token, found {most}; raise {option}.")
-    longer = [number for number, text in enumerate(texts) if len(text) > most]
+    if longest < 1:
+        raise UserError(f"Expected room for a {side} of at least one token, found {longest}; raise {option}.")
+    longer = [number for number, text in enumerate(texts) if len(text) > longest]
     if longer and not cut:
         first = longer[0]
         raise UserError(
-            f"Expected a {side} of at most {most} tokens, found {len(texts[first])} in {examples.where(first)} and "
+            f"Expected a {side} of at most {longest} tokens, found {len(texts[first])} in {examples.where(first)} and "
             f"{len(longer)} such {side}s in all; raise {option} or set --data.cut_{side}s True."
         )
     if longer:
         log.warning(
             "%d of %d %ss in %s are longer than %d tokens, the longest has %d, and are cut at their end.",
-            len(longer), len(texts), side, examples.path, most, max(map(len, texts)),
+            len(longer), len(texts), side, examples.path, longest, max(map(len, texts)),
         )  # fmt: skip
-    return [text[:most] for text in texts]
+    return [text[:longest] for text in texts]
 
 
 def encoded_rows(rows: list[list[int]], token_fields: dict[str, np.ndarray] | None = None) -> Encoded:
