@@ -69,7 +69,7 @@ class ElectraPretraining(Objective):
                 f"{self.generator_weight} and {self.discriminator_weight}; change them."
             )
 
-    def _most(self, length: int) -> int:
+    def _max_predictions(self, length: int) -> int:
         """Return the maximum number of predictions of a sequence in rows of this length."""
         return max(1, int((self.rate + 0.005) * length))
 
@@ -77,7 +77,7 @@ class ElectraPretraining(Objective):
         """Return P of a batch: the maximum of a sequence, or the capacity for all sequences if several are packed."""
         length = batch["input_ids"].shape[1]
         sequences = _sequences(batch)
-        return self._most(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
+        return self._max_predictions(length) if sequences == 1 else math.ceil(self.rate * length) + sequences
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Hide tokens of every packed sequence: of n tokens round(rate n), at least 1, drawn with replacement.
@@ -97,7 +97,7 @@ class ElectraPretraining(Objective):
             within = jnp.arange(1, sequences + 1)[:, None] == jnp.minimum(segments, sequences)  # [K T]
             candidates = jnp.sum(within & candidate, axis=1)
             counts = jnp.round(jnp.sum(within, axis=1).astype(jnp.float32) * self.rate).astype(jnp.int32)
-            counts = jnp.clip(counts, 1, self._most(length)) * (candidates > 0)
+            counts = jnp.clip(counts, 1, self._max_predictions(length)) * (candidates > 0)
 
             # The entries of a row are those of its first sequence, then of its second, and so on. Its candidates have
             # the same order.

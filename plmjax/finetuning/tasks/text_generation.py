@@ -129,8 +129,7 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         if config.longest is not None and max_new_tokens >= config.longest:
             raise UserError(
                 f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found "
-                f"{max_new_tokens}; "
-                f"lower it."
+                f"{max_new_tokens}; lower it."
             )
 
     def encode(self, examples: TextPairExamples, tokenizer: Any, model: ModelConfig, task: TextPairs) -> Encoded:
