@@ -39,12 +39,12 @@ def read(
                 f"Expected {name} = {quoted(value)} in the config, which is all that this {system} implements, found "
                 f"{quoted(found[name])}; take another checkpoint."
             )
-    given = dict(defaults)
+    fields = dict(defaults)
     for field in dataclasses.fields(kind):
         value = found.get(field.name)
         if value is None:
             if field.name in found and types.NoneType in typing.get_args(field.type):
-                given[field.name] = None
+                fields[field.name] = None
             continue
         of = next(iter(typing.get_args(field.type)), field.type)  # the type float of the field type float | None
         if type(value) not in {bool: (bool,), int: (int,), float: (int, float), str: (str,)}[of]:
@@ -53,8 +53,8 @@ def read(
             raise UserError(
                 f"Expected a finite number below 2**31 as the config's {field.name}, found {quoted(value)}; correct it."
             )
-        given[field.name] = of(value)
-    return kind(**given)
+        fields[field.name] = of(value)
+    return kind(**fields)
 
 
 def check_sizes(config: ModelConfig, numbers: int) -> None:

@@ -160,30 +160,32 @@ def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tup
     """
     names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")
     ids = {name: config[name] for name in names if config.get(name) is not None}
-    given, lost = {} if decoding is None else decoding.given(), ""
-    stop = given.pop("eos_token_id", (end,) if end >= 0 else ())
+    remaining, lost = {} if decoding is None else decoding.given(), ""
+    stop = remaining.pop("eos_token_id", (end,) if end >= 0 else ())
     if stop:
         ids["eos_token_id"] = stop[0] if len(stop) == 1 else list(stop)
     written: dict[str, Any] = {}
-    if {"beams", *DRAWN} & given.keys():
-        written = {"num_beams": given.pop("beams", 1), "do_sample": decoding.draws}
-    if "early_stopping" in given:
-        written["early_stopping"] = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}[given["early_stopping"]]
-        del given["early_stopping"]
+    if {"beams", *DRAWN} & remaining.keys():
+        written = {"num_beams": remaining.pop("beams", 1), "do_sample": decoding.draws}
+    if "early_stopping" in remaining:
+        written["early_stopping"] = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}[
+            remaining["early_stopping"]
+        ]
+        del remaining["early_stopping"]
     if written.get("do_sample"):
         written["top_k"] = 0  # 0 takes all tokens; without it transformers would take only some of them
-    elif "temperature" in given:
-        del given["temperature"]
-    if given.pop("length_normalization", "tokens") == "gnmt":
+    elif "temperature" in remaining:
+        del remaining["temperature"]
+    if remaining.pop("length_normalization", "tokens") == "gnmt":
         lost = "transformers divides the scores of beams by another length than length_normalization gnmt"
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        if given.get(name, 0) < 0:
-            del given[name]
-    if "bad_words_ids" in given:
-        del given["bad_words_ids"]
+        if remaining.get(name, 0) < 0:
+            del remaining[name]
+    if "bad_words_ids" in remaining:
+        del remaining["bad_words_ids"]
         words = [list(word) for word in decoding.bad_words()]
-        given |= {"bad_words_ids": words} if words else {}
-    return ids | written | given, lost
+        remaining |= {"bad_words_ids": words} if words else {}
+    return ids | written | remaining, lost
 
 
 def _known(name: str, value: Any) -> bool:

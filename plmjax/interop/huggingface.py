@@ -270,8 +270,8 @@ def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
     def size(name: str) -> int:
         module, own = _as(model, adapter.architectures[name], params)
         shapes = parameter_shapes(module, adapter.inputs(module))
-        held = flax.traverse_util.flatten_dict(nn.meta.unbox(own), sep="/")
-        return sum(math.prod(shape) for shape in shapes.values()) if shapes.keys() <= held.keys() else 0
+        own_parameters = flax.traverse_util.flatten_dict(nn.meta.unbox(own), sep="/")
+        return sum(math.prod(shape) for shape in shapes.values()) if shapes.keys() <= own_parameters.keys() else 0
 
     own = architecture_of(model)
     return own if size(own) else max(adapter.architectures, key=size)
@@ -334,8 +334,8 @@ def _as(model: nn.Module, chosen: Architecture, params: Mapping[str, Any]) -> tu
         return model.clone(execution=Execution()), params
     params = params.get(chosen.within, params)
     leaves = flax.traverse_util.flatten_dict(nn.meta.unbox(params), sep="/")
-    held = [found for one in chosen.conversions_of(model.config) for found in one.among(leaves)]
-    shapes = {name: leaves[found.paths[0]].shape for found in held for name in found.tensors}
+    conversions = [found for one in chosen.conversions_of(model.config) for found in one.among(leaves)]
+    shapes = {name: leaves[found.paths[0]].shape for found in conversions for name in found.tensors}
     return chosen.module(model.config, Execution(), **chosen.parts(shapes)), params
 
 

@@ -93,9 +93,9 @@ def draw_runs(
     fields = (number, order, runs, segments, budget, starts)
     _, order, runs, segments, budget, exists = jax.lax.sort(fields, num_keys=1)  # [W], from here on
     segments = jnp.where(exists, segments, -1)
-    together = jnp.stack([exists & (_ahead(segments, d, -1) == segments) for d in range(longest)])  # [n W]
+    same_sequence = jnp.stack([exists & (_ahead(segments, d, -1) == segments) for d in range(longest)])  # [n W]
     ahead = jnp.stack([_ahead(sizes, d, 0) for d in range(longest)])
-    sizes = jnp.cumsum(together * ahead, axis=0)  # [n W]: number of tokens of n words from each word on
+    sizes = jnp.cumsum(same_sequence * ahead, axis=0)  # [n W]: number of tokens of n words from each word on
     counts = jnp.arange(1, longest + 1)[:, None]
     visited = jax.lax.sort((segments, order, jnp.arange(length)), num_keys=2)[2]  # the words, sequence by sequence
     visit = jnp.argsort(visited)
@@ -111,7 +111,7 @@ def draw_runs(
     def decide(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         taken, waiting, left = state
         run = shortened(left)
-        reached = together & (counts <= run)  # [n W]
+        reached = same_sequence & (counts <= run)  # [n W]
         chosen = _first_apart(order, waiting & (run > 0), taken, reached)
         cost = jnp.sum(sizes * (counts == run) * chosen, axis=0)
         upto, _ = sums(cost)

@@ -219,8 +219,8 @@ def draw_order(key: jax.Array, length: int, size: int) -> jax.Array:
 
 def _without_earlier_documents(memory: XlnetMemory, batch: Batch) -> XlnetMemory:
     """Return the memory, empty for rows in which a document begins."""
-    begun = jnp.any(batch["document_starts"], axis=1, keepdims=True)
-    return memory.replace(mask=jnp.where(begun, 0, memory.mask))
+    has_start = jnp.any(batch["document_starts"], axis=1, keepdims=True)
+    return memory.replace(mask=jnp.where(has_start, 0, memory.mask))
 
 
 def _from_last_document(memory: XlnetMemory, batch: Batch) -> XlnetMemory:
@@ -228,6 +228,6 @@ def _from_last_document(memory: XlnetMemory, batch: Batch) -> XlnetMemory:
     half, length = batch["input_ids"].shape[1] // 2, memory.mask.shape[1]
     starts = batch["document_starts"][:, :half]
     last = jnp.max(jnp.where(starts, jnp.arange(half), 0), axis=1, keepdims=True)
-    begun = jnp.any(starts, axis=1, keepdims=True)
+    has_start = jnp.any(starts, axis=1, keepdims=True)
     places = jnp.arange(length) + half - length  # of the memory's tokens in the row
-    return memory.replace(mask=jnp.where(begun & (places < last), 0, memory.mask))
+    return memory.replace(mask=jnp.where(has_start & (places < last), 0, memory.mask))

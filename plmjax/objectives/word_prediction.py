@@ -94,17 +94,17 @@ class WordPrediction(ReadsRows, Objective):
         stretches = -(-words // self.stretch)
         place = jnp.where(kept, jnp.cumsum(kept, axis=1) - 1, stretches * self.stretch)
 
-        def together(x: jax.Array) -> jax.Array:
+        def grouped(x: jax.Array) -> jax.Array:
             moved = jnp.zeros((rows, stretches * self.stretch), jnp.int32)
             moved = moved.at[jnp.arange(rows)[:, None], place].set(x, mode="drop")
             return moved.reshape(rows, stretches, self.stretch)
 
-        document = together(1 + jnp.cumsum(ids == vocabulary.document_end, axis=1))  # 0 without a word
+        document = grouped(1 + jnp.cumsum(ids == vocabulary.document_end, axis=1))  # 0 without a word
         reach = 1 + jax.random.bits(reaching, document.shape) % self.window  # randint draws twice as many bits
         distance = np.abs(np.arange(-self.window, self.stretch + self.window)[:, None] - np.arange(self.stretch))
         near = (distance > 0) & (distance <= reach[:, :, None, :]) & (document > 0)[:, :, None, :]
         near &= self.around(document)[..., None] == document[:, :, None, :]
-        return batch | {"input_ids": together(ids), "pairs": near.astype(jnp.float32)}
+        return batch | {"input_ids": grouped(ids), "pairs": near.astype(jnp.float32)}
 
     def around(self, x: jax.Array) -> jax.Array:
         """Return every stretch's words and the neighbours within a window's reach: [B N S ...] -> [B N T ...]."""

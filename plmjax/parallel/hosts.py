@@ -100,23 +100,23 @@ def join(joining: JoinOptions) -> None:
     Raises:
         UserError: a setting is missing or wrong, or not every host joined.
     """
-    given = {
+    options = {
         "--coordinator": joining.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
         "--hosts": joining.hosts if joining.hosts is not None else os.environ.get("JAX_NUM_PROCESSES"),
         "--host": joining.host if joining.host is not None else os.environ.get("JAX_PROCESS_ID"),
     }
-    missing = [name for name, value in given.items() if value is None]
+    missing = [name for name, value in options.items() if value is None]
     if len(missing) == 3:
         found = slice_hosts.find() if platform.has_tpu() else None
         if found is None:
             return
-        given = dict(zip(given, (f"{found.first}:{GUARD_PORT}", found.count, found.index), strict=True))
+        options = dict(zip(options, (f"{found.first}:{GUARD_PORT}", found.count, found.index), strict=True))
     elif missing:
         raise UserError(
             f"Expected --coordinator, --hosts and --host together, found no {' and no '.join(missing)}; give all "
             f"three on every host."
         )
-    address, count, index = (given[name] for name in ("--coordinator", "--hosts", "--host"))
+    address, count, index = (options[name] for name in ("--coordinator", "--hosts", "--host"))
     try:
         count, index = int(count), int(index)
     except ValueError:

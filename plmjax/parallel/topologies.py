@@ -256,17 +256,17 @@ def schedules() -> Path:
 @contextlib.contextmanager
 def _schedules_enabled() -> Iterator[None]:
     """Set the environment variable that makes libtpu write its schedules. Other processes do not inherit it."""
-    given = os.environ.get("LIBTPU_INIT_ARGS")
+    before = os.environ.get("LIBTPU_INIT_ARGS")
     flags = f"--xla_jf_dump_to={schedules()} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=false"
     flags += " --xla_jf_dump_llo_pass_label_regex=^final_bundles"
-    os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {given or ''}".strip()  # of two equal flags the last one counts
+    os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {before or ''}".strip()  # of two equal flags the last one counts
     try:
         yield
     finally:
-        if given is None:
+        if before is None:
             del os.environ["LIBTPU_INIT_ARGS"]
         else:
-            os.environ["LIBTPU_INIT_ARGS"] = given
+            os.environ["LIBTPU_INIT_ARGS"] = before
 
 
 def _wait_for_lock() -> None:

@@ -149,8 +149,8 @@ def predicted(experiment: Experiment, program: programs.Program) -> int:
 
 def _shapes(function: Callable, program: programs.Program) -> Any:
     """Return the output shapes of a function of a global batch and the constants, without computing anything."""
-    given = program.batch, program.state.constants
-    return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given))
+    arguments = program.batch, program.state.constants
+    return jax.eval_shape(function, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments))
 
 
 def shard_sizes(params: Any) -> dict[str, int]:

@@ -118,9 +118,9 @@ class TwoWayRows(InOrder):
         before = np.where(opens, self._begin, tokens[..., 0])
         after = np.where(closes, self._end, tokens[..., 1])
         documents = self._split.document_offsets
-        begun, ended = (np.searchsorted(documents, number) for number in (sentence, sentence + 1))
-        opens &= documents[np.minimum(begun, len(documents) - 1)] == sentence
-        closes &= documents[np.minimum(ended, len(documents) - 1)] == sentence + 1
+        opened, closed = (np.searchsorted(documents, number) for number in (sentence, sentence + 1))
+        opens &= documents[np.minimum(opened, len(documents) - 1)] == sentence
+        closes &= documents[np.minimum(closed, len(documents) - 1)] == sentence + 1
         return before, after, exists, opens, closes
 
     def _direction(self, inputs: np.ndarray, targets: np.ndarray, exists: np.ndarray, starts: np.ndarray) -> Fields:

@@ -79,8 +79,8 @@ def next_token_weights(segment_ids: jax.Array) -> jax.Array:
     """Map int [... T] to float32 [... T]: 1 / N at the first N tokens of every packed sequence of N + 1, else 0."""
     following = jnp.concatenate([segment_ids[..., 1:], jnp.zeros_like(segment_ids[..., :1])], axis=-1)
     asked = (segment_ids > 0) & (segment_ids == following)
-    together = segment_ids[..., :, None] == segment_ids[..., None, :]
-    return asked / jnp.maximum(jnp.sum(together & asked[..., None, :], axis=-1), 1)
+    same_sequence = segment_ids[..., :, None] == segment_ids[..., None, :]
+    return asked / jnp.maximum(jnp.sum(same_sequence & asked[..., None, :], axis=-1), 1)
 
 
 def next_token_nats(scores: TokenScores, input_ids: jax.Array) -> jax.Array:
