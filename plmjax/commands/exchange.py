@@ -30,8 +30,8 @@ def import_(
     if is_file_of_vectors(source):
         if architecture != "auto" or tokenizer is not None:
             raise UserError(
-                f"Expected neither --architecture nor --tokenizer for {source}, found one; leave it out, as word "
-                "vectors bring their own words."
+                f"Expected neither --architecture nor --tokenizer for {source}, found one; leave it out, because "
+                "word vectors have their own words."
             )
         print(import_vectors(source, checkpoint))
         return

@@ -62,7 +62,7 @@ def evaluate(
     if task is None and is_file_of_vectors(checkpoint):
         raise UserError(
             f"Expected --task similarity or analogy for the word vectors in {checkpoint}, found none; add it, and the "
-            f"words to judge them by in --data."
+            f"file of words in --data."
         )
     share = {} if max_unknown is None else {"max_unknown": max_unknown}
     if task is None:

@@ -212,7 +212,7 @@ def check_settings(run: Experiment) -> None:
     if not isinstance(task, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
             f"Expected an experiment with a task and an objective of plmjax.finetuning, found "
-            f"{type(task).__name__} and {type(objective).__name__}; begin with experiments/finetune_sentences.py."
+            f"{type(task).__name__} and {type(objective).__name__}; see experiments/finetune_sentences.py."
         )
     if not isinstance(task, objective.task_class):
         raise UserError(

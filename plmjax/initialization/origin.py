@@ -49,7 +49,7 @@ class Origin:
         if str(name) == start.RANDOM:
             return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))
         if like is not None:
-            raise UserError(f"Expected --like with --from {start.RANDOM} alone, found --from {name}; drop it.")
+            raise UserError(f"Expected --like only with --from {start.RANDOM}, found --from {name}; leave it out.")
         if (vectors := token_embeddings.vectors_at(name)) is not None:
             return cls(name, vectors=vectors)
         params, description = checkpoints.load_parameters(name)

@@ -65,8 +65,8 @@ class WordPrediction(ReadsRows, Objective):
         counts[list(sources.vocabulary.special)] = 0
         if counts.any() and counts.max() < self.least:
             raise UserError(
-                f"Expected words that stand {self.least} times in the training text, found none; give more text or "
-                "lower --objective.least."
+                f"Expected words with at least {self.least} occurrences in the training text, found none; give "
+                "more text or lower --objective.least."
             )
         return np.where(counts < self.least, 0, counts)
 

@@ -37,7 +37,7 @@ def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: C
 def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callable[[str], None]) -> None:
     loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
     if "eval/unigram_loss" in metrics:  # The loss is not that of a probability: it has no perplexity.
-        report(f"held-out   loss {loss:.4f}; from the counts of words alone {metrics['eval/unigram_loss']:.4f}")
+        report(f"held-out   loss {loss:.4f}; with the counts of words only {metrics['eval/unigram_loss']:.4f}")
         return
     compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
     report(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")

@@ -168,7 +168,7 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
         said = fails(*command, tmp_path / "a")
         assert f"Expected a dataset of whole words to count, found that {dataset.directory} has parts of words" in said
     made_with(Vocabulary(SIZE, continuation=np.zeros(SIZE, bool)))
-    assert "Expected words that stand 9999 times" in fails(*command, tmp_path / "a", "--least", 9999)
+    assert "Expected words with at least 9999 occurrences" in fails(*command, tmp_path / "a", "--least", 9999)
     assert "Expected a window from 1 to 22 words, found 23" in fails(*command, tmp_path / "a", "--window", 23)
     assert "Expected a memory of at least 133 MiB for 1 processes" in fails(*command, tmp_path / "a", "--memory", 132)
     said = fails(*command, tmp_path / "a", "--memory", 200, "--processes", 2)

@@ -222,7 +222,7 @@ def test_mistakes_are_named_before_anything_is_computed(sentiment, small_run, tm
         source="random",
     )
     refused("Expected a tokenizer for a task of Sentences, found none; set", source="random", model=model)
-    with pytest.raises(UserError, match="Expected --like with --from random alone"):
+    with pytest.raises(UserError, match="Expected --like only with --from random"):
         finetune(experiment(sentiment), small_run, tmp_path / "run", like=small_run)
     other = tmp_path / "tokenizer"
     tokenizers.train("wordpiece", 60, ["some other text of other words"] * 9, other)

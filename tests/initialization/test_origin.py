@@ -66,5 +66,5 @@ def test_what_neither_the_checkpoint_nor_the_start_gives_is_an_error() -> None:
 
 
 def test_a_model_config_is_taken_from_another_checkpoint_beside_random_values_alone(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Expected --like with --from random alone"):
+    with pytest.raises(UserError, match=r"Expected --like only with --from random"):
         Origin.find(tmp_path, like=tmp_path)

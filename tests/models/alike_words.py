@@ -26,7 +26,7 @@ def trained(folder: Path, experiment: str, options: str) -> Path:
         named = ["--workdir", f"{folder}/run", "--data.input", f"{folder}/text.txt"]
         with contextlib.redirect_stdout(io.StringIO()) as said:
             cli.run(["pretrain", experiment, *named, *options.split()])
-    assert re.search(r"held-out   loss [\d.]+; from the counts of words alone [\d.]+\n", said.getvalue())
+    assert re.search(r"held-out   loss [\d.]+; with the counts of words only [\d.]+\n", said.getvalue())
     return folder / "run"
 
 

@@ -213,5 +213,5 @@ def test_a_row_that_is_asked_for_often_moves_by_so_many_means():
 def test_settings_and_texts_that_leave_nothing_to_learn():
     with pytest.raises(UserError, match=r"Expected --objective\.window of at least 1"):
         NegativeSampling(window=0)
-    with pytest.raises(UserError, match="Expected words that stand 30 times in the training text, found none"):
+    with pytest.raises(UserError, match="Expected words with at least 30 occurrences in the training text, found none"):
         NegativeSampling(least=30).constants(None, SOURCES)

@@ -176,8 +176,8 @@ def _work_of(
     times[list(special)] = 0
     if times.max(initial=0) < counting.least:
         raise UserError(
-            f"Expected words that stand {counting.least} times in {dataset.directory}, found none; give more text or "
-            "lower least."
+            f"Expected words with at least {counting.least} occurrences in {dataset.directory}, found none; "
+            f"give more text or lower least."
         )
     tokens = dataset.split("train").token_count
     length = min(capacity // (8 * counting.window), -(-tokens // processes))

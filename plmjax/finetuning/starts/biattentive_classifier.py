@@ -40,8 +40,8 @@ class BiattentiveClassifier(Start):
             return origin
         if self.contextual and not isinstance(origin, CoveConfig):
             raise UserError(
-                f"Expected a checkpoint of CoVe, found {type(origin).__name__}; name another one, or read its vectors "
-                f"of words alone with --start.contextual False."
+                f"Expected a checkpoint of CoVe, found {type(origin).__name__}; name another one, or use only its "
+                f"word vectors with --start.contextual False."
             )
         vectors = origin if self.contextual else FromTokenEmbeddings().model(origin)
         return BiattentiveConfig(vectors, self.size, dropout=self.dropout)

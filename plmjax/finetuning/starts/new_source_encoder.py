@@ -24,7 +24,7 @@ class NewSourceEncoder(Start):
         """
         if type(origin) is not BartConfig:
             raise UserError(
-                f"Expected a BART to put a source encoder before, found {type(origin).__name__}; begin with a BART, or "
-                f"go on from a run that has one with an experiment of the second stage."
+                f"Expected a BART without a source encoder, found {type(origin).__name__}; start from a BART, or "
+                f"continue a run that has a source encoder with an experiment of the second stage."
             )
         return BartTranslationConfig.before(origin, self.layers)

@@ -71,7 +71,7 @@ class JointTask(Task, abc.ABC):
         super().__post_init__()
         names = [task.name for task in self.tasks]
         if not names:
-            raise UserError("Expected tasks to learn at once, found none; name some in the experiment's file.")
+            raise UserError("Expected several tasks, found none; name some in the experiment's file.")
         for name in names:
             if not re.fullmatch(r"\w[\w-]*", name) or name == MEAN:
                 raise UserError(

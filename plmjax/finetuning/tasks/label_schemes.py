@@ -60,13 +60,13 @@ def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path:
         if not can_follow(before, label, scheme):
             raise UserError(
                 f"Expected {scheme} labels in {path}, found {quoted(label)} after {quoted(before)} in line {line}, "
-                f"which cannot be; fix it or set --data.scheme."
+                f"which is not allowed; fix it or set --data.scheme."
             )
         before = label
     if not can_follow(before, OUTSIDE, scheme):
         raise UserError(
             f"Expected {scheme} labels in {path}, found {quoted(before)} at a sentence's end in line {lines[-1]}, "
-            f"which cannot be; fix it or set --data.scheme."
+            f"which is not allowed; fix it or set --data.scheme."
         )
 
 

@@ -66,7 +66,5 @@ def test_the_stages_train_what_the_paper_says(
 
 @pytest.mark.parametrize("origin", [T5Config.tiny(), BartTranslationConfig.tiny()], ids=["T5", "twice"])
 def test_only_a_bart_takes_a_source_encoder(origin: object) -> None:
-    with pytest.raises(
-        UserError, match=f"Expected a BART to put a source encoder before, found {type(origin).__name__}"
-    ):
+    with pytest.raises(UserError, match=f"Expected a BART without a source encoder, found {type(origin).__name__}"):
         NewSourceEncoder().model(origin)

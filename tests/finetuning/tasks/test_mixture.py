@@ -202,7 +202,7 @@ def test_another_file_is_reported_as_its_task_alone(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": ()}, "Expected tasks to learn at once, found none"),
+        ({"tasks": ()}, "Expected several tasks, found none"),
         ({"tasks": (TRANSLATION, dataclasses.replace(LABELS, name="numbers"))}, "names to differ, found 'numbers'"),
         (
             {"tasks": (TRANSLATION, dataclasses.replace(LABELS, prefix="5"))},
