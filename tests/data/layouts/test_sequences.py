@@ -170,7 +170,7 @@ def test_layouts_that_cannot_be_are_named(dataset, layout, length, vocabulary, m
 
 
 def test_an_unknown_layout_is_refused(dataset):
-    with pytest.raises(NotImplementedError, match="Layout must implement rows"):
+    with pytest.raises(NotImplementedError, match=r"Layout must define `rows`\."):
         rows_of(dataset, Layout())
 
 
