@@ -69,13 +69,17 @@ def test_every_sentence_is_there_in_order(corpus, tokenizer, tmp_path):
 
 
 def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch):
+    """Neither the order of the text nor its files, of which each is closed as soon as it is full."""
     monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)  # enough batches for a second process
+    monkeypatch.setattr(prepare, "SHARD_TOKENS", 3000)
     ledgers = []
     for processes in (1, 2):
         output = tmp_path / str(processes)
         prepare.prepare([corpus], "auto", tokenizer, output, processes=processes, progress=False)
         ledgers.append(json.loads((output / store.LEDGER).read_text()))
     assert ledgers[0] == ledgers[1]  # the checksums of all files stand in it
+    *full, last = (shard["streams"]["text"]["tokens"] for shard in ledgers[0]["splits"]["train"]["shards"])
+    assert len(full) > 1 and all(3000 <= tokens < 5000 for tokens in full) and last < 5000
 
 
 def test_split_follows_the_document_not_its_place(corpus, tokenizer, tmp_path):
