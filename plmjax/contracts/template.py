@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 TEXTS = ("A", "B")
 SUMMARIES = ("first", "last")
+SIDES = ("right", "left")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Template:
     """True if a pair makes two rows, one in each order."""
     backwards: bool = False
     """True if each text is reversed, from its last token to its first."""
+    padding: str = "right"
+    """Side of the row that padding fills: right or left."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid template."""
@@ -56,6 +59,8 @@ class Template:
                 raise ValueError(f"Expected a template with {' and '.join(TEXTS[:texts])}, found {written!r}.")
         if self.summary not in SUMMARIES:
             raise ValueError(f"Expected a summary of {' or '.join(SUMMARIES)}, found {self.summary!r}.")
+        if self.padding not in SIDES:
+            raise ValueError(f"Expected a padding side of {' or '.join(SIDES)}, found {self.padding!r}.")
 
     @property
     def typed(self) -> bool:

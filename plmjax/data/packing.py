@@ -136,19 +136,26 @@ def spread(values: np.ndarray, runs: np.ndarray, row_length: int) -> np.ndarray:
     return np.repeat(values.ravel(), runs.ravel()).reshape(len(runs), row_length)
 
 
-def place(lengths: np.ndarray, row_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def place(lengths: np.ndarray, row_length: int, padding: str = "right") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Place sequences of these lengths [B K] side by side. Sequences of length 0 are left out.
+
+    padding: the side of the row that the padding fills, right or left.
 
     Returns:
         (begins [B K], the start of each sequence; segment_ids int32 [B T], 1.. and 0 for padding; positions int32 [B
             T], from 0 in each).
     """
     ends = np.cumsum(lengths, axis=1)
-    begins = ends - lengths
-    count = lengths.shape[1] + 1  # the last run is padding
-    runs = np.concatenate([lengths, row_length - ends[:, -1:]], axis=1)
-    segment_ids = spread(np.arange(1, count + 1) % count, runs, row_length)
-    origins = spread(np.concatenate([begins, np.zeros_like(ends[:, :1])], axis=1), runs, row_length)
+    room, left = row_length - ends[:, -1:], padding == "left"
+    begins = ends - lengths + (room if left else 0)
+    numbers = np.arange(1, lengths.shape[1] + 1)
+
+    def with_padding(padding: np.ndarray, of_sequences: np.ndarray) -> np.ndarray:
+        return np.concatenate([padding, of_sequences] if left else [of_sequences, padding], axis=-1)
+
+    runs = with_padding(room, lengths)
+    segment_ids = spread(with_padding(np.zeros(1, np.int64), numbers), runs, row_length)
+    origins = spread(with_padding(np.zeros_like(room), begins), runs, row_length)
     positions = (np.arange(row_length, dtype=np.int32) - origins) * (segment_ids > 0)
     return begins, segment_ids, positions
 

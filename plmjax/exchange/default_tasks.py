@@ -23,6 +23,7 @@ from plmjax.data.layouts import (
 )
 from plmjax.data.layouts.layout import Layout
 from plmjax.experiment import Data
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
@@ -113,6 +114,7 @@ FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObje
     Purpose.TOKEN_LABELS: _tagging,
     Purpose.CHOICES: lambda module, labels: (MultipleChoice(), Choices()),
     Purpose.ANSWERS: lambda module, labels: (SpanExtraction(), Questions()),
+    Purpose.ANSWER_SEARCH: lambda module, labels: (AnswerSearch(), Questions()),
 }
 """Purpose of a module with a head -> module, names of its labels -> the task and its data."""
 

@@ -202,8 +202,8 @@ def _unlabelled_rows(run: Experiment, tokenizer: Any) -> ExampleRows | None:
 
 
 def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | None = None) -> ExampleRows:
-    pad = max(tokenizer.vocabulary.pad, 0)
-    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing)
+    pad, side = max(tokenizer.vocabulary.pad, 0), run.objective.template(run.model).padding
+    return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing, side)
 
 
 def check_settings(run: Experiment) -> None:
@@ -240,6 +240,11 @@ def check_model(run: Experiment) -> None:
     run.model.system.require(run.objective.purpose)
     programs.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
+    if run.data.pack > 1 and run.objective.template(run.model).padding == "left":
+        raise UserError(
+            f"Expected --data.pack 1 for {type(run.model).__name__}, whose rows have their padding on the left, found "
+            f"{run.data.pack}; change it."
+        )
     run.objective.check_model(run.model)
 
 

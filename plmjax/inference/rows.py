@@ -66,11 +66,14 @@ def inputs(
     width = length or max(len(row.tokens) for row in rows)
     fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}
     fields |= {"token_type_ids": np.zeros((len(rows), width), np.int32)} if template.typed else {}
+    fields["attention_mask"] = np.zeros((len(rows), width), bool)
     for place, row in enumerate(rows):
-        fields["input_ids"][place, : len(row.tokens)] = row.tokens
+        size = len(row.tokens)
+        own = slice(width - size, width) if template.padding == "left" else slice(size)
+        fields["input_ids"][place, own] = row.tokens
         if template.typed:
-            fields["token_type_ids"][place, : len(row.tokens)] = row.token_types
-    fields["attention_mask"] = np.arange(width) < np.array([[len(row.tokens)] for row in rows])
+            fields["token_type_ids"][place, own] = row.token_types
+        fields["attention_mask"][place, own] = True
     shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
     return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
 

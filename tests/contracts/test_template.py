@@ -79,7 +79,7 @@ def test_a_tokenizer_without_the_special_tokens_is_named():
         Template("begin A end", "begin A end B end").check(VOCABULARY)
 
 
-@pytest.mark.parametrize("wrong", [{"single": "cls sep"}, {"pair": "B A"}, {"summary": "middle"}])
+@pytest.mark.parametrize("wrong", [{"single": "cls sep"}, {"pair": "B A"}, {"summary": "middle"}, {"padding": "top"}])
 def test_a_template_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="Expected a"):
         Template(**wrong)

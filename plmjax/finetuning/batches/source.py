@@ -30,6 +30,7 @@ class ExampleRows:
     Where a decoder has rows of its own, these have `decoder_length` tokens.
 
     mixing: sampling of the examples of an epoch; with None an epoch has every example once.
+    padding: side of a row that padding fills, as in `Template`.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class ExampleRows:
         pad: int,
         decoder_length: int = 0,
         mixing: Mixing | None = None,
+        padding: str = "right",
     ) -> None:
         self.encoded = encoded
         self._length, self._max_sequences, self._pad, self._decoder_length = length, max_sequences, pad, decoder_length
+        self._padding = padding
         # The choices of one example are stored side by side, so the longest of them counts.
         self._example_lengths = _lengths(encoded).reshape(-1, encoded.choices).max(axis=1)
         if encoded.decoder is not None:
@@ -113,7 +116,7 @@ class ExampleRows:
     def _of_tokens(self, encoded: Encoded, sequences: np.ndarray, length: int) -> tuple[np.ndarray, Batch]:
         """Return (start of each of `sequences` [B K] in its row, [B K]; token fields, [B length])."""
         lengths = np.where(sequences >= 0, _lengths(encoded)[sequences], 0)
-        begins, segment_ids, positions = packing.place(lengths, length)
+        begins, segment_ids, positions = packing.place(lengths, length, self._padding)
         row, slot = np.nonzero(lengths)
         starts, stops = (encoded.offsets[sequences[row, slot] + end].tolist() for end in (0, 1))
 

@@ -79,16 +79,42 @@ def candidates(
         start, end = start[fits], end[fits]
         totals = begins[start] + own[end, 1]
         found += zip(totals.tolist(), (start + window.first).tolist(), (end + window.first).tolist(), strict=True)
-    found.sort(key=lambda one: (-one[0], one[1], one[2]))
+    null = min(float(score[window.nowhere].sum()) for window, score in zip(windows, scores, strict=True))
+    return _texts(found, context, spans, best), null
+
+
+def _texts(found: list[tuple[float, int, int]], context: str, spans: np.ndarray, best: int) -> list[Candidate]:
+    """Return the texts of (score, first token, last token), each once, best first, at most `best` of them."""
     chosen: dict[str, float] = {}
-    for total, start, end in found:
+    for total, start, end in sorted(found, key=lambda one: (-one[0], one[1], one[2])):
         text = context[spans[start, 0] : spans[end, 1]].strip()
         if text:
             chosen.setdefault(text, total)
         if len(chosen) == best:
             break
-    null = min(float(score[window.nowhere].sum()) for window, score in zip(windows, scores, strict=True))
-    return [Candidate(text, total) for text, total in chosen.items()], null
+    return [Candidate(text, total) for text, total in chosen.items()]
+
+
+def searched(
+    windows: list[Window], found: list[np.ndarray], context: str, spans: np.ndarray, best: int, longest: int
+) -> list[Candidate]:
+    """Return the best answers of a question, best first, from a search over starts and ends (XLNet's run_squad.py).
+
+    found: float32 [4 n] of each window's sequence: log probabilities of starts, starts, log probabilities of ends given
+        the start, and ends; positions count from the first token of the sequence. best, longest: as in `candidates`.
+    """
+    chex.assert_shape(spans, (None, 2))
+    best_window = _best_context(windows, len(spans))
+    pairs: list[tuple[float, int, int]] = []
+    for number, (window, each) in enumerate(zip(windows, found, strict=True)):
+        chex.assert_shape(each, (4, None))
+        totals = each[0] + each[2]
+        starts, ends = (each[side].astype(np.int64) - window.begin for side in (1, 3))
+        fits = (starts >= 0) & (ends >= starts) & (ends < window.length) & (ends - starts < longest)
+        starts, ends, totals = starts[fits] + window.first, ends[fits] + window.first, totals[fits]
+        here = best_window[starts] == number
+        pairs += zip(totals[here].tolist(), starts[here].tolist(), ends[here].tolist(), strict=True)
+    return _texts(pairs, context, spans, best)
 
 
 def with_probabilities(found: list[Candidate]) -> list[dict[str, float | str]]:

@@ -24,6 +24,7 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.template import Template, TokenRow
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
@@ -33,6 +34,7 @@ from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
 from plmjax.objectives.objective import Batch
+from plmjax.vocabulary import Vocabulary
 
 SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
 
@@ -233,8 +235,8 @@ class SpanExtraction(TaskObjective):
             gold = answers.tokens_of(answer, spans) if (answer := next(standing, None)) else None
             for first in answers.window_starts(len(tokens), room, task.stride):
                 text = tokens[first : first + room].tolist()
-                row = template.lay_out((question, text), vocabulary)
-                window = Window(number, first, len(text), row.starts[1], row.summary)
+                row, begin = self.lay_out(template, question, text, vocabulary)
+                window = Window(number, first, len(text), begin, row.summary)
                 rows.append(row)
                 windows.append(window)
                 start, end = window.place(gold)
@@ -243,6 +245,13 @@ class SpanExtraction(TaskObjective):
         fields = {"starts": np.array(starts, np.int32), "ends": np.array(ends, np.int32)}
         spans = [spans for _, spans in texts]
         return EncodedQuestions(**row_arrays(rows), sequence_fields=fields, windows=windows, spans=spans)
+
+    def lay_out(
+        self, template: Template, question: list[int], text: list[int], vocabulary: Vocabulary
+    ) -> tuple[TokenRow, int]:
+        """Return the row of a question and a window of its text, and the position where the text begins."""
+        row = template.lay_out((question, text), vocabulary)
+        return row, row.starts[1]
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return the mean of the nats of both ends, [R K]."""
@@ -306,18 +315,34 @@ class SpanExtraction(TaskObjective):
                 last += 1
             windows, scores = encoded.windows[first:last], outputs[first:last]
             context, spans = examples.contexts[about], encoded.spans[about]
-            found.append(answers.candidates(windows, scores, context, spans, self.best, self.answer_length))
+            found.append(self.candidates(windows, scores, context, spans))
             first = last
         return found
+
+    def candidates(
+        self, windows: list[Window], outputs: list[np.ndarray], context: str, spans: np.ndarray
+    ) -> tuple[list[Candidate], float]:
+        """Return the best answers of a question, best first, and the score of "no answer".
+
+        outputs: the collected outputs of each window's sequence. context, spans: the text, and its tokens' characters.
+        """
+        return answers.candidates(windows, outputs, context, spans, self.best, self.answer_length)
+
+    def odds(self, best: list[Candidate], null: float) -> float:
+        """Return the score of "no answer" that is compared with the threshold: minus that of the best answer."""
+        return null - (best[0].score if best else -1e9)
+
+    def ranked(self, best: list[Candidate], null: float) -> list[Candidate]:
+        """Return the candidates for the list of the best answers, with "no answer" where questions may have none."""
+        return [*best, *([Candidate("", null)] if self.impossible else [])]
 
     def _records(self, examples: QuestionExamples, found: list[tuple[list[Candidate], float]]) -> list[Record]:
         records = []
         for line, identifier, (best, null) in zip(examples.lines, examples.ids, found, strict=True):
-            ahead = _odds(best, null)
+            ahead = self.odds(best, null)
             text = "" if not best or (self.impossible and ahead > self.null_threshold) else best[0].text
-            candidates = [*best, *([Candidate("", null)] if self.impossible else [])]
             record = {"line": line, "id": identifier, "prediction": text}
-            record["nbest"] = answers.with_probabilities(candidates)
+            record["nbest"] = answers.with_probabilities(self.ranked(best, null))
             records.append(record | ({"null_odds": ahead} if self.impossible else {}))
         return records
 
@@ -335,11 +360,6 @@ class SpanExtraction(TaskObjective):
             answered_f1 = np.array(
                 [score(golds, best[0].text if best else "")[1] for golds, (best, _) in zip(gold, found, strict=True)]
             )
-            odds = np.array([_odds(best, null) for best, null in found])
+            odds = np.array([self.odds(best, null) for best, null in found])
             result["best_f1"], result["best_threshold"] = answers.best_threshold(odds, answered_f1, ~has)
         return result
-
-
-def _odds(best: list[Candidate], null: float) -> float:
-    """Return the score of "no answer" minus that of the best answer."""
-    return null - (best[0].score if best else -1e9)

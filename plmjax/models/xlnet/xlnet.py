@@ -529,8 +529,8 @@ def _parts(config: XlnetConfig) -> tuple[ParameterGroup, ...]:
     return ParameterGroup(("xlnet",)), *layers
 
 
-TEMPLATE = Template("A sep cls:2", "A sep B:1 sep:1 cls:2", "last")
-"""The rows of a task: [CLS] is the last token, and has a segment of its own."""
+TEMPLATE = Template("A sep cls:2", "A sep B:1 sep:1 cls:2", "last", padding="left")
+"""The rows of a task: [CLS] is the last token, also of the padded row, and has a segment of its own."""
 
 SYSTEM = declare(
     System(

@@ -59,6 +59,22 @@ def test_evaluation_passes_over_the_file_once_and_fills_the_last_batch():
     assert not empty["input_ids"].any() and not empty["segment_ids"].any() and not empty["labels"].any()
 
 
+def test_padding_may_be_on_the_left():
+    """Of one sequence, and of several; a row that fills the batch is empty."""
+    made = encoded(3)
+    for pack, length, padding in ((1, 8, 2), (2, 15, 3)):
+        rows = ExampleRows(made, length, pack, 9, padding="left")
+        batch = rows.batch(np.concatenate([rows.in_order[:1], np.full((1, pack), -1)]), np.array([0, -1]))
+        assert batch["input_ids"][0, : padding + 6].tolist() == [9] * padding + [2, 100, 3, 500, 500, 3]
+        assert batch["segment_ids"][0].tolist() == [0] * padding + np.repeat(np.arange(1, pack + 1), 6).tolist()
+        assert batch["positions"][0].tolist() == [0] * padding + [*range(6)] * pack
+        assert batch["token_type_ids"][0, : padding + 6].tolist() == [0] * (padding + 3) + [1] * 3
+        starts = [padding + 6 * slot for slot in range(pack)]
+        assert batch["sequence_starts"][0].tolist() == batch["cls_positions"][0].tolist() == starts
+        assert (batch["input_ids"][1] == 9).all() and not batch["segment_ids"][1].any()
+        assert not batch["sequence_starts"][1].any()
+
+
 def test_packed_rows_hold_whole_examples_that_do_not_see_each_other():
     batch = next(source(length=20, pack=4).evaluation(phase(20, rows=2)))
     assert batch["example_ids"].shape == (2, 4) and batch["cls_positions"][0].tolist() == [0, 6, 12, 0]

@@ -1,0 +1,130 @@
+"""Extractive question answering with a search over starts and ends (zihangdai/xlnet run_squad.py, function_builder.py).
+
+A row is text [SEP] question [SEP] [CLS]. The model scores each token as the start of the answer, then each token as its
+end, given the start, and says if there is no answer. The most likely starts and ends of all windows of a question are
+ranked by the sum of their log probabilities. Files and windows are those of `questions`.
+
+Deviation: the release ranks pairs of a start and an end with a limit of 64 tokens; here `answer_length` is the limit.
+Deviation: transformers ranks by the product of probabilities in place of the sum of logarithms, with the same order.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
+from plmjax.contracts.template import Template, TokenRow
+from plmjax.finetuning.tasks import answers
+from plmjax.finetuning.tasks.answers import Candidate, Window
+from plmjax.finetuning.tasks.questions import EncodedQuestions, QuestionExamples, SpanExtraction
+from plmjax.finetuning.tasks.task import Task, exists
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cross_entropy
+from plmjax.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerSearch(SpanExtraction):
+    """The mean of the nats of the answer's first token, and of its last token given the first.
+
+    Where questions may have no answer, half of the nats of that choice are added.
+    """
+
+    purpose: ClassVar[Purpose] = Purpose.ANSWER_SEARCH
+    per_token: ClassVar[bool] = False
+
+    def module(self, config: Any, execution: Execution) -> nn.Module:
+        """Return the model with the search."""
+        return config.module(Purpose.ANSWER_SEARCH, execution)
+
+    def encode(self, examples: QuestionExamples, tokenizer: Any, model: ModelConfig, task: Task) -> EncodedQuestions:
+        """Encode windows as `SpanExtraction` does, with the tokens that may be in an answer, and the summary position.
+
+        The answer of a window without one is at the summary position.
+        """
+        encoded = super().encode(examples, tokenizer, model, task)
+        possible = np.zeros(len(encoded.tokens), np.int32)
+        for window, first in zip(encoded.windows, encoded.offsets, strict=False):
+            possible[first + window.begin : first + window.begin + window.length] = 1
+            possible[first + window.nowhere] = 1
+        return dataclasses.replace(encoded, token_fields={"answer_mask": possible})
+
+    def lay_out(
+        self, template: Template, question: list[int], text: list[int], vocabulary: Vocabulary
+    ) -> tuple[TokenRow, int]:
+        """Return the row of a window of a text, then its question."""
+        row = template.lay_out((text, question), vocabulary)
+        return row, row.starts[0]
+
+    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the inputs of every task, the tokens that may be in an answer, and the right starts in training."""
+        inputs = super().model_inputs(batch) | {name: batch[name] for name in ("answer_mask", "cls_positions")}
+        if "starts" in batch:
+            inputs["start_positions"] = (batch["sequence_starts"] + batch["starts"])[:, 0]
+        return inputs
+
+    def losses(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return the mean of the nats of both ends, [R 1], and the nats of having no answer."""
+        ends = {name: (batch["sequence_starts"] + batch[name])[:, 0] for name in ("starts", "ends")}
+        of_start = cross_entropy(outputs.start_logits, ends["starts"])
+        of_end = cross_entropy(outputs.end_logits, ends["ends"])
+        losses = {"task": ((of_start + of_end) / 2)[:, None]}
+        if self.impossible:
+            nowhere = (ends["starts"] == batch["cls_positions"][:, 0]).astype(jnp.float32)
+            found = optax.sigmoid_binary_cross_entropy(outputs.impossible_logits, nowhere)
+            losses["impossible"] = found[:, None]
+        return losses
+
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return 1 for every window, [R 1]."""
+        terms = ("task", "impossible") if self.impossible else ("task",)
+        return dict.fromkeys(terms, exists(batch))
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the factor of the nats of having no answer."""
+        return {"impossible": 0.5} if self.impossible else {}
+
+    def evaluated(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array) -> tuple[LossSums, Any]:
+        """Return losses given the right starts, and the outputs of the search without them."""
+        scored = apply(self, module, given, batch, key, training=False)
+        unanswered = {name: field for name, field in batch.items() if name != "starts"}
+        found = apply(self, module, given, unanswered, key, training=False)
+        return self.sums_of(scored, batch), self.collected(found, batch)
+
+    def collected(self, outputs: Any, batch: Batch) -> jax.Array:
+        """Return float32 [R 1 5 n]: the four rows of `answers.searched`, and the logit of having no answer."""
+        repeats = outputs.ends.shape[1] // outputs.starts.shape[1]
+        places = [jnp.tile(outputs.starts, repeats), outputs.ends]
+        starts, ends = (place - batch["sequence_starts"] for place in places)
+        chances = [jnp.tile(outputs.start_probabilities, repeats), outputs.end_probabilities]
+        of_start, of_end = (jnp.log(jnp.maximum(chance, 1e-30)) for chance in chances)
+        null = jnp.broadcast_to(outputs.impossible_logits[:, None], ends.shape)
+        return jnp.stack([of_start, starts, of_end, ends, null], axis=1).astype(jnp.float32)[:, None]
+
+    def candidates(
+        self, windows: list[Window], outputs: list[np.ndarray], context: str, spans: np.ndarray
+    ) -> tuple[list[Candidate], float]:
+        """Return the best answers of a question, and the smallest logit of having no answer among its windows."""
+        found = [each[:4] for each in outputs]
+        null = min(float(each[4, 0]) for each in outputs)
+        return answers.searched(windows, found, context, spans, self.best, self.answer_length), null
+
+    def odds(self, best: list[Candidate], null: float) -> float:
+        """Return the logit of having no answer."""
+        return null
+
+    def ranked(self, best: list[Candidate], null: float) -> list[Candidate]:
+        """Return the answers alone: the logit of having none is no log probability of a span."""
+        return best
+
+    def head_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """Return 6 (T (D^2 + 2 D) + 3 D^2 + D) for each row: starts, ends given one start, and having no answer."""
+        rows, length = batch["input_ids"].shape
+        size = config.width
+        return 6.0 * rows * (length * (size**2 + 2 * size) + 3 * size**2 + size)

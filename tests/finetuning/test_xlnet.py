@@ -1,0 +1,182 @@
+"""XLNet downstream: rows that end in [CLS] and are padded on the left, and the search for answers."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.data.layouts import ContinuedPairs
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
+from plmjax.finetuning import run as runs
+from plmjax.finetuning.run import finetune
+from plmjax.finetuning.tasks import answers
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
+from plmjax.finetuning.tasks.answers import Window
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.questions import Questions
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.rows import inputs
+from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetForPreTraining, XlnetModel
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.optimizers import BertAdamW
+from tests.finetuning.conftest import WORDS
+from tests.finetuning.test_kinds import SPLITS, asked, chosen, tagged
+from tests.systems.modules import initial_params
+
+TEXT = [" ".join([*WORDS, "what", "praise"])] * 20
+
+
+@pytest.fixture(scope="module")
+def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of an XLNet of random parameters, whose tokenizer knows the words of the tasks."""
+    folder = tmp_path_factory.mktemp("xlnet")
+    tokenizer = tokenizers.train("xlnet-unigram", 60, TEXT, folder / "tokenizer")
+    sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
+    model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
+    params = initial_params(XlnetForPreTraining(model))
+    run = Experiment(model, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
+    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    return folder / "run"
+
+
+def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
+    for number, (split, count) in enumerate(SPLITS.items()):
+        text = make(np.random.default_rng(number), count)
+        (folder / f"{split}.{suffix}").write_text(text, encoding="utf-8")
+    return {"train": f"train.{suffix}", "validation": f"validation.{suffix}", "folder": str(folder)}
+
+
+def experiment(objective: Any, data: Any, epochs: float = 8.0) -> Experiment:
+    return Experiment(
+        model=None,
+        objective=objective,
+        data=dataclasses.replace(data, sequence_length=32),
+        optimizer=BertAdamW(learning_rate=0.003),
+        training=Training(steps=0, batch_size=16, log_every=10),
+        finetuning=Finetuning(epochs=epochs, warmup=0.1),
+        checkpoint=Checkpoint(every=0),
+    )
+
+
+def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_path) -> None:
+    train, validation = sentiment
+    data = Sentences(train=train, validation=validation, text="sentence")
+    metrics = finetune(experiment(SequenceClassification(), data), xlnet_run, tmp_path / "run")
+    assert metrics["eval/accuracy"] > 0.9
+    assert evaluate(tmp_path / "run") == pytest.approx(metrics, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "suffix", "data", "objective", "metric"),
+    [
+        (tagged, "conll", Tagging(scheme="IOB2"), TokenTagging(entities=True), "f1"),
+        (chosen, "jsonl", Choices(), MultipleChoice(), "accuracy"),
+    ],
+)
+def test_words_and_choices_are_learned(make, suffix, data, objective, metric, xlnet_run, tmp_path) -> None:
+    data = dataclasses.replace(data, **files_of(make, suffix, tmp_path))
+    metrics = finetune(experiment(objective, data, epochs=10.0), xlnet_run, tmp_path / "run")
+    assert metrics[f"eval/{metric}"] > 0.8
+
+
+@pytest.fixture(scope="module")
+def answered(xlnet_run, tmp_path_factory) -> tuple[Experiment, Path, dict[str, float]]:
+    folder = tmp_path_factory.mktemp("questions")
+    data = Questions(stride=8, question_length=8, **files_of(asked, "json", folder))
+    run = experiment(AnswerSearch(), data, epochs=20.0)
+    return run, folder / "run", finetune(run, xlnet_run, folder / "run")
+
+
+def test_answers_are_found_and_refused(answered) -> None:
+    """Every fourth question has no answer, which the best threshold tells."""
+    run, workdir, metrics = answered
+    assert metrics["eval/has_answer_f1"] > 50 and metrics["eval/best_f1"] > 85
+    assert {"eval/task_loss", "eval/impossible_loss", "eval/joint_loss"} <= metrics.keys()
+    joint = metrics["eval/task_loss"] + 0.5 * metrics["eval/impossible_loss"]
+    assert metrics["eval/joint_loss"] == pytest.approx(joint)
+    examples = run.data.read("validation")
+    odds = json.loads((workdir / "null_odds.json").read_text())
+    impossible = np.array([not gold for gold in examples.answers])
+    found = np.array([odds[name] for name in examples.ids])
+    assert found[impossible].mean() > found[~impossible].mean() + 1
+
+
+def test_an_answered_file_evaluates_to_the_same(answered, tmp_path) -> None:
+    _, workdir, metrics = answered
+    assert evaluate(workdir, output=tmp_path / "out") == pytest.approx(metrics, rel=1e-5, abs=1e-5)
+    mine, theirs = (json.loads((folder / "predictions.json").read_text()) for folder in (tmp_path / "out", workdir))
+    assert mine == theirs
+
+
+def encoded_rows(run: Experiment, xlnet_run: Path, examples: Any) -> dict[str, np.ndarray]:
+    tokenizer = tokenizers.load(xlnet_run / "tokenizer")
+    model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
+    rows = runs.rows(dataclasses.replace(run, model=model), examples, tokenizer)
+    return rows.batch(rows.in_order, np.arange(len(rows)))
+
+
+def test_rows_of_questions_are_those_of_the_release(answered, xlnet_run) -> None:
+    """Padding, text, [SEP], question, [SEP], [CLS]; an answer is in the text, or at [CLS]."""
+    run, _, _ = answered
+    examples = run.data.read("validation")
+    batch = encoded_rows(run, xlnet_run, examples)
+    marks = tokenizers.load(xlnet_run / "tokenizer").vocabulary
+    assert batch["sequence_starts"].max() > 0
+    for row in range(len(examples)):
+        ids, begin = batch["input_ids"][row], int(batch["sequence_starts"][row, 0])
+        assert (ids[:begin] == marks.pad).all() and not batch["segment_ids"][row, :begin].any()
+        first, second = np.flatnonzero(ids == marks.sep)
+        assert second == len(ids) - 2 and ids[-1] == marks.cls == ids[batch["cls_positions"][row, 0]]
+        assert batch["token_type_ids"][row, begin:].tolist() == (
+            [0] * (first + 1 - begin) + [1] * (second - first) + [2]
+        )
+        assert np.flatnonzero(batch["answer_mask"][row]).tolist() == [*range(begin, first), len(ids) - 1]
+        places = [begin + int(batch[name][row, 0]) for name in ("starts", "ends")]
+        assert places == [len(ids) - 1] * 2 or begin <= places[0] <= places[1] < first
+
+
+def test_packed_rows_are_refused(xlnet_run, sentiment, tmp_path) -> None:
+    train, validation = sentiment
+    data = Sentences(train=train, validation=validation, text="sentence", pack=2)
+    run = experiment(SequenceClassification(), data)
+    with pytest.raises(UserError, match=r"--data\.pack 1 for XlnetConfig, whose rows have their padding on the left"):
+        finetune(run, xlnet_run, tmp_path / "run")
+
+
+def test_texts_as_inputs_are_padded_on_the_left(xlnet_run) -> None:
+    """A text alone has the outputs that it has beside a longer one."""
+    model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
+    tokenizer = tokenizers.load(xlnet_run / "tokenizer")
+    alone, both = (inputs(model, tokenizer, texts) for texts in (["a film"], ["a film", ("a great film", "the plot")]))
+    size, width = alone["input_ids"].shape[1], both["input_ids"].shape[1]
+    assert both["attention_mask"][0].tolist() == [False] * (width - size) + [True] * size
+    for name, field in alone.items():
+        assert both[name][0, width - size :].tolist() == field[0].tolist(), name
+    params, _ = checkpoints.load_parameters(xlnet_run)
+    encoder = XlnetModel(model)
+    found, expected = (encoder.apply({"params": params["xlnet"]}, **each) for each in (both, alone))
+    np.testing.assert_allclose(
+        found.last_hidden_state[0, width - size :], expected.last_hidden_state[0], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_searched_answers_are_ranked_by_the_sum_of_both() -> None:
+    """Two windows of one text; a token counts where it has more context, and impossible pairs are left out."""
+    spans, context = np.array([[i, i + 1] for i in range(10)]), "abcdefghij"
+    windows = [Window(0, 0, 6, begin=0, nowhere=8), Window(0, 4, 6, begin=0, nowhere=8)]
+    found = [
+        # log p of starts, starts, log p of ends, ends: [CLS], an end before its start, and too long an answer
+        np.array([[-0.1, -0.2, -0.3, -0.5], [8, 3, 0, 1], [-0.1, -0.1, -0.1, -0.4], [8, 2, 5, 2]], np.float32),
+        np.array([[-0.1, -0.3], [0, 3], [-0.1, -0.3], [1, 4]], np.float32),  # e is in the first window
+    ]
+    best = answers.searched(windows, found, context, spans, best=3, longest=4)
+    assert [one.text for one in best] == ["hi", "bc"]
+    np.testing.assert_allclose([one.score for one in best], [-0.6, -0.9], rtol=1e-6)
