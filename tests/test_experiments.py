@@ -21,6 +21,7 @@ from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices
 from plmjax.finetuning.tasks.joint import JointTask, joined_examples
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets
@@ -37,6 +38,7 @@ from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import Word2VecConfig
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
@@ -97,6 +99,7 @@ PUBLISHED = {
     "experiments/nnlm_2x2.py": "v3:2x2",
     "experiments/roberta_base_8x8.py": "v3:8x8",
     "experiments/transformer_base.py:big": "v3:2x2",
+    "experiments/xlnet_large_8x8.py": "v3:8x8",
     "experiments/transformer_xl_8x8.py": "v3:2x2",
     "experiments/transformer_xl_8x8.py:enwik8_large": "v3:8x8",
     "experiments/transformer_xl_8x8.py:wikitext103": "v3:2x2",
@@ -118,6 +121,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
         return CoveConfig.tiny()
     if isinstance(run.start, AwdLstmDropouts):
         return UlmfitConfig.tiny(backwards=getattr(getattr(run.data, "layout", None), "backwards", False))
+    if isinstance(run.objective, AnswerSearch):
+        return XlnetConfig.tiny()
     if getattr(run.objective, "generates", False):
         return BartConfig.tiny()
     return GptConfig.tiny() if getattr(run.objective, "language_model", 0) else BertConfig.tiny()
