@@ -5,7 +5,7 @@
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. gpt2_mini reads the same text with
 as many layers of the same width. The vocabulary is of whole words, the most frequent first, in three clusters.
 
-Deviation: nothing is dropped out, as in gpt2_mini, and the learning rate is this model's own, with a warm-up.
+Deviation: there is no dropout, as in gpt2_mini, and the learning rate was chosen for this model, with a warm-up.
 """
 
 from plmjax.data.layouts import Streams
@@ -17,7 +17,7 @@ from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:
-    """Four layers of 128 features, 1,000 steps of 1,024 words."""
+    """Four layers of width 128, 1,000 steps of 1,024 words."""
     return Experiment(
         model=TransformerXlConfig.tiny(
             vocab_size=60_000,

@@ -2,10 +2,10 @@
 
     plmjax pretrain experiments/transformer_xl_tiny.py
 
-As published but for its size: a memory of as many tokens as a row, post-norm, ReLU, Adam without weight decay, a clip
-of 0.25, cosine. An evaluation remembers four times as many tokens as the training, with clamped distances.
+As published except for the size: a memory of as many tokens as a row, post-norm, ReLU, Adam without weight decay, a
+clip of 0.25, cosine. An evaluation remembers four times as many tokens as the training, with clamped distances.
 
-Deviation: nothing is dropped out, as in gpt2_tiny, and the learning rate is this model's own, with a warm-up.
+Deviation: there is no dropout, as in gpt2_tiny, and the learning rate was chosen for this model, with a warm-up.
 Deviation: byte-level BPE, whose ids are only roughly in the order of frequency, so that there is one cluster.
 """
 
@@ -18,7 +18,7 @@ from plmjax.training.optimizers.schedules import Cosine
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features, 1,000 steps of 16 rows of 64 tokens."""
+    """Two layers of width 128, 1,000 steps of 16 rows of 64 tokens."""
     return Experiment(
         model=TransformerXlConfig.tiny(vocab_size=4096, n_head=4, d_head=32, mem_len=64, dropout=0.0),
         objective=TransformerXlPretraining(

@@ -3,9 +3,10 @@
     plmjax pretrain experiments/xlnet_tiny.py
     plmjax pretrain experiments/xlnet_tiny.py --workdir runs/mine --data.input my_text/
 
-Result: held-out loss 4.23 nats a target, unigram entropy of the same targets 6.32; 29 % of the predictions are right.
-At 6,000 to 11,000 tokens a second on a core that other programs used too, the run takes ten minutes.
-Deviation: weights are drawn with a standard deviation of 0.05, not 0.02, and nothing is dropped out, as in bert_tiny.
+Result: held-out loss 4.23 nats per target, unigram entropy of the same targets 6.32; 29 % of the predictions are right.
+At 6,000 to 11,000 tokens per second on a core that other programs used too, the run takes ten minutes.
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
+bert_tiny.
 """
 
 from plmjax.data.layouts import ContinuedPairs
@@ -17,7 +18,7 @@ from plmjax.training.optimizers.schedules import Linear
 
 
 def experiment() -> Experiment:
-    """Two layers of 128 features and a memory of 48 tokens, 4,000 steps of 1,024 tokens."""
+    """Two layers of width 128 and a memory of 48 tokens, 4,000 steps of 1,024 tokens."""
     return Experiment(
         model=XlnetConfig.tiny(
             vocab_size=4096, n_head=4, d_inner=512, initializer_range=0.05, dropout=0.0, summary_last_dropout=0.0

@@ -68,8 +68,8 @@ class TransformerXlPretraining(Remembers, NextToken):
 
     def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the token ids, a mask of the tokens to read, and the first positions of documents."""
-        given = {"starts": batch["starts"]} if "starts" in batch else {}
-        return {"input_ids": batch["input_ids"], "attention_mask": _read(batch), **given}
+        optional = {"starts": batch["starts"]} if "starts" in batch else {}
+        return {"input_ids": batch["input_ids"], "attention_mask": _read(batch), **optional}
 
     def carry_inputs(self, carry: Memory) -> dict[str, Any]:
         """Return the memory before the row."""
@@ -90,8 +90,8 @@ class TransformerXlPretraining(Remembers, NextToken):
     def evaluated(self, config: TransformerXlConfig) -> TransformerXlConfig:
         """Return the config with the settings of an evaluation."""
         names = ("mem_len", "clamp_len", "same_length")
-        given = {name: getattr(self, f"evaluation_{name}") for name in names}
-        return dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
+        own = {name: getattr(self, f"evaluation_{name}") for name in names}
+        return dataclasses.replace(config, **{name: value for name, value in own.items() if value is not None})
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Add the first positions of documents, if these are apart.
@@ -102,19 +102,21 @@ class TransformerXlPretraining(Remembers, NextToken):
             return batch
         return batch | {"starts": batch["input_ids"] == vocabulary.document_end}
 
-    def sums(self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool) -> LossSums:
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
         """Return the nats of the next tokens, the number of correct predictions, and the memory after them."""
         ids, weights = self.targets(batch)
-        outputs = apply(self, self._reader(module, training), given, batch, key, training=training)
+        outputs = apply(self, self._reader(module, training), loss_inputs, batch, key, training=training)
         loss, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
         metrics = {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))}
         return LossSums({"next_token": loss}, metrics, outputs.cache)
 
     def score(
-        self, module: nn.Module, given: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Score the next tokens as `ScoresNextToken` does."""
-        return super().score(self._reader(module, training), given, batch, key, training=training)
+        return super().score(self._reader(module, training), loss_inputs, batch, key, training=training)
 
     def _reader(self, module: nn.Module, training: bool) -> nn.Module:
         return module if training else module.clone(config=self.evaluated(module.config))
