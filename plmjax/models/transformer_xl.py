@@ -199,10 +199,6 @@ class TransformerXlConfig(ModelConfig):
         filled = jnp.full((batch, self.mem_len), int(self.initial_memory == "zeros"), jnp.int32)
         return Memory(hidden, filled)
 
-    def empty_cache(self, batch: int, room: int, execution: Execution) -> "Memory":
-        """Return the memory before a text, for any `room`."""
-        return self.memory(batch)
-
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
@@ -457,6 +453,7 @@ SYSTEM = declare(
         template=lambda config: TEXT_ALONE,
         parts=_parts,
         token_vectors=_token_vectors,
+        cache=lambda config, batch, capacity, execution: config.memory(batch),  # of one size for any capacity
         packs=False,
     )
 )
