@@ -14,7 +14,8 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, tokenizer_files
 from plmjax.models.bert import BertConfig, BertForPreTraining
-from plmjax.models.gpt import GptConfig, GptForCausalLM, GptModel
+from plmjax.models.families.decoder import DecoderForCausalLM
+from plmjax.models.gpt import GptConfig, GptModel
 from plmjax.models.gpt2 import Gpt2Model
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.vocabulary import Vocabulary
@@ -52,7 +53,7 @@ def written(module: nn.Module, tokenizer: Any, folder: Path) -> Any:
 @pytest.mark.parametrize("module", CASES)
 def test_transformers_gives_a_text_and_a_pair_our_rows(module: nn.Module, trained: Trained, tmp_path: Path) -> None:
     """Ids, token types where the model has several, and the names of what it is given."""
-    alone = isinstance(module, GptForCausalLM | GptModel | Gpt2Model)
+    alone = isinstance(module, DecoderForCausalLM | GptModel | Gpt2Model)
     template = Template("A", "A B") if alone else module.config.template
     for kind in KINDS:
         tokenizer = trained(kind)
