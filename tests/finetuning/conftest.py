@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
-from plmjax.data.layouts import FullSentences
+from plmjax.data.layouts import ContinuedPairs, FullSentences
 from plmjax.experiment import Data, Experiment
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration
+from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetForPreTraining
 from plmjax.objectives.denoising import Denoising
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import initial_params
 
@@ -46,5 +48,18 @@ def bart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     params = initial_params(BartForConditionalGeneration(model))
     run = Experiment(model, Denoising(), Data(FullSentences(), sequence_length=16))
+    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of an XLNet of random parameters, whose tokenizer knows the words of the tasks."""
+    folder = tmp_path_factory.mktemp("xlnet")
+    tokenizer = tokenizers.train("xlnet-unigram", 60, [" ".join([*WORDS, "what", "praise"])] * 20, folder / "tokenizer")
+    sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
+    model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
+    params = initial_params(XlnetForPreTraining(model))
+    run = Experiment(model, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"

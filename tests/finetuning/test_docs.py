@@ -34,6 +34,7 @@ PRETRAINED = ["--data.sequence_length", "24", "--data.layout.overlap", "4", "--t
 
 OF_EXPERIMENTS = {
     "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],
+    "finetune_xlnet": ["--data.stride", "8", "--data.question_length", "8", "--data.pack", "1"],
     "translate_multi30k": [
         "--model.vocab_size",
         "280",
@@ -77,14 +78,15 @@ def questions(path: str, impossible: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, small_run, decoder_run, bart_run) -> Path:
-    """What the page takes for granted: three pretrained runs, text, and the files of every task as handed out."""
+def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Path:
+    """What the page takes for granted: four pretrained runs, text, and the files of every task as handed out."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "runs").mkdir()
     (folder / "runs" / "bert").symlink_to(small_run)
     (folder / "runs" / "gpt").symlink_to(decoder_run)
     (folder / "runs" / "bart").symlink_to(bart_run)
+    (folder / "runs" / "xlnet").symlink_to(xlnet_run)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name in ("GLUE/MRPC", "GLUE/MNLI", "SWAG"):

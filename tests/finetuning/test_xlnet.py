@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
-from plmjax.data.layouts import ContinuedPairs
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks import answers
@@ -23,28 +22,10 @@ from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.rows import inputs
-from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetForPreTraining, XlnetModel
-from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.models.xlnet.xlnet import XlnetModel
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from tests.finetuning.conftest import WORDS
 from tests.finetuning.test_kinds import SPLITS, asked, chosen, tagged
-from tests.systems.modules import initial_params
-
-TEXT = [" ".join([*WORDS, "what", "praise"])] * 20
-
-
-@pytest.fixture(scope="module")
-def xlnet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of an XLNet of random parameters, whose tokenizer knows the words of the tasks."""
-    folder = tmp_path_factory.mktemp("xlnet")
-    tokenizer = tokenizers.train("xlnet-unigram", 60, TEXT, folder / "tokenizer")
-    sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
-    model = XlnetConfig(vocab_size=tokenizer.vocabulary.size, initializer_range=0.1, **sizes).with_dropout(0.0)
-    params = initial_params(XlnetForPreTraining(model))
-    run = Experiment(model, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
-    checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
-    return folder / "run"
 
 
 def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
