@@ -177,7 +177,7 @@ def test_starts_from_a_translation_model_or_from_any_table() -> None:
     shapes = boxed_shapes(BiattentiveForSequenceClassification(model))
     assert shapes["classifier"]["feed_forward"]["kernel"].value.shape == (6, 4)
     assert alone.model(Word2VecConfig.tiny()).vectors.vector_size == Word2VecConfig.tiny().width
-    with pytest.raises(UserError, match="Expected a checkpoint of CoVe, found BertConfig; name another one, or read"):
+    with pytest.raises(UserError, match="Expected a checkpoint of CoVe, found BertConfig; name another one, or use"):
         start.model(BertConfig.tiny())
 
 
