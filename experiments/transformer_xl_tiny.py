@@ -2,6 +2,9 @@
 
     plmjax pretrain experiments/transformer_xl_tiny.py
 
+Result: held-out loss 4.60 nats a token after 1,000 steps (5.52, 5.02 and 4.68 after 250, 500 and 750), unigram entropy
+of the same tokens 6.66: a margin of 2.1 nats. 21 % of the tokens are the likeliest.
+
 As published except for the size: a memory of as many tokens as a row, post-norm, ReLU, Adam without weight decay, a
 clip of 0.25, cosine. An evaluation remembers four times as many tokens as the training, with clamped distances.
 
