@@ -37,5 +37,5 @@ class GenerationSettings(Protocol):
     def over(self, other: Any) -> Self:
         """Return these settings, with the values of `other` for settings that are not set here."""
 
-    def given(self) -> dict[str, Any]:
+    def explicit(self) -> dict[str, Any]:
         """Return a dict from name to value of the settings that are set."""

@@ -94,7 +94,7 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
     _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
     return (
         f"imported   {found.name} of {_count(params):,} parameters from {source} ({library}, by {evidence}) to "
-        f"{workdir}; {found.checked}" + (f"; writes with {in_words(generation.given())}" if generation else "")
+        f"{workdir}; {found.checked}" + (f"; writes with {in_words(generation.explicit())}" if generation else "")
     )
 
 

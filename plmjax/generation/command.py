@@ -30,7 +30,7 @@ def run(
     output: Path | None,
     options: Options,
     devices: Devices,
-    say: Callable[[str], None],
+    write: Callable[[str], None],
     note: Callable[[str], None],
     max_unknown: float = MAX_UNKNOWN,
 ) -> None:
@@ -44,7 +44,7 @@ def run(
     source. With `output` the texts are written there, one JSON object for each line.
 
     Args:
-        say: prints a piece of text, without a new line.
+        write: prints a piece of text, without a new line.
         note: prints a line about the settings in force, separately from the text.
         max_unknown: maximum share of unknown tokens in a prompt.
 
@@ -73,19 +73,19 @@ def run(
         texts = generator(prompts, settings)
         with storage.replacing(output) as path, path.open("w", encoding="utf-8") as file:
             file.writelines(json_line(text) for of_prompt in texts for text in of_prompt)
-        say(f"{sum(map(len, texts))} texts in {output}\n")
+        write(f"{sum(map(len, texts))} texts in {output}\n")
     elif settings.strategy.rows == 1:
         for one in prompts:
-            say(printable(one) if generator.continues else "")
+            write(printable(one) if generator.continues else "")
             try:
-                generator.stream(one, settings, lambda piece: say(printable(piece)))
+                generator.stream(one, settings, lambda piece: write(printable(piece)))
             finally:
-                say("\n")  # also after Ctrl-C, before its message
+                write("\n")  # also after Ctrl-C, before its message
     else:
         for of_prompt in generator(prompts, settings):
             for text in of_prompt:
                 prompt = text.prompt if generator.continues else ""
-                say(printable(f"{text.score:.4f}  {prompt}{text.text}\n"))
+                write(printable(f"{text.score:.4f}  {prompt}{text.text}\n"))
 
 
 def settings_with(options: Options, stored: Decoding) -> Settings:
@@ -102,8 +102,8 @@ def settings_with(options: Options, stored: Decoding) -> Settings:
 
 def in_force(options: Options, stored: Decoding, owner: str) -> str:
     """Return one line that names every setting of generation and its origin."""
-    mine, merged = options.given(), options.over(stored)
-    theirs = {name: value for name, value in merged.given().items() if name not in mine}
+    mine, merged = options.explicit(), options.over(stored)
+    theirs = {name: value for name, value in merged.explicit().items() if name not in mine}
     rest: dict[str, Any] = {"temperature": 1.0} if merged.draws and merged.temperature is None else {}
     if all(getattr(merged, name) is None for name in GREATEST):
         rest["max_new_tokens"] = NEW_TOKENS

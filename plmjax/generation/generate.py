@@ -162,8 +162,8 @@ class Generator:
             count.add(self._tokenizer.encode(prompt))
         return count
 
-    def stream(self, prompt: str, settings: Settings, say: Callable[[str], None]) -> Text:
-        """Generate one text and pass each piece to `say` as soon as it is generated.
+    def stream(self, prompt: str, settings: Settings, write: Callable[[str], None]) -> Text:
+        """Generate one text and pass each piece to `write` as soon as it is generated.
 
         Raises:
             UserError: an error of `__call__`, or the strategy generates several texts.
@@ -173,7 +173,7 @@ class Generator:
             text = self._text(prompt, ids, tokens)
             # A character may take several tokens. Until the last of them, the text ends in a replacement character.
             whole = text.text if ended else text.text.rstrip("\ufffd")
-            say(whole[shown:])
+            write(whole[shown:])
             shown = max(shown, len(whole))
         return text
 

@@ -135,7 +135,7 @@ class Decoding(Rules):
         """Return true if tokens are sampled."""
         return self.beams is None and self.temperature != 0
 
-    def given(self) -> dict[str, Any]:
+    def explicit(self) -> dict[str, Any]:
         """Return the settings that are set."""
         values = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(Generation)}
         return {name: value for name, value in values.items() if value is not None and value != ()}
@@ -146,7 +146,7 @@ class Decoding(Rules):
         Settings of `other` that would have no effect are left out: those of another way to choose tokens, and lengths
         that are counted in another way.
         """
-        mine, kept = set(self.given()), {} if other is None else other.given()
+        mine, kept = set(self.explicit()), {} if other is None else other.explicit()
         drops: set[str] = set(mine)
         if "beams" in mine:
             drops |= {*DRAWN, *(BEAMS if self.beams == 1 else ())}

@@ -17,9 +17,9 @@ def strategy_of(decoding: Decoding, sequences: int = 1) -> Strategy:
         UserError: a number is out of its range.
     """
 
-    def given(*names: str) -> dict[str, Any]:
+    def explicit(*names: str) -> dict[str, Any]:
         return {name: getattr(decoding, name) for name in names if getattr(decoding, name) is not None}
 
     if (decoding.beams or 1) > 1:
-        return BeamSearch(sequences=sequences, **given("beams", *BEAMS))
-    return Sampling(sequences=sequences, **given(*DRAWN)) if decoding.draws else Greedy()
+        return BeamSearch(sequences=sequences, **explicit("beams", *BEAMS))
+    return Sampling(sequences=sequences, **explicit(*DRAWN)) if decoding.draws else Greedy()

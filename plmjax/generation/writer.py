@@ -130,7 +130,7 @@ def settings_of(decoding: Decoding, *, sequences: int = 1, seed: int | None = No
     decoding.check_rules()
     strategy = strategy_of(decoding, sequences)
     names = {field.name for base in (Rules, WholeLengths) for field in dataclasses.fields(base)}
-    rules = {name: value for name, value in decoding.given().items() if name in names}
+    rules = {name: value for name, value in decoding.explicit().items() if name in names}
     return Settings(strategy, seed=seed or 0, batch_size=batch_size, **rules)
 
 

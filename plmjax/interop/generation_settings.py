@@ -160,7 +160,7 @@ def write(decoding: Decoding | None, config: Mapping[str, Any], end: int) -> tup
     """
     names = ("bos_token_id", "pad_token_id", "decoder_start_token_id")
     ids = {name: config[name] for name in names if config.get(name) is not None}
-    remaining, lost = {} if decoding is None else decoding.given(), ""
+    remaining, lost = {} if decoding is None else decoding.explicit(), ""
     stop = remaining.pop("eos_token_id", (end,) if end >= 0 else ())
     if stop:
         ids["eos_token_id"] = stop[0] if len(stop) == 1 else list(stop)

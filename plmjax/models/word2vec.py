@@ -78,11 +78,11 @@ class Architecture:
 
     def hidden(self, vectors: jax.Array, pairs: jax.Array) -> jax.Array:
         """Map embeddings of the words [B N T D] to the predictors [B N H D]."""
-        raise NotImplementedError(f"{type(self).__name__} must say what predicts.")
+        raise NotImplementedError(f"{type(self).__name__} must define the inputs of the prediction.")
 
     def predictions(self, pairs: jax.Array) -> jax.Array:
         """Return the weights of predictions: 1 for a prediction."""
-        raise NotImplementedError(f"{type(self).__name__} must say what is predicted.")
+        raise NotImplementedError(f"{type(self).__name__} must define the targets.")
 
     def scores(self, hidden: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return the scores of all predictions.

@@ -98,4 +98,4 @@ def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> N
 
 
 def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
-    assert Decoding(beams=2).over(BEAMS).given().keys().isdisjoint({"max_length", "min_length"})
+    assert Decoding(beams=2).over(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})

@@ -54,7 +54,7 @@ from plmjax.finetuning.tasks.tagging import TagColumns, Tagging, TokenTagging
 from plmjax.finetuning.tasks.task import Answers, FileTask, Outputs, Record, Task, TaskObjective
 from plmjax.finetuning.tasks.text_generation import Translation, encoded_rows
 from plmjax.finetuning.tasks.text_pairs import PairColumns, TextPairs
-from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, Said, States
+from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, CvtForTasks, Head, States, ViewScores
 from plmjax.objectives.objective import Batch, LossInputs, LossSums
 
 NONE = "none"
@@ -356,7 +356,7 @@ def _own(batch: Batch, task: CrossViewTask) -> Batch:
     return batch | {field: batch[f"{task.name}/{field}"] for field in task.fields}
 
 
-def _counts(task: CrossViewTask, scores: Said, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+def _counts(task: CrossViewTask, scores: ViewScores, own: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Return TASK/METRIC -> (sum, weight) of a batch in the task's own fields."""
     return qualified({task.name: task.counts(scores, own)})
 

@@ -18,7 +18,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.parsing import DependencyParsing
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.finetuning.tasks.task import TaskObjective
-from plmjax.models.cvt.cvt import PRIMARY, TAGGING_VIEWS, CvtConfig, CvtForTasks, Said, States, TaggingModules
+from plmjax.models.cvt.cvt import PRIMARY, TAGGING_VIEWS, CvtConfig, CvtForTasks, States, TaggingModules, ViewScores
 from plmjax.models.cvt.parsing import PARSING_VIEWS, ParsingModules
 from plmjax.objectives.objective import Batch, cross_entropy
 
@@ -35,11 +35,13 @@ class TaskModules:
     task: str
     key: jax.Array
 
-    def __call__(self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool) -> dict[str, Said]:
+    def __call__(
+        self, states: States, batch: Batch, names: tuple[str, ...], *, training: bool
+    ) -> dict[str, ViewScores]:
         """Return the scores of the modules with these names."""
         rngs = {"dropout": self.key} if training else {}
         inputs = self.task, states, batch, names, not training
-        return self.module.apply(self.variables, *inputs, rngs=rngs, method="say")
+        return self.module.apply(self.variables, *inputs, rngs=rngs, method="view_scores")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
         return batch["label_weights"]
 
     @abc.abstractmethod
-    def label_nats(self, scores: Said, batch: Batch, smoothing: float) -> jax.Array:
+    def label_nats(self, scores: ViewScores, batch: Batch, smoothing: float) -> jax.Array:
         """Return the loss of the primary module, summed over the labels: float32 scalar."""
 
     @abc.abstractmethod
@@ -97,7 +99,7 @@ class CrossViewTask(TaskObjective, abc.ABC):
         """
 
     @abc.abstractmethod
-    def predicted(self, modules: TaskModules, scores: Said, states: States, batch: Batch) -> jax.Array:
+    def predicted(self, modules: TaskModules, scores: ViewScores, states: States, batch: Batch) -> jax.Array:
         """Return the outputs from which the task's `records` are made, [R T n]."""
 
 

@@ -86,7 +86,7 @@ class MixedTextGeneration(TextGeneration):
     def signatures(self, task: Mixture) -> dict[str, str]:
         """Return TASK/METRIC_signature, and the settings of generation as decoding."""
         of_tasks = {one.name: one.judge.signatures() for one in task.chosen}
-        return qualified(of_tasks) | {"decoding": in_words(self.decoding().given())}
+        return qualified(of_tasks) | {"decoding": in_words(self.decoding().explicit())}
 
     def encode(self, examples: JointExamples, tokenizer: Any, model: ModelConfig, task: Mixture) -> Encoded:
         """Encode the rows of every task, one task after the other."""
@@ -103,7 +103,7 @@ class MixedTextGeneration(TextGeneration):
         """
         first, *others = task.chosen
         alone = dataclasses.replace(task.single_task(first), **({"prefix": ""} if others else {}))
-        return TextGeneration(**self.given()).prompts(texts, tokenizer, model, alone)
+        return TextGeneration(**self.explicit()).prompts(texts, tokenizer, model, alone)
 
     def answer(self, examples: JointExamples, encoded: Encoded, outputs: Outputs) -> Answers:
         """Return predictions.TASK.jsonl: for every pair its line, its source, its target and the generated text."""

@@ -94,11 +94,11 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         """Return the objective with other settings of generation, which override the present ones (`Decoding.over`)."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         kept = {name: value for name, value in fields.items() if name not in self.prediction_settings}
-        return type(self)(**kept, **Decoding(**settings).over(self).given())
+        return type(self)(**kept, **Decoding(**settings).over(self).explicit())
 
     def decoding(self) -> Decoding:
         """Return the settings with those of `DEFAULTS` for unset fields."""
-        return Decoding(**self.given()).over(DEFAULTS)
+        return Decoding(**self.explicit()).over(DEFAULTS)
 
     def writing(self) -> Settings:
         """Return settings for the best text of a beam search, or another method if the options select it."""
@@ -245,7 +245,7 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
 
     def signatures(self, task: Task) -> dict[str, str]:
         """Return the judge's signatures, and the settings of generation as decoding."""
-        return self.judge.signatures() | {"decoding": in_words(self.decoding().given())}
+        return self.judge.signatures() | {"decoding": in_words(self.decoding().explicit())}
 
     def records(self, examples: TextPairExamples, encoded: Encoded, outputs: Outputs) -> list[Record]:
         """Return line and prediction, the generated text."""

@@ -56,7 +56,7 @@ TAGGING_VIEWS = ("full", "forwards", "backwards", "future", "past")
 """The auxiliary modules of tagging."""
 States = tuple[jax.Array, jax.Array, jax.Array]
 """f and b, [B T P] each, and h [B T 2 P]."""
-Said = jax.Array | TokenScores
+ViewScores = jax.Array | TokenScores
 """The scores of a module: float32 [B T classes] of every word, or those of the words of a translation."""
 
 
@@ -313,7 +313,7 @@ class CvtForTasks(nn.Module):
         decoder_segment_ids: jax.Array | None = None,
         deterministic: bool = True,
         **inputs: jax.Array,
-    ) -> dict[str, dict[str, Said]]:
+    ) -> dict[str, dict[str, ViewScores]]:
         """Take the same as `Cvt` and return a dict from task to a dict from module to its scores.
 
         decoder_input_ids, decoder_segment_ids: int [B U], the inputs of decoders, if a task is a translation.
@@ -325,16 +325,17 @@ class CvtForTasks(nn.Module):
             "decoder_segment_ids": decoder_segment_ids,
         }
         return {
-            head.task: self.say(head.task, states, tokens, (PRIMARY, *head.views), deterministic) for head in self.heads
+            head.task: self.view_scores(head.task, states, tokens, (PRIMARY, *head.views), deterministic)
+            for head in self.heads
         }
 
     def read(self, input_ids: jax.Array, characters: jax.Array, **inputs: jax.Array | bool) -> States:
         """Take and return the same as `Cvt`."""
         return self.cvt(input_ids, characters, **inputs)
 
-    def say(
+    def view_scores(
         self, task: str, states: States, tokens: dict[str, jax.Array], names: tuple[str, ...], deterministic: bool
-    ) -> dict[str, Said]:
+    ) -> dict[str, ViewScores]:
         """Return a dict from name to scores, for the modules of one task with these names.
 
         tokens: the fields of the rows, named as in `__call__`; a task takes the fields that it needs.

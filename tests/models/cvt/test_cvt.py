@@ -108,7 +108,7 @@ def test_every_dropout_has_the_rate_of_its_place():
     states = (jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 16)))
     with recorded_draws() as found:
         asked = "texts", states, given, TRANSLATION_VIEWS, False
-        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, *asked, rngs=rngs, method="say"))
+        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, *asked, rngs=rngs, method="view_scores"))
     assert [draw.rate for draw in found if draw.shape[-1] == 4] == [others]  # the words that the views read
 
 
