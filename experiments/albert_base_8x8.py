@@ -25,10 +25,11 @@ The paper trained on 64 to 512 chips of Cloud TPU v3.
 Result to expect: on MNLI's dev set the released version 1 of base reaches 81.6 %, version 2 of base 84.6 %, of xxlarge
 90.6 % (google-research/albert). These runs were planned, but not made.
 
-Deviations from the released code: tokens to predict are sampled anew at every step instead of forty times in advance
-(`--objective.masking static` samples them once); activations are bfloat16 over float32 parameters; a tokenizer is
-trained on the text unless `--tokenizer.path` names the published spiece.model; half a percent of the documents is held
-out for evaluation; version 2's learning rate and warm-up, which are not published, are version 1's.
+Deviations from the released code: every step samples other tokens to predict, where the released code samples them
+forty times in advance (`--objective.masking static` samples them once); activations are bfloat16 over float32
+parameters; a tokenizer is trained on the text unless `--tokenizer.path` names the published spiece.model; half a
+percent of the documents is held out for evaluation; version 2's learning rate and warm-up, which are not published, are
+version 1's.
 """
 
 from plmjax.data.layouts import SentenceOrder

@@ -15,10 +15,10 @@ The paper trained it in 4 days on 4 Cloud TPUs (16 chips).
 Result to expect: the released BERT-Base reaches 84.6 % on MNLI's matched test set (table 1 of the paper). This run was
 planned, but not made.
 
-Deviations from the released code: tokens to predict are sampled anew at every step instead of ten times in advance
-(`--objective.masking static` samples them once); activations are bfloat16 over float32 parameters; a tokenizer is
-trained on the text unless `--tokenizer.path` names the published vocabulary; half a percent of the documents is held
-out for evaluation.
+Deviations from the released code: every step samples other tokens to predict, where the released code samples them ten
+times in advance (`--objective.masking static` samples them once); activations are bfloat16 over float32 parameters; a
+tokenizer is trained on the text unless `--tokenizer.path` names the published vocabulary; half a percent of the
+documents is held out for evaluation.
 """
 
 import dataclasses

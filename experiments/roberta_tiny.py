@@ -7,8 +7,8 @@ Result: held-out loss 4.53 nats per target after 4,000 steps (6.06, 5.01 and 4.6
 entropy of the same targets 6.69; 28 % of the hidden tokens are predicted correctly. 30,000 tokens per second on two
 free cores, three minutes with the preparation; with other programs on these cores it took six and a half.
 
-As published except for the size: byte-level BPE that keeps capitals, full sentences across documents, masks sampled
-anew at every step, Adam as published (0.9, 0.98) with decay of all parameters, no clipping.
+As published except for the size: byte-level BPE that keeps capitals, full sentences across documents, new masks at
+every step, Adam as published (0.9, 0.98) with decay of all parameters, no clipping.
 
 Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
 bert_small.

@@ -15,9 +15,9 @@ The paper trained on 512 chips in 5.5 days.
 Result to expect: the released XLNet-Large reaches 89.8 % on MNLI's dev set, XLNet-Base 86.8 %. None of these runs was
 made, and the one of base was not planned.
 
-Deviation: orders and spans are drawn anew at every step. The memory before the first row is empty and not zeros that
-are visible. A tokenizer is trained on the text unless `--tokenizer.path` names the published spiece.model. The rate
-decays to 0 and not to a thousandth. A thousandth of the documents is kept for evaluation.
+Deviation: every step draws new orders and spans. The memory before the first row is empty; in the released code it is
+zeros, which are visible. A tokenizer is trained on the text unless `--tokenizer.path` names the published spiece.model.
+The rate decays to 0 and not to a thousandth. A thousandth of the documents is kept for evaluation.
 """
 
 from plmjax.data.layouts import ContinuedPairs

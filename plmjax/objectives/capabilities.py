@@ -59,6 +59,10 @@ class ScoresNextToken(LanguageModel):
         """
 
 
+DOCUMENTS = ("joined", "apart")
+"""Settings of a memory: it goes on from one document to the next, or a document begins without one."""
+
+
 class Remembers(abc.ABC):
     """An objective whose module remembers a fixed number of tokens, which an evaluation may choose."""
 

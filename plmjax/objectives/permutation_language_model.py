@@ -14,7 +14,7 @@ take part in the order, but are not predicted.
 The memory has the inputs of every layer for the last tokens of the first halves. The second half does not enter the
 memory, because the next row reads its text again.
 
-Deviation: orders and spans are drawn anew at every step; in the released code spans are drawn once, with the data.
+Deviation: every step draws new orders and spans; in the released code spans are drawn once, with the data.
 Deviation: the memory before the first row is empty; in the released code it is zeros, which are visible.
 """
 
@@ -25,8 +25,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
+from plmjax.errors import FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetMemory
+from plmjax.objectives.capabilities import DOCUMENTS
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
@@ -42,16 +43,17 @@ class PermutationLanguageModel(Objective):
     parts follow each other. 0: a half of the row."""
     memory_length: int = 384
     """Number of tokens before a row that it remembers; 0: no memory."""
-    forget_documents: bool = False
-    """If true, a document's first token empties the memory: the row that has it in its first half sees no memory, and
-    nothing before the document is remembered."""
+    documents: str = "joined"
+    """joined: the memory goes on from one document to the next, as in the released code; apart: the row that has a
+    document's first token in its first half sees no memory, and nothing before the document is remembered."""
     longest_span: int = 5
     """Maximum number of tokens in a span."""
     context: int = 6
     """Number of tokens of a span's context, for each token of the span."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check the settings."""
+        check_choice("--objective.documents", self.documents, DOCUMENTS)
         sizes = dict.fromkeys(("predictions", "permutation_size", "memory_length"), FROM_0)
         check_ranges("objective", self, **sizes, longest_span=FROM_1, context=FROM_1)
 
@@ -69,11 +71,11 @@ class PermutationLanguageModel(Objective):
                 f"Expected halves of a row that divide into parts of --objective.permutation_size {size} tokens, found "
                 f"rows of {length}; change --data.sequence_length or the size of the parts."
             )
-        room = half - 3  # without [SEP] twice and [CLS]
-        if not (0 < goals[0] < half and goals[1] < room):
+        predictable = half - 3  # without [SEP] twice and [CLS]
+        if not (0 < goals[0] < half and goals[1] < predictable):
             raise UserError(
                 f"Expected rows whose halves hold more tokens than the {goals[0]} and {goals[1]} to predict, found "
-                f"{half} and {max(room, 0)}; raise --data.sequence_length or lower --objective.predictions."
+                f"{half} and {max(predictable, 0)}; raise --data.sequence_length or lower --objective.predictions."
             )
         return goals
 
@@ -148,14 +150,14 @@ class PermutationLanguageModel(Objective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return nats of the predicted tokens, and the memory after the row."""
-        if self.memory_length and self.forget_documents:
+        if self.memory_length and self.documents == "apart":
             loss_inputs = loss_inputs.replace(carry=_without_earlier_documents(loss_inputs.carry, batch))
         outputs = apply(self, module, loss_inputs, batch, key, training=training)
         ids, weights = self.targets(batch)
         nats, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
         carry = loss_inputs.carry
         if self.memory_length:
-            carry = _from_last_document(outputs.memory, batch) if self.forget_documents else outputs.memory
+            carry = _from_last_document(outputs.memory, batch) if self.documents == "apart" else outputs.memory
         accuracy = jnp.sum(weights * likeliest), jnp.sum(weights)
         return LossSums({"permutation_language_model": nats}, {"accuracy": accuracy}, carry)
 

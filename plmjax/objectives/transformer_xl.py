@@ -17,12 +17,10 @@ import numpy as np
 
 from plmjax.errors import FROM_0, UserError, check_choice, check_ranges
 from plmjax.models.transformer_xl import Memory, TransformerXlConfig
-from plmjax.objectives.capabilities import Remembers
+from plmjax.objectives.capabilities import DOCUMENTS, Remembers
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply
 from plmjax.vocabulary import Vocabulary
-
-DOCUMENTS = ("joined", "apart")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,7 +161,7 @@ def is_boxed(leaf: Any) -> bool:
 @pytest.mark.parametrize("forget", [False, True])
 def test_the_memory_holds_the_first_halves_of_the_rows_before(forget: bool) -> None:
     """And nothing from before a document that begins in them, where the run says so."""
-    objective = PermutationLanguageModel(memory_length=24, forget_documents=forget)
+    objective = PermutationLanguageModel(memory_length=24, documents="apart" if forget else "joined")
     module, given = loss_inputs(objective, 4)
     step = jax.jit(lambda carry, batch, key: objective.sums(
         module, given.replace(carry=carry), objective.corrupt(batch, key, VOCABULARY), key, training=True
@@ -187,7 +187,7 @@ def test_a_document_that_begins_sees_no_memory() -> None:
     batch["document_starts"][:2, 0] = True
     nats = {}
     for forget in (False, True):
-        objective = PermutationLanguageModel(memory_length=24, forget_documents=forget)
+        objective = PermutationLanguageModel(memory_length=24, documents="apart" if forget else "joined")
         module, given = loss_inputs(objective, 4)
         made = objective.corrupt(batch, jax.random.key(0), VOCABULARY)
         full = jax.tree.map(jnp.ones_like, given.carry)

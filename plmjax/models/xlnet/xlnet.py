@@ -29,8 +29,7 @@ the first row is zeros, which are visible; `XlnetMemory` with a mask of ones is 
 
 import dataclasses
 import functools
-import math
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -38,29 +37,25 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.contracts.visibility import Condition, Visibility
+from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
-from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, distances
+from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
-from plmjax.layers.product import float32_product
-from plmjax.layers.projection import Projection
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.task_heads import TOKEN_HEADS
+from plmjax.models.xlnet.attention import OrItself, Precedes, Reading, TwoStreamAttention
 from plmjax.models.xlnet.heads import (
     XlnetForMultipleChoice,
     XlnetForQuestionAnswering,
@@ -223,121 +218,6 @@ class XlnetOutput:
         return self.label_logits if self.scores is None else self.scores.logits()
 
 
-@flax.struct.dataclass
-class Precedes(Condition):
-    """A condition that the key precedes the query in the order of the prediction.
-
-    ranks: int [B S], the place of each key in the order; several keys may have the same.
-    limits: int [B T], above the ranks that each query sees.
-    """
-
-    ranks: jax.Array = axes("batch", "keys")
-    limits: jax.Array = axes("batch", "queries")
-
-    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the rank is below the limit."""
-        return self.ranks[:, None, :] < self.limits[:, :, None]
-
-
-@flax.struct.dataclass
-class OrItself(Condition):
-    """A condition that another one holds, or that the key is the query itself: so every query sees a key."""
-
-    condition: Condition
-
-    def change_axis(self, name: str, change: Any) -> Self:
-        """Return a copy with changed arrays of the other condition."""
-        return self.replace(condition=self.condition.change_axis(name, change))
-
-    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the other condition holds, and at the position of the query."""
-        itself = query_positions[..., None] == key_positions
-        return self.condition.visible(query_positions, key_positions) | itself
-
-
-@flax.struct.dataclass
-class SegmentScores(ScoreTerm):
-    """(q_i + w) . s, with one s for keys of the query's segment and another one for all other keys (section 2.5).
-
-    vectors: w, float32 [N H], multiplied by the scale of the queries.
-    table: s of the same and of another segment, float32 [2 N H].
-    query_types, key_types: int [B T] and [B S], the segment of each token.
-    """
-
-    vectors: jax.Array = axes("heads", None)
-    table: jax.Array = axes(None, "heads", None)
-    query_types: jax.Array = axes("batch", "queries")
-    key_types: jax.Array = axes("batch", "keys")
-
-    def scores(
-        self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
-    ) -> jax.Array:
-        """Return the term, float32 [B N T S]."""
-        product = functools.partial(jnp.einsum, "BTNH,GNH->BNTG")
-        found = float32_product(product, query + self.vectors.astype(query.dtype), self.table.astype(query.dtype))
-        same = self.query_types[:, None, :, None] == self.key_types[:, None, None, :]
-        return jnp.where(same, found[..., :1], found[..., 1:])
-
-
-class Reading(NamedTuple):
-    """The part of a row that is the same for all layers.
-
-    distances: sinusoids [R D] or [B R D]. types: the segments of the queries and of the keys, int [B T] and [B S], or
-    None. content, query: the keys that each stream sees. targets: one-hot [B P T], the position of each prediction, or
-    None.
-    """
-
-    distances: jax.Array
-    types: tuple[jax.Array, jax.Array] | None
-    content: Visibility
-    query: Visibility
-    targets: jax.Array | None
-
-
-class TwoStreamAttention(MultiHeadAttention):
-    """Attention of both streams to one set of keys and values, with the biases u, v and w and the vectors r and s."""
-
-    def setup(self) -> None:
-        """Create five projections, three biases and the vectors of the segments."""
-        super().setup()
-        heads, init = (self.num_heads, self.size), self.kernel_init
-        of_heads = nn.with_logical_partitioning(init, ("heads", "head"))
-        self.distance = Projection(heads, ("embed", "heads", "head"), init, self.execution.dtype, use_bias=False)
-        self.content_bias = self.param("content_bias", of_heads, heads)
-        self.distance_bias = self.param("distance_bias", of_heads, heads)
-        self.segment_bias = self.param("segment_bias", of_heads, heads)
-        of_segments = nn.with_logical_partitioning(init, (None, "heads", "head"))
-        self.segments = self.param("segments", of_segments, (2, *heads))
-
-    def terms(self, reading: Reading, queries: int) -> tuple[ScoreTerm, ...]:
-        """Return the terms of the scores for `queries` queries."""
-        scale = 1.0 / math.sqrt(self.size)
-        positional = PositionalScores(scale * self.distance_bias, self.distance(reading.distances), queries)
-        terms = (ContentBias(scale * self.content_bias), positional)
-        if reading.types is None:
-            return terms
-        return *terms, SegmentScores(scale * self.segment_bias, self.segments, *reading.types)
-
-    def predict(
-        self,
-        queries: jax.Array,
-        targets: jax.Array,
-        key_values: KeyValues,
-        visibility: Visibility,
-        terms: tuple[ScoreTerm, ...],
-        *,
-        deterministic: bool,
-    ) -> jax.Array:
-        """Attend from the positions of the predictions, for queries [B P D]; other arguments as in `attend`.
-
-        targets: one-hot [B P T]. Queries are moved to their positions, where the shift of distances expects them, and
-        results are moved back.
-        """
-        moved = jnp.einsum("BPNH,BPT->BTNH", self._scaled_query(queries), targets)
-        context = self._context(moved, key_values, visibility, terms, deterministic)
-        return self.output(jnp.einsum("BTNH,BPT->BPNH", context, targets))
-
-
 class XlnetLayer(nn.Module):
     """Relative attention, then feed-forward, the same for both streams."""
 
@@ -371,8 +251,10 @@ class XlnetLayer(nn.Module):
         key_values, terms = attention.key_values(source), attention.terms(reading, content.shape[1])
         attended = attention.attend(content, key_values, reading.content, terms, deterministic=still)
         if query is not None:
-            given = query, reading.targets, key_values, reading.query, terms
-            query = after(query, attention.predict(*given, deterministic=still))
+            attended_by_query = attention.predict(
+                query, reading.targets, key_values, reading.query, terms, deterministic=still
+            )
+            query = after(query, attended_by_query)
         return after(content, attended), query
 
 
