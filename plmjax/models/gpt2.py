@@ -32,10 +32,10 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores

@@ -46,12 +46,12 @@ from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
-from plmjax.layers.decoder_rows import DecoderRows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
+from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -434,10 +434,8 @@ class T5Model(EncoderDecoderModel):
     def _embedded(self, ids: jax.Array) -> jax.Array:
         return nn.with_logical_constraint(self.shared(ids), STREAM)
 
-    def _encoded(
-        self, input_ids: jax.Array, positions: jax.Array, visibility: Visibility, **how: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        return self.encoder(self._embedded(input_ids), visibility, **how)
+    def _encoded(self, input_ids: jax.Array, rows: EncoderRows, **how: bool) -> tuple[jax.Array, jax.Array | None]:
+        return self.encoder(self._embedded(input_ids), rows.visibility, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         return self.decoder.source(encoded)

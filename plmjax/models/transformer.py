@@ -41,11 +41,11 @@ from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.decoder_rows import DecoderRows
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding, check_ids
@@ -249,15 +249,14 @@ class TransformerModel(EncoderDecoderModel):
     def _encoded(
         self,
         input_ids: jax.Array,
-        positions: jax.Array,
-        visibility: Visibility,
+        rows: EncoderRows,
         *,
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        x = self.dropout(self.source_vectors(input_ids, positions), deterministic)
+        x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, visibility, **how)
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
         def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:

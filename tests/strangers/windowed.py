@@ -21,9 +21,9 @@ from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.families.decoder import DecoderOutput, decoder_cache

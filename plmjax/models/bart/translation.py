@@ -30,6 +30,7 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import EncoderRows
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.bart import bart
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel, bart_parts
@@ -110,17 +111,16 @@ class BartBehindEncoder(BartModel):
     def _encoded(
         self,
         input_ids: jax.Array,
-        positions: jax.Array,
-        visibility: Visibility,
+        rows: EncoderRows,
         *,
         deterministic: bool,
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        words = self.source_encoder(input_ids, positions, visibility, deterministic=deterministic)
-        x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(positions)))
+        words = self.source_encoder(input_ids, rows.positions, rows.visibility, deterministic=deterministic)
+        x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions)))
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         x = self.dropout(x, deterministic)
-        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, visibility, **how)
+        return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)
 
 
 class BartForTranslation(BartForConditionalGeneration):

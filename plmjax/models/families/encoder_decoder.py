@@ -19,10 +19,9 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.decoder_rows import DecoderRows, read_rows
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, check_segments
 from plmjax.layers.feed_forward import ACTIVATIONS
-from plmjax.layers.tokens import check_token_inputs
+from plmjax.layers.rows import DecoderRows, EncoderRows, read_rows, read_source
 
 
 def both_sides(**sizes: int) -> dict[str, int]:
@@ -177,9 +176,8 @@ class EncoderDecoderModel(nn.Module):
         """
         check_segments(segment_ids, decoder_segment_ids)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        positions = self._source_positions(input_ids, attention_mask, positions, segment_ids)
-        visibility = Visibility.of_rows(attention_mask, segment_ids)
-        encoded, encoder_states = self._encoded(input_ids, positions, visibility, **how)
+        source = read_source(self.config, input_ids, attention_mask, positions, segment_ids)
+        encoded, encoder_states = self._encoded(input_ids, source, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
         of_source = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
@@ -188,9 +186,8 @@ class EncoderDecoderModel(nn.Module):
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
         """Encode sources, as in `__call__`, once for targets that are generated token by token."""
-        positions = self._source_positions(input_ids, attention_mask)
-        visibility = Visibility.of_rows(attention_mask, None)
-        encoded, _ = self._encoded(input_ids, positions, visibility, deterministic=True, output_hidden_states=False)
+        source = read_source(self.config, input_ids, attention_mask)
+        encoded, _ = self._encoded(input_ids, source, deterministic=True, output_hidden_states=False)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         return SourceKeyValues(self._key_values(encoded), mask.astype(jnp.int32))
 
@@ -215,23 +212,10 @@ class EncoderDecoderModel(nn.Module):
         seen = source.key_values, source.visibility()
         return self._decoded(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
 
-    def _source_positions(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None,
-        positions: jax.Array | None = None,
-        segment_ids: jax.Array | None = None,
-    ) -> jax.Array:
-        """Return the positions of the source's tokens, int [B S], after a check of all shapes."""
-        config = self.config
-        check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
-        return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions
-
     def _encoded(
         self,
         input_ids: jax.Array,
-        positions: jax.Array,
-        visibility: Visibility,
+        rows: EncoderRows,
         *,
         deterministic: bool,
         output_hidden_states: bool,

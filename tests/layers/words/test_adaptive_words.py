@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.errors import UserError
-from plmjax.layers.decoder_rows import read_rows
 from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.adaptive_scores import AdaptiveScores
 from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters

@@ -1,0 +1,74 @@
+"""The inputs of the layers for the rows of one call: of an encoder, and of a decoder with or without a cache."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.visibility import Causal, Visibility
+from plmjax.layers.attention.cache import KeyValueCache
+from plmjax.layers.tokens import check_token_inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderRows:
+    """The inputs of an encoder's layers for the rows of a call.
+
+    positions: int [B S].
+    visibility: the tokens that every token sees.
+    mask: [B S], 1 for real tokens; None if all are real.
+    segment_ids: int [B S], the packed sequence of each token, 0 for padding; None without packing.
+    """
+
+    positions: jax.Array
+    visibility: Visibility
+    mask: jax.Array | None
+    segment_ids: jax.Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderRows(EncoderRows):
+    """The inputs of a decoder's layers for the rows of a call.
+
+    cache: the given cache, with the mask of these tokens; None without a cache.
+    """
+
+    cache: KeyValueCache | None
+
+
+def read_source(
+    config: ModelConfig,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+) -> EncoderRows:
+    """Convert the inputs of an encoder's call, [B S] each (see `EncoderDecoderModel`), to the inputs of its layers."""
+    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+    if positions is None:
+        positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+    return EncoderRows(positions, Visibility.of_rows(attention_mask, segment_ids), attention_mask, segment_ids)
+
+
+def read_rows(
+    config: ModelConfig,
+    input_ids: jax.Array,
+    attention_mask: jax.Array | None,
+    positions: jax.Array | None,
+    segment_ids: jax.Array | None,
+    prefix_lengths: jax.Array | None,
+    cache: KeyValueCache | None,
+) -> DecoderRows:
+    """Convert the inputs of a decoder's call (see `GptModel`) to the inputs of its layers."""
+    if cache is None:
+        rows = read_source(config, input_ids, attention_mask, positions, segment_ids)
+        visibility = rows.visibility.also(Causal(prefix_lengths))
+        return DecoderRows(rows.positions, visibility, rows.mask, rows.segment_ids, None)
+    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+    if segment_ids is not None:
+        raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
+    mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+    positions = cache.positions(mask) if positions is None else positions
+    cache = cache.with_mask(mask)
+    return DecoderRows(positions, cache.visibility(prefix_lengths), attention_mask, None, cache)
