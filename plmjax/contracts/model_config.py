@@ -33,8 +33,8 @@ class ModelConfig:
     decoder_start_token_id: int | None = None
     """First token id that the decoder of an encoder-decoder reads."""
     field_names: ClassVar[Mapping[str, str]] = {}
-    """Dict from `width`, `depth`, `longest`, `characters`, `padding_token` and `end_token` to the field of the config,
-    where the names differ.
+    """Dict from `width`, `depth`, `longest`, `characters`, `padding_token`, `end_token` and `separator_token` to the
+    field of the config, where the names differ.
     """
 
     @property
@@ -99,6 +99,11 @@ class ModelConfig:
     def end_token(self) -> int | None:
         """Token id that ends a generated text, from config.json; None: config.json has none."""
         return self._field("end_token")
+
+    @property
+    def separator_token(self) -> int | None:
+        """Token id by which the model itself finds the end of a text; None: it does not look for one."""
+        return self._field("separator_token")
 
     def option(self, name: str) -> str:
         """Return the command line's option that sets one of these numbers."""

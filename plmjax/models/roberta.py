@@ -165,7 +165,7 @@ class RobertaForMultipleChoice(EncoderForMultipleChoice):
     config: RobertaConfig
 
 
-def _template(config: RobertaConfig) -> Template:
+def roberta_template(config: RobertaConfig) -> Template:
     """Return the template <s> A </s> and <s> A </s></s> B </s> (fairseq models/roberta/hub_interface.py)."""
     return Template(pair="cls A sep sep B:1 sep:1").with_types(config.type_vocab_size)
 
@@ -184,7 +184,7 @@ SYSTEM = declare(
             **TOKEN_HEADS,
         },
         name="roberta",
-        template=_template,
+        template=roberta_template,
         parts=encoder_parts,
     )
 )

@@ -124,7 +124,7 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
 
 
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
-    """Raise UserError if the padding token or the end token differs between model and tokenizer.
+    """Raise UserError if the padding token, the end token or the separator differs between model and tokenizer.
 
      Texts of training end with the tokenizer's token. A model that has another end token would, after its export,
     generate without an end.
@@ -132,6 +132,7 @@ def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
     ids = {
         "padding": (model.padding_token, vocabulary.pad),
         "end": (model.end_token, vocabulary.document_end),
+        "separator": (model.separator_token, vocabulary.sep),
     }
     for name, (expected, found) in ids.items():
         if expected is not None and found >= 0 and found != expected:

@@ -42,6 +42,7 @@ from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
@@ -113,6 +114,12 @@ def roberta() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
+def longformer() -> Experiment:
+    """As `roberta`, with windows of two sizes."""
+    sizes = dataclasses.asdict(roberta().model) | {"attention_window": (4, 8), "max_global_tokens": 4}
+    return dataclasses.replace(roberta(), model=LongformerConfig(**sizes))
 
 
 def gpt() -> Experiment:

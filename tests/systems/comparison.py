@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,13 +22,18 @@ LAST = {"hidden_states": "last_hidden_state", "encoder_hidden_states": "encoder_
 """Name of the states of all layers -> name of the last layer's."""
 
 
+def in_json(config: Any) -> dict[str, Any]:
+    """The fields of a config as config.json has them, with lists instead of tuples."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
 def reference(name: str, config: Any, arguments: Mapping[str, Any] | None = None, **extra: Any) -> Any:
     """A transformers model with large random weights, biases and scales, so that every parameter matters.
 
     extra: what its config has besides. arguments: what its class is told besides the config.
     """
     known = getattr(transformers, name)
-    made = known.config_class(**dataclasses.asdict(config), **extra)
+    made = known.config_class(**in_json(config), **extra)
     torch.manual_seed(0)
     model = known._from_config(made, attn_implementation="eager", **(arguments or {})).eval()
     with torch.no_grad():

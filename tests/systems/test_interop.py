@@ -1,6 +1,5 @@
 """Checkpoints in and out of every system that transformers has: it opens what is written, and what it wrote is read."""
 
-import dataclasses
 from typing import Any
 
 import chex
@@ -12,7 +11,7 @@ from plmjax.interop import huggingface
 from tests.families import IN_TRANSFORMERS
 from tests.families.family import Family
 from tests.optional import transformers
-from tests.systems.comparison import architecture_name
+from tests.systems.comparison import architecture_name, in_json
 from tests.systems.modules import random_params
 
 
@@ -55,7 +54,7 @@ def test_transformers_opens_what_is_written_and_nothing_is_lost(family: Family, 
     theirs = auto_class(name).from_pretrained(tmp_path)
     assert type(theirs).__name__ == name and theirs.config.architectures == [name]
     expected = family.reference_config(module)
-    for field, value in dataclasses.asdict(expected).items():
+    for field, value in in_json(expected).items():
         assert getattr(theirs.config, field, value) == value, field
     assert huggingface.compare(module, params, tmp_path) <= 1e-5
 

@@ -108,8 +108,12 @@ class MultiHeadAttention(nn.Module):
         return self._attend(self._scaled_query(queries), key_values, visibility, terms, deterministic)
 
     def _scaled_query(self, queries: jax.Array) -> jax.Array:
+        return self._scaled(self.query(queries))
+
+    def _scaled(self, query: jax.Array) -> jax.Array:
+        """Multiply projected queries, [B T N H], by the factor of the scores."""
         scale = 1.0 / math.sqrt(self.size) if self.scale is None else self.scale
-        return _by_heads(self.query(queries)) * jnp.asarray(scale, self.execution.dtype)
+        return _by_heads(query) * jnp.asarray(scale, self.execution.dtype)
 
     def _attend(
         self,

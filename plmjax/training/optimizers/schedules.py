@@ -114,6 +114,29 @@ class Cosine(WarmedUp):
 
 
 @dataclasses.dataclass(frozen=True)
+class Polynomial(WarmedUp):
+    """Decay from the peak at the end of the warm-up to 0 at the end of the run, by a power of the share that is left.
+
+    Source: fairseq optim/lr_scheduler/polynomial_decay_schedule.py. Longformer's pretraining has a power of 3.
+    """
+
+    name: ClassVar[str] = "polynomial"
+
+    power: float = 1.0
+    """Exponent of the share of the steps that are left."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        super().__post_init__()
+        check_ranges("optimizer.schedule", self, power=FROM_0)
+
+    def after(self, peak: float, steps: int) -> optax.Schedule:
+        """Return peak * ((steps - step) / (steps - warmup)) ** power."""
+        length = max(steps - self.warmup_steps, 1)
+        return lambda step: peak * ((steps - jnp.minimum(step, steps)) / length) ** self.power
+
+
+@dataclasses.dataclass(frozen=True)
 class InverseSquareRoot(WarmedUp):
     """Decay with the inverse square root of the step, as in the Transformer (Vaswani et al. 2017, equation 3) and T5.
 

@@ -14,6 +14,7 @@ from plmjax.training.optimizers.schedules import (
     Linear,
     LinearTimesWarmup,
     Plateau,
+    Polynomial,
     Schedule,
     SlantedTriangular,
 )
@@ -70,6 +71,15 @@ def test_cosine_falls_from_the_peak_to_zero():
     step = np.arange(101)
     expected = np.where(step < 20, step / 20, 0.5 * (1 + np.cos(np.pi * (step - 20) / 80))) * PEAK
     np.testing.assert_allclose(rates(Cosine(20), 100), expected, rtol=1e-5, atol=1e-10)
+
+
+def test_polynomial_is_fairseqs():
+    """fairseq polynomial_decay_schedule.py: after the warm-up, the share of the steps that are left to a power."""
+    step = np.arange(101)
+    expected = np.where(step < 20, step / 20, np.maximum(1 - (step - 20) / 80, 0) ** 3) * PEAK
+    np.testing.assert_allclose(rates(Polynomial(20, power=3.0), 100), expected, rtol=1e-5, atol=1e-12)
+    with pytest.raises(UserError, match="power of at least 0, found -1"):
+        Polynomial(power=-1.0)
 
 
 def test_inverse_square_root_is_the_transformers():

@@ -1,0 +1,37 @@
+"""A Longformer small enough for a laptop, continued from a RoBERTa on the documentation of the Python libraries.
+
+    plmjax pretrain experiments/roberta_tiny.py --data.sequence_length 128 --training.batch_size 8 \
+        --workdir runs/roberta_128
+    plmjax pretrain experiments/longformer_tiny.py --from runs/roberta_128 --workdir runs/longformer_tiny
+    plmjax pretrain experiments/longformer_tiny.py --workdir runs/longformer_from_random
+
+Rows of 512 tokens instead of 128, windows of 64 tokens; the 128 positions of the RoBERTa are repeated four times.
+"""
+
+from plmjax.data.layouts import FullSentences
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.finetuning.starts.longformer import LongformerFromRoberta
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.optimizers import AdamW
+from plmjax.training.optimizers.schedules import Polynomial
+
+
+def experiment() -> Experiment:
+    """Two layers of width 128, 500 steps of 4,096 tokens."""
+    return Experiment(
+        model=LongformerConfig.tiny(
+            vocab_size=4096,
+            num_attention_heads=4,
+            initializer_range=0.05,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ),
+        objective=RobertaPretraining(),
+        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=4096, lowercase=False),
+        data=Data(layout=FullSentences(), format="documentation", sequence_length=512, held_out=0.05),
+        optimizer=AdamW(learning_rate=5e-4, schedule=Polynomial(warmup_steps=50, power=3.0), beta2=0.98, clip_norm=0.0),
+        training=Training(steps=500, batch_size=8, log_every=50, evaluate_every=100, evaluation_batches=20),
+        start=LongformerFromRoberta(length=512, attention_window=(64,), max_global_tokens=64),
+        checkpoint=Checkpoint(every=100, keep=2, best="eval/loss"),
+    )

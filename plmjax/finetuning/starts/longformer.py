@@ -1,0 +1,90 @@
+"""Longformers from other checkpoints: from a RoBERTa, and with global projections that continue the local ones.
+
+Source: Beltagy et al. 2020, section 5; allenai/longformer scripts/convert_model_to_long.ipynb.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.experiment import Start
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.roberta import RobertaConfig
+
+POSITIONS = "longformer/embeddings/position_embeddings/embedding"
+_LOCAL = re.compile(r"(longformer/encoder/layers/attention/(?:query|key|value))(/\w+)")
+
+
+def _with_global_projections(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the parameters with the global projections of each layer equal to its local ones."""
+    local = {path: found for path in params if (found := _LOCAL.fullmatch(path))}
+    return params | {f"{found[1]}_global{found[2]}": params[path] for path, found in local.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class LongformerFromRoberta(Start):
+    """A Longformer with the layers and the heads of a RoBERTa, whose positions are repeated until a row is full."""
+
+    length: int = 4096
+    """Longest row of the Longformer: a multiple of the RoBERTa's."""
+    attention_window: tuple[int, ...] = LongformerConfig.attention_window
+    """Windows of the layers, as `--model.attention_window`."""
+    max_global_tokens: int = LongformerConfig.max_global_tokens
+    """Maximum number of global tokens in a row, as `--model.max_global_tokens`."""
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        check_ranges("start", self, length=FROM_1)
+
+    def model(self, origin: Any) -> LongformerConfig:
+        """Return a Longformer of the same sizes.
+
+        Raises:
+            UserError: no RoBERTa, or one whose positions cannot be repeated to the length.
+        """
+        if type(origin) is not RobertaConfig:
+            raise UserError(
+                f"Expected a RoBERTa, whose layers become a Longformer's, found {type(origin).__name__}; name another "
+                f"checkpoint in --from, or leave {type(self).__name__} out."
+            )
+        if self.length % origin.longest:
+            raise UserError(
+                f"Expected --start.length to be a multiple of the {origin.longest} positions of the RoBERTa, which are "
+                f"repeated, found {self.length}; change it."
+            )
+        return LongformerConfig.above(origin, self.length, self.attention_window, self.max_global_tokens)
+
+    def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
+        """Return the Longformer's parameters: new names, repeated positions, global projections equal to local ones."""
+        params = {re.sub("^roberta/", "longformer/", path): array for path, array in params.items()}
+        before, positions = np.split(params[POSITIONS], [-origin.longest])
+        repeated = np.tile(positions, (model.longest // origin.longest, 1))
+        return _with_global_projections(params | {POSITIONS: np.concatenate([before, repeated])})
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalFromLocal(Start):
+    """The checkpoint's Longformer, whose global projections begin as copies of its local ones.
+
+    The masked language model has no global tokens, so that pretraining does not train these projections.
+    """
+
+    def model(self, origin: Any) -> LongformerConfig:
+        """Return the same config.
+
+        Raises:
+            UserError: no Longformer.
+        """
+        if not isinstance(origin, LongformerConfig):
+            raise UserError(
+                f"Expected a Longformer, which has projections of global tokens, found {type(origin).__name__}; name "
+                f"another checkpoint in --from, or take an experiment of another system."
+            )
+        return origin
+
+    def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
+        """Return the parameters with new global projections."""
+        return _with_global_projections(params)

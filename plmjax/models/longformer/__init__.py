@@ -1,0 +1,1 @@
+"""Longformer: its attention, its encoder and its heads."""

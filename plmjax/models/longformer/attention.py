@@ -1,0 +1,152 @@
+"""Longformer's attention: a window for every token, and a few tokens that see all and are seen by all (Beltagy et al.
+2020, arXiv 2004.05150, section 3; allenai/longformer longformer.py, sliding_chunks.py).
+
+A query sees the keys within its window and the global tokens, in one softmax:
+
+    x_i = softmax(q_i . [k_g for all global g, k_j for all other j with |i - j| <= w/2] / sqrt(H)) [v_g, v_j]
+
+A global token sees the whole row, with projections of its own:
+
+    x_g = softmax(q'_g . [k'_j for all j] / sqrt(H)) [v'_j]
+
+Queries are computed in blocks, each against the keys of its band and of the G global tokens. Time and memory of T
+tokens grow with T (w + G), and no array is [T T].
+"""
+
+from typing import NamedTuple, Self
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.visibility import Condition, KeyMask, Visibility, Window
+from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.attention.bands import Bands
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.projection import Projection
+
+
+@flax.struct.dataclass
+class GlobalTokens:
+    """The global tokens of rows of T tokens, in G slots.
+
+    positions: int [B G], in ascending order; T in a slot without a token.
+    filled: bool [B G], true in a slot with a token.
+    """
+
+    positions: jax.Array
+    filled: jax.Array
+
+    @classmethod
+    def of(cls, mask: jax.Array, slots: int) -> Self:
+        """Return the first `slots` tokens at which the mask, bool [B T], is true."""
+        length = mask.shape[1]
+        positions = jnp.sort(jnp.where(mask, jnp.arange(length), length), axis=1)[:, :slots]
+        return cls(positions, positions < length)
+
+    def of_rows(self, x: jax.Array) -> jax.Array:
+        """Select the tokens of each row: [B T ...] -> [B G ...]. An empty slot repeats the last token."""
+        return jax.vmap(lambda row, places: jnp.take(row, places, axis=0, mode="clip"))(x, self.positions)
+
+    def replaced(self, x: jax.Array, new: jax.Array) -> jax.Array:
+        """Return [B T ...] with the values [B G ...] at the tokens."""
+        return jax.vmap(lambda row, places, values: row.at[places].set(values, mode="drop"))(x, self.positions, new)
+
+
+class Reading(NamedTuple):
+    """The part of rows that is the same for all layers.
+
+    real: bool [B T], true for tokens, false for padding.
+    local: bool [B T], true for tokens that are not global.
+    tokens: the global tokens; None if rows have none.
+    widest: the largest half of a window in any layer, which determines the bands.
+    """
+
+    real: jax.Array
+    local: jax.Array
+    tokens: GlobalTokens | None
+    widest: int
+
+
+@flax.struct.dataclass
+class NearOrGlobal(Condition):
+    """A condition that the key is within the window of the query, or that it is a global token.
+
+    The keys of a block are in columns that are no consecutive positions: first the global tokens, then the band.
+
+    places: int [S], the position of the key of each column. everywhere: bool [S], true in the columns of global tokens.
+    side: half of the window; int or int scalar.
+    """
+
+    places: jax.Array = axes("keys")
+    everywhere: jax.Array = axes("keys")
+    side: int | jax.Array
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """Return True where the distance is within the window, and in columns of global tokens."""
+        near = jnp.abs(self.places - query_positions[..., None]) <= self.side
+        return near | self.everywhere
+
+
+class LongformerAttention(MultiHeadAttention):
+    """Attention of rows to themselves, with three projections more, for the global tokens."""
+
+    def setup(self) -> None:
+        """Create the projections of all tokens, and those of global tokens."""
+        super().setup()
+        heads, inputs, init = (self.num_heads, self.size), ("embed", "heads", "head"), self.kernel_init
+        self.query_global = Projection(heads, inputs, init, self.execution.dtype)
+        self.key_global = Projection(heads, inputs, init, self.execution.dtype)
+        self.value_global = Projection(heads, inputs, init, self.execution.dtype)
+
+    def __call__(self, x: jax.Array, reading: Reading, side: int | jax.Array, *, deterministic: bool) -> jax.Array:
+        """Attend within rows, [B T D] -> [B T D].
+
+        side: half of this layer's window. Padding attends to nothing: its context is 0, as in the released code.
+        """
+        dropout_key = self.probability_dropout.key(deterministic)
+        context = self._windowed(self._scaled_query(x), self.key_values(x), reading, side, dropout_key)
+        context = jnp.where(reading.real[..., None, None], context, 0)
+        if self.is_initializing():  # the parameters exist also where no token is global
+            self._of_global_tokens(x, reading._replace(tokens=GlobalTokens.of(reading.real, 1)), True)
+        if reading.tokens is not None:
+            context = reading.tokens.replaced(context, self._of_global_tokens(x, reading, deterministic))
+        return self.output(context)
+
+    def _windowed(
+        self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None
+    ) -> jax.Array:
+        """Attend to the window and the global tokens, [B T N H] -> [B T N H]."""
+        length, tokens, backend = query.shape[1], reading.tokens, BACKENDS[self.execution.attention]
+        window = Visibility((Window(reading.widest, reading.widest),))
+        bands = Bands.of(window, length, length) or Bands(size=length, blocks=1, width=length, start=0)
+        slots = 0 if tokens is None else tokens.positions.shape[1]
+        everywhere = jnp.arange(slots + bands.width) < slots
+        shared = None if tokens is None else (*map(tokens.of_rows, (keys.keys, keys.values)), tokens.filled)
+
+        def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:
+            """Return the context of a block of queries, [B size N H].
+
+            The inputs are its number, its queries [B size N H], the keys and values of its band [B width N H], and
+            which of them are local, bool [B width].
+            """
+            number, query, *band = inputs
+            if shared is not None:
+                band = [jnp.concatenate(both, axis=1) for both in zip(shared, band, strict=True)]
+            key, value, exists = band
+            places = jnp.arange(-slots, bands.width) + bands.start + number * bands.size
+            conditions = KeyMask(exists), NearOrGlobal(places, everywhere, side)
+            visibility = Visibility(conditions, query_offset=number * bands.size)
+            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
+            return backend(query, key, value, visibility, (), self.dropout, own_key)
+
+        parts = bands.cut_queries(query), *map(bands.cut_keys, (keys.keys, keys.values, reading.local))
+        contexts = jax.lax.map(of_block, (jnp.arange(bands.blocks), *parts))
+        return jnp.moveaxis(contexts, 0, 1).reshape(len(query), -1, *query.shape[2:])[:, :length]
+
+    def _of_global_tokens(self, x: jax.Array, reading: Reading, deterministic: bool) -> jax.Array:
+        """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
+        query = self._scaled(self.query_global(reading.tokens.of_rows(x)))
+        keys = KeyValues(self.key_global(x), self.value_global(x))
+        return self._context(query, keys, Visibility((KeyMask(reading.real),)), (), deterministic)

@@ -1,0 +1,372 @@
+"""Longformer: RoBERTa for documents of 4,096 tokens (Beltagy et al. 2020, arXiv 2004.05150; allenai/longformer).
+
+RoBERTa's encoder, in which a token sees only the w tokens around it. L layers of windows reach L w tokens. A few tokens
+that the task chooses are global: they see the whole row, and every token sees them. Time and memory of a row grow as
+its length does.
+
+    x = norm(words[input_ids] + positions[p] + types[0]),   p as in RoBERTa
+    L times:  x = norm(x + longformer_attention(x, w of the layer));  x = norm(x + feed_forward(x))
+
+The global tokens of a task (section 3.1, "symmetric" attention):
+
+    a text                    <s>, which represents it
+    the labels of words       none
+    an answer in a text       the tokens of the question and <s>: all before the first separator
+    the choices of a question the tokens of the question and the choice: all after the two separators
+    the masked language model none
+
+It is no new start: the layers of a RoBERTa are taken as they are, its 512 positions are repeated eight times, and its
+masked language model is trained on (section 5; `plmjax.finetuning.starts.longformer`).
+
+Deviation: a row has at most `max_global_tokens` global tokens, so that all shapes are known while a program is traced;
+of a longer question the first ones are global. The released code has no such limit.
+Deviation: windows may be of any even size in rows of any length; the released code pads rows to a multiple of the
+window, which changes no token.
+Deviation: as in RoBERTa, rows of the padding token in the tables are initialized like any other.
+"""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, Purpose, System, declare
+from plmjax.errors import UserError
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.feed_forward import FeedForward
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.projection import Projection
+from plmjax.layers.stack import stack
+from plmjax.layers.tokens import check_token_inputs, first_tokens
+from plmjax.models.bert import BertEmbeddings
+from plmjax.models.families.encoder import (
+    EncoderForMultipleChoice,
+    EncoderOutput,
+    encoder_parts,
+    encoder_sizes,
+)
+from plmjax.models.families.task_heads import QuestionAnswering, SpanOutput, TokenClassification
+from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
+from plmjax.models.roberta import (
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaModel,
+    roberta_template,
+)
+
+GLOBAL_SHARE = 4
+"""At most one of so many tokens of the longest row may be global."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LongformerConfig(RobertaConfig):
+    """Sizes of a Longformer; the defaults are Longformer-Base of 4,096 tokens.
+
+    Raises:
+        UserError: besides a RoBERTa's, a window that is odd, longer than the rows or not of a layer, or more global
+            tokens than a quarter of the longest row.
+    """
+
+    max_position_embeddings: int = 4098
+    """Number of rows of the position table: the maximum sequence length, plus the padding token's id, plus one."""
+    attention_window: tuple[int, ...] = (512,)
+    """Number of tokens around a token that it sees, half of them on each side: one number for each layer, or one for
+    all layers.
+    """
+    max_global_tokens: int = 128
+    """Maximum number of global tokens in a row."""
+    sep_token_id: int = 2
+    """Token id of the separator, which ends a question; the tokenizer's must be the same."""
+
+    field_names: ClassVar[dict[str, str]] = RobertaConfig.field_names | {"separator_token": "sep_token_id"}
+
+    def __post_init__(self) -> None:
+        """Check the windows and the number of global tokens."""
+        super().__post_init__()
+        windows = self.attention_window
+        found = " ".join(map(str, windows)) or "none"
+        if len(windows) not in (1, self.num_hidden_layers):
+            raise UserError(
+                f"Expected --model.attention_window to be one number, or one for each of {self.num_hidden_layers} "
+                f"layers, found {found}; change it."
+            )
+        if any(window < 2 or window % 2 for window in windows):
+            raise UserError(
+                f"Expected --model.attention_window of even numbers from 2, half of the tokens on each side, found "
+                f"{found}; change it."
+            )
+        if max(windows) > self.longest:
+            raise UserError(
+                f"Expected --model.attention_window of at most the {self.longest} tokens of the longest row, found "
+                f"{found}; lower it or raise --model.max_position_embeddings."
+            )
+        if not 1 <= self.max_global_tokens * GLOBAL_SHARE <= self.longest:
+            raise UserError(
+                f"Expected --model.max_global_tokens from 1 to {self.longest // GLOBAL_SHARE}, a quarter of the "
+                f"longest row, found {self.max_global_tokens}; change it, or raise --model.max_position_embeddings."
+            )
+
+    base = Size(
+        "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",
+        **encoder_sizes(12, 768, 12),
+    )
+    large = Size(
+        "Longformer-Large of 4,096 tokens: 434,653,273 parameters with its masked language model's head.",
+        **encoder_sizes(24, 1024, 16),
+    )
+    tiny = Size(
+        "Two layers of 128 for 512 tokens, with windows of 64; none was published.",
+        **encoder_sizes(2, 128, 2),
+        max_position_embeddings=514,
+        attention_window=(64,),
+        max_global_tokens=64,
+    )
+
+    @classmethod
+    def above(
+        cls, roberta: RobertaConfig, length: int, attention_window: tuple[int, ...], max_global_tokens: int
+    ) -> Self:
+        """Return a config with the sizes of a RoBERTa for rows of `length` tokens; its end token is the separator."""
+        sizes = {field.name: getattr(roberta, field.name) for field in dataclasses.fields(roberta)}
+        separator = cls.sep_token_id if roberta.eos_token_id is None else roberta.eos_token_id
+        return cls(
+            **sizes | {"max_position_embeddings": length + roberta.pad_token_id + 1},
+            attention_window=attention_window,
+            max_global_tokens=max_global_tokens,
+            sep_token_id=separator,
+        )
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The window of each layer."""
+        windows = self.attention_window
+        return windows * self.num_hidden_layers if len(windows) == 1 else windows
+
+    def layers_flops(self, batch_size: int, sequence_length: int) -> float:
+        """Return the model FLOPs of the layers in one training step without global tokens, matrix products only.
+
+        6 (4 D^2 + 2 D F + 2 min(T, w + 1) D) per token and layer with a window of w tokens.
+        """
+        size = self.hidden_size
+        projections = self.num_hidden_layers * (4 * size**2 + 2 * size * self.intermediate_size)
+        scores = sum(2 * min(sequence_length, window + 1) * size for window in self.windows)
+        return 6.0 * batch_size * sequence_length * (projections + scores)
+
+
+class LongformerLayer(nn.Module):
+    """Windowed and global attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+
+    config: LongformerConfig
+    execution: Execution
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array, reading: Reading, side: int | jax.Array) -> jax.Array:
+        """Map [B T D] to [B T D]; `side` is half of the window."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
+        attention = LongformerAttention(size, heads, rate, init, self.execution, name="attention")
+        attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
+        feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
+        feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
+        dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
+
+        x = attention_norm(x + dropout(attention(x, reading, side, deterministic=self.deterministic)))
+        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        x = feed_forward_norm(x + dropout(feed_forward(x)))
+        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+
+class LongformerEncoder(nn.Module):
+    """L layers whose parameters are stacked [L ...] under `layers`; each has a window of its own."""
+
+    config: LongformerConfig
+    execution: Execution
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, reading: Reading, *, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
+
+        def body(layer: LongformerLayer, x: jax.Array, side: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+            x = layer(x, reading, side)
+            return x, x if output_hidden_states else None
+
+        layers = LongformerLayer(self.config, self.execution, deterministic, name="layers")
+        sides = jnp.array(self.config.windows) // 2
+        last, states = stack(body, layers, self.config.num_hidden_layers, self.execution, x, sides)
+        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+
+
+class LongformerModel(RobertaModel):
+    """RoBERTa's embeddings, the encoder and, if `pooling` is set, the pooler tanh(W x_<s> + b)."""
+
+    config: LongformerConfig
+
+    def setup(self) -> None:
+        """Create the three parts."""
+        config, execution = self.config, self.execution
+        self.embeddings = BertEmbeddings(config, config.hidden_size, execution)
+        self.encoder = LongformerEncoder(config, execution)
+        if self.pooling:
+            self.pooler = Projection((config.hidden_size,), ("embed", "mlp"), config.initializer, execution.dtype)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        token_type_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        cls_positions: jax.Array | None = None,
+        global_attention_mask: jax.Array | None = None,
+        *,
+        global_slots: int | None = None,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+    ) -> EncoderOutput:
+        """Encode rows of one sequence each.
+
+        Args:
+            input_ids: int [B T].
+            attention_mask: [B T], 1 for tokens, 0 for padding; all are tokens by default.
+            token_type_ids: int [B T]; 0 by default.
+            positions: int [B T], from 0; by default those of the tokens that are no padding token.
+            segment_ids: int [B T], above 0 for tokens, 0 for padding; instead of `attention_mask`.
+            cls_positions: int [B 1], the first token of each sequence; by default position 0.
+            global_attention_mask: [B T], 1 for global tokens; none by default.
+            global_slots: maximum number of global tokens in a row; by default `max_global_tokens`. Within a compiled
+                program the number is not checked: the outputs of a row that has more are NaN.
+            deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_hidden_states: returns the output of every layer.
+
+        Raises:
+            UserError: the rows are longer than the position table, or have too many global tokens.
+            ValueError: an input's shape does not fit the others'.
+        """
+        others = (attention_mask, token_type_ids, positions, segment_ids, global_attention_mask)
+        check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
+        masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
+        real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
+        widest, tokens, local = max(self.config.windows) // 2, None, real
+        if global_attention_mask is not None:
+            slots = self.config.max_global_tokens if global_slots is None else global_slots
+            chosen = real & (global_attention_mask > 0)
+            _check_number(chosen, slots)
+            tokens, local = GlobalTokens.of(chosen, slots), real & ~chosen
+        x = self.embed(input_ids, token_type_ids, self.position_rows(input_ids, positions), deterministic=deterministic)
+        if tokens is not None:  # too many in a compiled program
+            x = jnp.where(jnp.sum(chosen, axis=1, keepdims=True)[..., None] > slots, jnp.nan, x)
+        x, hidden_states = self.encoder(
+            x,
+            Reading(real, local, tokens, widest),
+            deterministic=deterministic,
+            output_hidden_states=output_hidden_states,
+        )
+        pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
+        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+
+
+def _check_number(chosen: jax.Array, slots: int) -> None:
+    """Raise UserError if a row of a mask, bool [B T] of known values, has more than `slots` global tokens."""
+    if isinstance(chosen, jax.core.Tracer):
+        return
+    if (most := int(jnp.max(jnp.sum(chosen, axis=1)))) > slots:
+        raise UserError(
+            f"Expected at most {slots} global tokens in a row, found {most}; choose fewer or raise "
+            f"--model.max_global_tokens."
+        )
+
+
+class LongformerForMaskedLM(RobertaForMaskedLM):
+    """Longformer with its pretraining head; no token is global unless `global_attention_mask` says so."""
+
+    config: LongformerConfig
+
+
+class LongformerForSequenceClassification(RobertaForSequenceClassification):
+    """RoBERTa's head of two layers on <s>, which is global."""
+
+    config: LongformerConfig
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
+        """Take and return the same as `LongformerModel`, with logits [B labels], or [B 1 labels] at `cls_positions`."""
+        if inputs.get("global_attention_mask") is None:
+            first = jnp.broadcast_to(jnp.arange(input_ids.shape[1]) == 0, input_ids.shape)
+            inputs |= {"global_attention_mask": first, "global_slots": 1}
+        return super().__call__(input_ids, **inputs)
+
+
+class LongformerForQuestionAnswering(QuestionAnswering):
+    """The scores of the two ends of an answer; the tokens before the first separator, the question, are global."""
+
+    config: LongformerConfig
+
+    @nn.compact
+    def __call__(
+        self, input_ids: jax.Array, *, global_attention_mask: jax.Array | None = None, **inputs: Any
+    ) -> SpanOutput:
+        """Take the same as `LongformerModel` and return the scores of spans."""
+        if global_attention_mask is None:
+            there, first, places = _first_separator(input_ids, self.config.sep_token_id)
+            global_attention_mask = _first_of(there & (places < first), self.config.max_global_tokens)
+        return super().__call__(input_ids, global_attention_mask=global_attention_mask, **inputs)
+
+
+class LongformerForMultipleChoice(EncoderForMultipleChoice):
+    """A linear layer on the pooled <s> of every choice; the tokens after the two separators are global."""
+
+    config: LongformerConfig
+
+    def __call__(
+        self, input_ids: jax.Array, *, global_attention_mask: jax.Array | None = None, **inputs: Any
+    ) -> EncoderOutput:
+        """Take and return the same as `LongformerModel`, for C adjacent choices: int [B C T] -> logits [B C]."""
+        if global_attention_mask is None:
+            there, first, places = _first_separator(input_ids, self.config.sep_token_id)
+            global_attention_mask = _first_of(there & (places > first + 1), self.config.max_global_tokens)
+        return super().__call__(input_ids, global_attention_mask=global_attention_mask, **inputs)
+
+
+def _first_separator(input_ids: jax.Array, separator: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return true for rows int [... T] with a separator, the position of the first one, and all positions.
+
+    The first two are [... 1], the last is [T].
+    """
+    found = input_ids == separator
+    first = jnp.argmax(found, axis=-1, keepdims=True)
+    return jnp.any(found, axis=-1, keepdims=True), first, jnp.arange(input_ids.shape[-1])
+
+
+def _first_of(mask: jax.Array, count: int) -> jax.Array:
+    """Return a mask, bool [... T], of the first `count` tokens of another one."""
+    return mask & (jnp.cumsum(mask, axis=-1) <= count)
+
+
+SYSTEM = declare(
+    System(
+        LongformerConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: LongformerForMaskedLM,
+            Purpose.MASKED_TOKENS: LongformerForMaskedLM,
+            Purpose.ENCODING: LongformerModel,
+            Purpose.EMBEDDING: LongformerModel,
+            Purpose.TEXT_LABELS: LongformerForSequenceClassification,
+            Purpose.TOKEN_LABELS: TokenClassification,
+            Purpose.ANSWERS: LongformerForQuestionAnswering,
+            Purpose.CHOICES: LongformerForMultipleChoice,
+        },
+        name="longformer",
+        template=roberta_template,
+        parts=encoder_parts,
+        packs=False,
+    )
+)

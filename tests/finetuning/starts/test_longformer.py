@@ -1,0 +1,76 @@
+"""Longformers that start from a RoBERTa, and from one that was pretrained without global tokens."""
+
+import dataclasses
+
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.starts.longformer import POSITIONS, GlobalFromLocal, LongformerFromRoberta
+from plmjax.models.bert import BertConfig
+from plmjax.models.longformer.longformer import LongformerConfig, LongformerForMaskedLM
+from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
+from tests.families.encoders import ROBERTA
+from tests.families.family import padded_tokens
+from tests.systems.modules import boxed_shapes, outputs, random_params
+
+START = LongformerFromRoberta(length=3 * ROBERTA.longest, attention_window=(36,), max_global_tokens=4)
+
+
+def flat(params: object) -> dict[str, np.ndarray]:
+    return flax.traverse_util.flatten_dict(params, sep="/")
+
+
+def test_a_longformer_of_a_roberta_is_that_roberta_in_short_rows() -> None:
+    """Whatever is global: no parameter is lost, none is new."""
+    params, config = random_params(RobertaForMaskedLM(ROBERTA)), START.model(ROBERTA)
+    mapped = START.map(flat(params), ROBERTA, config)
+    module = LongformerForMaskedLM(config)
+    assert {path: leaf.shape for path, leaf in mapped.items()} == {
+        path: leaf.value.shape if hasattr(leaf, "value") else leaf.shape
+        for path, leaf in flat(boxed_shapes(module)).items()
+    }
+    batch, long = padded_tokens(ROBERTA), flax.traverse_util.unflatten_dict(mapped, sep="/")
+    expected = outputs(RobertaForMaskedLM(ROBERTA), params, batch).logits
+    mask = batch["attention_mask"][..., None]
+    first = (np.arange(17) < 2) * batch["attention_mask"]
+    for inputs in (batch, batch | {"global_attention_mask": first}):
+        np.testing.assert_allclose(outputs(module, long, inputs).logits * mask, expected * mask, rtol=1e-4, atol=1e-5)
+
+
+def test_positions_are_repeated() -> None:
+    config = START.model(ROBERTA)
+    params = START.map(flat(random_params(RobertaForMaskedLM(ROBERTA))), ROBERTA, config)
+    before, pad = flat(random_params(RobertaForMaskedLM(ROBERTA))), ROBERTA.pad_token_id
+    table = before[POSITIONS.replace("longformer", "roberta")]
+    assert config.longest == 3 * ROBERTA.longest
+    np.testing.assert_array_equal(params[POSITIONS][: len(table)], table)
+    for number in range(3):
+        first = pad + 1 + number * ROBERTA.longest
+        np.testing.assert_array_equal(params[POSITIONS][first : first + ROBERTA.longest], table[pad + 1 :])
+
+
+def test_the_published_sizes_are_those_of_roberta() -> None:
+    for size in ("base", "large"):
+        assert LongformerFromRoberta().model(getattr(RobertaConfig, size)()) == getattr(LongformerConfig, size)()
+
+
+def test_global_projections_continue_the_local_ones() -> None:
+    config = LongformerConfig.tiny(vocab_size=40)
+    params = flat(random_params(LongformerForMaskedLM(config)))
+    found = GlobalFromLocal().map(params, config, GlobalFromLocal().model(config))
+    assert found.keys() == params.keys()
+    changed = {path for path in found if not np.array_equal(found[path], params[path])}
+    assert len(changed) == 6 and all("_global/" in path for path in changed)
+    for path in changed:
+        np.testing.assert_array_equal(found[path], params[path.replace("_global", "")])
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match=r"a multiple of the 17 positions of the RoBERTa, which are repeated, found 50"):
+        dataclasses.replace(START, length=50).model(ROBERTA)
+    with pytest.raises(UserError, match="Expected a RoBERTa, whose layers become a Longformer's, found BertConfig"):
+        START.model(BertConfig.tiny())
+    with pytest.raises(UserError, match="Expected a Longformer, which has projections of global tokens, found Rob"):
+        GlobalFromLocal().model(ROBERTA)

@@ -1,0 +1,118 @@
+"""Longformer's attention beside a formula with masks of whole rows, and its cost."""
+
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.layers.attention import bands
+from plmjax.layers.attention.backends import BACKENDS
+from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
+from tests.products import flops
+
+ROWS, LENGTH, HEADS, SIZE = 3, 37, 2, 5
+REAL = np.arange(LENGTH) < np.array([[37], [26], [3]])
+GLOBAL = np.zeros((ROWS, LENGTH), bool)
+GLOBAL[0, [0, 9, 36]] = GLOBAL[1, 25] = True
+X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, HEADS * SIZE)), jnp.float32)
+
+
+def attention(**execution: Any) -> LongformerAttention:
+    return LongformerAttention(HEADS * SIZE, HEADS, 0.0, nn.initializers.normal(0.6), Execution(**execution))
+
+
+def reading(is_global: np.ndarray, widest: int) -> Reading:
+    tokens = GlobalTokens.of(jnp.asarray(is_global), 4) if is_global.any() else None
+    return Reading(jnp.asarray(REAL), jnp.asarray(REAL & ~is_global), tokens, widest)
+
+
+def formula(params: Any, x: jax.Array, is_global: np.ndarray, side: int) -> jax.Array:
+    """The same with scores [B N T S], as the paper has it."""
+
+    def projected(name: str) -> jax.Array:
+        return jnp.einsum("btd,dnh->btnh", x, params[name]["kernel"]) + params[name]["bias"]
+
+    def attended(suffix: str, visible: np.ndarray) -> jax.Array:
+        query, key, value = (projected(name + suffix) for name in ("query", "key", "value"))
+        scores = jnp.einsum("btnh,bsnh->bnts", query, key) / SIZE**0.5
+        weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -1e9), axis=-1)
+        return jnp.einsum("bnts,bsnh->btnh", weights, value)
+
+    near = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)) <= side
+    keys = REAL[:, None, :]
+    local = attended("", (near | is_global[:, None, :]) & keys) * REAL[..., None, None]
+    everywhere = attended("_global", np.broadcast_to(keys, (ROWS, LENGTH, LENGTH)))
+    context = jnp.where(is_global[..., None, None], everywhere, local)
+    return jnp.einsum("btnh,nhd->btd", context, params["output"]["kernel"]) + params["output"]["bias"]
+
+
+@pytest.mark.parametrize("is_global", [GLOBAL, np.zeros_like(GLOBAL)], ids=["global", "local"])
+@pytest.mark.parametrize(("side", "widest"), [(3, 3), (2, 6), (20, 20)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bands_and_global_tokens_are_whole_rows_with_masks(
+    backend: str, side: int, widest: int, is_global: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows narrower than the bands and longer than the row; gradients of all parameters and of the input."""
+    monkeypatch.setattr(bands, "LEAST", 4)
+    module, rows = attention(attention=backend), reading(is_global, widest)
+    params = nn.meta.unbox(module.init(jax.random.key(1), X, rows, side, deterministic=True))["params"]
+    assert {f"{name}_global" for name in ("query", "key", "value")} < params.keys()
+
+    def of(function: Any) -> Any:
+        def loss(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            y = function(params, x)
+            return jnp.sum(jnp.sin(y) * REAL[..., None]), y
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, X)
+
+    found = of(lambda params, x: module.apply({"params": params}, x, rows, jnp.int32(side), deterministic=True))
+    expected = of(lambda params, x: formula(params, x, is_global, side))
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bands, "LEAST", 4)
+    module = LongformerAttention(4, 1, 0.5, nn.initializers.ones)
+    ones = jnp.ones((1, 16, 4))
+    everywhere = jnp.ones((1, 16), bool)
+    rows, keys = Reading(everywhere, everywhere, None, 3), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    output, _ = module.init_with_output(keys, ones, rows, 3, deterministic=False)
+    blocks = np.asarray(output[0, :, 0]).reshape(4, 4)
+    assert len({block.tobytes() for block in blocks}) == 4
+
+
+def test_global_tokens_are_chosen_and_put_back() -> None:
+    tokens = GlobalTokens.of(jnp.asarray(GLOBAL), 4)
+    np.testing.assert_array_equal(tokens.positions, [[0, 9, 36, 37], [25, 37, 37, 37], [37] * 4])
+    np.testing.assert_array_equal(tokens.filled.sum(axis=1), [3, 1, 0])
+    changed = tokens.replaced(X, 2 * tokens.of_rows(X))
+    np.testing.assert_array_equal(changed, np.where(GLOBAL[..., None], 2 * X, X))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_time_and_memory_grow_as_the_rows(backend: str) -> None:
+    """Products counted in a step, and the memory of the compiled step, with four global tokens."""
+    module = LongformerAttention(8, 2, 0.0, nn.initializers.normal(0.02), Execution(attention=backend))
+
+    def step(params: Any, x: jax.Array) -> jax.Array:
+        chosen = jnp.arange(x.shape[1])[None] < 4
+        rows = Reading(jnp.ones_like(chosen), ~chosen, GlobalTokens.of(chosen, 4), 50)
+        return jnp.sum(jnp.sin(module.apply(params, x, rows, 50, deterministic=True)))
+
+    few = Reading(*2 * (jnp.ones((1, 8), bool),), None, 50)
+    init = lambda: module.init(jax.random.key(0), jnp.zeros((1, 8, 8)), few, 50, deterministic=True)  # noqa: E731
+    params = nn.meta.unbox(jax.eval_shape(init))
+
+    def cost(length: int) -> tuple[float, int]:
+        x, gradient = jax.ShapeDtypeStruct((1, length, 8), jnp.float32), jax.grad(step)
+        compiled = jax.jit(gradient).lower(params, x).compile()
+        return flops(gradient, params, x), compiled.memory_analysis().temp_size_in_bytes
+
+    shorter, longer = cost(1024), cost(2048)
+    assert longer[0] <= 2.1 * shorter[0]
+    assert longer[1] <= 2.1 * shorter[1]

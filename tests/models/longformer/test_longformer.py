@@ -1,0 +1,140 @@
+"""Properties of Longformer alone: which tokens are global, how far windows reach, and mistakes."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.interop.longformer import ADAPTER
+from plmjax.models.longformer.longformer import (
+    LongformerConfig,
+    LongformerForMaskedLM,
+    LongformerForMultipleChoice,
+    LongformerForQuestionAnswering,
+    LongformerForSequenceClassification,
+    LongformerModel,
+)
+from tests.families.long_texts import LONGFORMER
+from tests.optional import needs_torch, torch
+from tests.products import step_flops
+from tests.systems.comparison import architecture_name, converted, reference
+from tests.systems.modules import outputs, random_params
+
+RANDOM = np.random.default_rng(0)
+IDS = RANDOM.integers(4, LONGFORMER.vocab_size, (2, 24), np.int32)
+IDS[0, [4, 5, 20]] = IDS[1, [2, 3, 12]] = LONGFORMER.sep_token_id
+MASK = (np.arange(24) < np.array([[21], [13]])).astype(np.int32)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "module",
+    [
+        LongformerForSequenceClassification(LONGFORMER, num_labels=5),
+        LongformerForQuestionAnswering(LONGFORMER),
+        LongformerForMultipleChoice(dataclasses.replace(LONGFORMER, max_global_tokens=16)),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_global_tokens_of_a_task_are_those_of_transformers(module: nn.Module) -> None:
+    """<s> of a text, the question of an answer, the question and the choice of multiple choice: by default."""
+    labels = {"num_labels": module.num_labels} if hasattr(module, "num_labels") else {}
+    name = architecture_name(ADAPTER, module)
+    model = reference(name, module.config, **labels)
+    params = converted(ADAPTER, model.named_parameters(), module)
+    batch = {"input_ids": IDS, "attention_mask": MASK}
+    if name.endswith("MultipleChoice"):
+        # transformers reads the separators of all questions at once: two of one choice, not one of two.
+        batch = {name: field[:, None] for name, field in batch.items()}
+    expected = model(**{name: torch.tensor(field).long() for name, field in batch.items()})
+    found = outputs(module, params, batch)
+    for ours, theirs in ADAPTER.architectures[name].outputs.items():
+        mask = MASK if ours.endswith(("start_logits", "end_logits")) else np.ones_like(found.logits)
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        np.testing.assert_allclose(getattr(found, ours) * mask, expected[theirs].detach().numpy() * mask, **close)
+    none = outputs(module, params, batch | {"global_attention_mask": np.zeros_like(batch["input_ids"])})
+    first = next(iter(ADAPTER.architectures[name].outputs))
+    assert np.abs(getattr(none, first) - getattr(found, first)).max() > 1e-3
+
+
+def test_a_long_question_is_global_at_its_beginning() -> None:
+    config = dataclasses.replace(LONGFORMER, max_global_tokens=3)
+    module = LongformerForQuestionAnswering(config)
+    params, batch = random_params(module), {"input_ids": IDS[:1]}
+    three = np.arange(24)[None] < 3
+    np.testing.assert_array_equal(
+        outputs(module, params, batch).start_logits,
+        outputs(module, params, batch | {"global_attention_mask": three}).start_logits,
+    )
+
+
+def test_a_text_without_a_separator_has_no_question() -> None:
+    module, none = LongformerForQuestionAnswering(LONGFORMER), np.zeros((1, 4), int)
+    params, batch = random_params(module), {"input_ids": np.array([[7, 8, 9, 10]])}
+    found, expected = (outputs(module, params, batch | more) for more in ({}, {"global_attention_mask": none}))
+    np.testing.assert_array_equal(found.end_logits, expected.end_logits)
+
+
+@pytest.mark.parametrize("windows", [(4,), (2, 4, 8)])
+def test_windows_reach_as_far_as_their_sum(windows: tuple[int, ...]) -> None:
+    """And no further; a global token sees all and is seen by all."""
+    config = dataclasses.replace(LONGFORMER, attention_window=windows)
+    module, length = LongformerModel(config), 30
+    params, ids = random_params(module), jnp.arange(4, 34)[None]
+    words = params["embeddings"]["word_embeddings"]
+
+    def reached(mask: np.ndarray) -> np.ndarray:
+        def of_words(table: jax.Array) -> jax.Array:
+            embeddings = params["embeddings"] | {"word_embeddings": words | {"embedding": table}}
+            inputs = {"input_ids": ids, "global_attention_mask": mask}
+            return module.apply({"params": params | {"embeddings": embeddings}}, **inputs).last_hidden_state[0].sum(-1)
+
+        return np.abs(jax.jit(jax.jacrev(of_words))(words["embedding"])[:, ids[0]]).max(-1) > 0
+
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
+    near = distance <= sum(config.windows) // 2
+    np.testing.assert_array_equal(reached(np.zeros((1, length), int)), near)
+    assert not near.all() and reached((np.arange(length) == 17)[None]).all()
+
+
+def test_train_flops_are_the_products_of_the_program() -> None:
+    """In rows no longer than the window; in longer ones each token has w + 1 keys, where bands have more."""
+    module, inputs = LongformerForMaskedLM(LONGFORMER), {"input_ids": jnp.zeros((2, 5), jnp.int32)}
+    inputs["masked_positions"] = jnp.zeros((2, 3), jnp.int32)
+    products = step_flops(module, lambda outputs: outputs.logits, **inputs)
+    assert products == pytest.approx(LONGFORMER.train_flops(2, 5, 3))
+    size, layers = 768, 12
+    token = layers * (12 * size**2 + 2 * 513 * size)
+    assert LongformerConfig.base().layers_flops(1, 4096) == 6.0 * 4096 * token
+
+
+def test_too_many_global_tokens_are_refused() -> None:
+    """By a sentence where their number is known, by NaN in that row in a compiled program."""
+    module = LongformerModel(LONGFORMER)
+    params, batch = random_params(module), {"input_ids": IDS, "global_attention_mask": (np.arange(24) < [[6], [5]])}
+    with pytest.raises(UserError, match="at most 5 global tokens in a row, found 6; choose fewer"):
+        module.apply({"params": params}, **batch)
+    found = outputs(module, params, batch).last_hidden_state
+    assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_window": (7,)}, "even numbers from 2, half of the tokens on each side, found 7"),
+        ({"attention_window": (0,)}, "even numbers from 2"),
+        ({"attention_window": (4, 4)}, "one number, or one for each of 3 layers, found 4 4"),
+        ({"attention_window": ()}, "layers, found none"),
+        ({"attention_window": (66,)}, "at most the 64 tokens of the longest row, found 66"),
+        ({"max_global_tokens": 17}, "from 1 to 16, a quarter of the longest row, found 17"),
+        ({"max_global_tokens": 0}, "from 1 to 16"),
+    ],
+)
+def test_mistakes_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(LONGFORMER, **fields)
