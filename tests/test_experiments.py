@@ -19,6 +19,7 @@ from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
 from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
+from plmjax.finetuning.starts.longformer import GlobalFromLocal
 from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
@@ -36,6 +37,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
+from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
@@ -96,6 +98,7 @@ PUBLISHED = {
     "experiments/gpt2_8x8.py": "v3:8x8",
     "experiments/gpt2_8x8.py:large": "v3:8x8",
     "experiments/gpt2_8x8.py:medium": "v3:8x8",
+    "experiments/longformer_base_8x8.py": "v3:8x8",
     "experiments/nnlm_2x2.py": "v3:2x2",
     "experiments/roberta_base_8x8.py": "v3:8x8",
     "experiments/transformer_base.py:big": "v3:2x2",
@@ -115,6 +118,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
     """A model such as the run's checkpoint may hold."""
     if isinstance(run.start, FromTokenEmbeddings | FromWordVectors):
         return Word2VecConfig.tiny()
+    if isinstance(run.start, GlobalFromLocal):
+        return LongformerConfig.tiny(max_position_embeddings=4098)
     if isinstance(run.start, FromLanguageModel):
         return ElmoConfig.tiny()
     if isinstance(run.start, BiattentiveClassifier):
