@@ -43,6 +43,7 @@ FAMILIES: dict[str, Family] = {
     "transformer": encoder_decoders.TRANSFORMER_ROW,
     "bart": encoder_decoders.BART_ROW,
     "t5": encoder_decoders.T5_ROW,
+    "lite_transformer": encoder_decoders.LITE_ROW,
 }
 
 STACKS = ("bert", "gpt2", "t5")

@@ -1,16 +1,21 @@
-"""The rows of the Transformer, BART and T5."""
+"""The rows of the Transformer, BART, T5 and Lite Transformer."""
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from plmjax.interop import bart as bart_interop
 from plmjax.interop import marian as marian_interop
 from plmjax.interop import t5 as t5_interop
-from plmjax.models import t5, transformer
+from plmjax.models import lite_transformer, t5, transformer
 from plmjax.models.bart import bart
 from plmjax.models.families.task_heads import QuestionAnswering
-from tests.families.family import READS_AND_WRITES, Family, Head, both_sides, ended_sources
+from tests.families.family import READS_AND_WRITES, Count, Family, Head, both_sides, ended_sources
+from tests.families.oracles import TorchOracle
+from tests.optional import torch
 from tests.strangers import experiments
 
 # -------------------------------------------------------------------------------------------------- Transformer
@@ -178,6 +183,169 @@ T5_ROW = Family(
     token_heads=False,
     step=experiments.t5,
     learning={"model": {"d_model": 32, "d_ff": 64}},
+    batches={"both sides": both_sides},
+    views=READS_AND_WRITES,
+)
+
+# -------------------------------------------------------------------------------------------- Lite Transformer
+
+LITE = lite_transformer.LiteTransformerConfig(
+    vocab_size=53,
+    max_position_embeddings=19,
+    d_model=24,
+    encoder_layers=3,
+    decoder_layers=3,
+    encoder_attention_heads=3,
+    decoder_attention_heads=2,
+    cross_attention_heads=4,
+    encoder_ffn_dim=37,
+    decoder_ffn_dim=29,
+    convolution_heads=3,
+    encoder_kernel_sizes=(3, 5, 5),
+    decoder_kernel_sizes=(4, 4, 7),
+    pad_token_id=3,
+    eos_token_id=4,
+    decoder_start_token_id=4,
+).with_dropout(0.0)
+"""With kernels that differ, and equal ones that are stacked."""
+LITE_TRAINED = dataclasses.replace(
+    LITE.with_dropout(0.2),
+    vocab_size=56,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=2,
+    convolution_heads=2,
+    encoder_kernel_sizes=(3, 3),
+    decoder_kernel_sizes=(3, 3),
+    encoder_ffn_dim=32,
+    decoder_ffn_dim=32,
+)
+
+
+def lite_layer(params: Mapping[str, Any], side: str, kernel_sizes: tuple[int, ...], layer: int) -> Any:
+    """The parameters of one layer by their names."""
+    runs = [i for i in range(len(kernel_sizes)) if i == 0 or kernel_sizes[i] != kernel_sizes[i - 1]]
+    run = max(i for i, first in enumerate(runs) if first <= layer)
+    prefix = f"{side}_layers_{run}/"
+    return {name.removeprefix(prefix): x[layer - runs[run]] for name, x in params.items() if name.startswith(prefix)}
+
+
+def lite_linear(p: Mapping[str, Any], name: str, x: Any) -> Any:
+    return x @ p[f"{name}/kernel"] + p[f"{name}/bias"]
+
+
+def lite_norm(p: Mapping[str, Any], name: str, x: Any) -> Any:
+    return torch.layer_norm(x, x.shape[-1:], p[f"{name}/scale"], p[f"{name}/bias"], 1e-5)
+
+
+def lite_attention(p: Mapping[str, Any], name: str, x: Any, source: Any, seen: Any) -> Any:
+    """Head by head."""
+    total = p[f"{name}/output/bias"]
+    for head in range(p[f"{name}/query/kernel"].shape[1]):
+        q, k, v = (
+            of @ p[f"{name}/{part}/kernel"][:, head] + p[f"{name}/{part}/bias"][head]
+            for part, of in (("query", x), ("key", source), ("value", source))
+        )
+        scores = torch.where(seen, q @ k.T / math.sqrt(q.shape[1]), -torch.inf)
+        total = total + torch.softmax(scores, dim=1) @ v @ p[f"{name}/output/kernel"][head]
+    return total
+
+
+def lite_convolution(config: Any, p: Mapping[str, Any], x: Any, size: int, before: int) -> Any:
+    """Section 3.2 of Wu et al. 2019, token by token; beyond both ends there are zeros."""
+    x = lite_linear(p, "convolution/input", x)
+    if config.convolution == "dynamic":
+        x = torch.nn.functional.glu(x, dim=1)
+        scores = torch.einsum("td,dhk->thk", x, p["convolution/scores/kernel"])
+    else:
+        scores = p["convolution/scores"].expand(len(x), -1, -1)
+    weights = torch.softmax(scores, dim=2).repeat_interleave(x.shape[1] // config.convolution_heads, dim=1)
+    around = torch.nn.functional.pad(x, (0, 0, before, size - 1 - before))
+    rows = [torch.einsum("dk,kd->d", weights[t], around[t : t + size]) for t in range(len(x))]
+    return lite_linear(p, "convolution/output", torch.stack(rows))
+
+
+def lite_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
+    """Figures 3 and 4 of the paper."""
+    half, table = config.d_model // 2, params["words/embedding"]
+
+    def embedded(ids: Any) -> Any:
+        angles = np.arange(len(ids))[:, None] / 10000 ** (np.arange(half) / half)
+        waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        return math.sqrt(2 * half) * table[ids] + torch.tensor(waves)
+
+    def branches(p: Mapping[str, Any], x: Any, seen: Any, size: int, before: int) -> Any:
+        far = lite_attention(p, "attention", x[:, :half], x[:, :half], seen)
+        near = lite_convolution(config, p, x[:, half:], size, before)
+        return lite_norm(p, "attention_layer_norm", x + torch.cat([far, near], dim=1))
+
+    def fed_forward(p: Mapping[str, Any], x: Any) -> Any:
+        inner = torch.relu(lite_linear(p, "feed_forward/intermediate", x))
+        return lite_norm(p, "feed_forward_layer_norm", x + lite_linear(p, "feed_forward/output", inner))
+
+    x, y = embedded(text["input_ids"]), embedded(text["decoder_input_ids"])
+    of_x, of_source = torch.ones(len(x), len(x)) > 0, torch.ones(len(y), len(x)) > 0
+    earlier = torch.ones(len(y), len(y)).tril() > 0
+    for layer, size in enumerate(config.encoder_kernel_sizes):
+        p = lite_layer(params, "encoder", config.encoder_kernel_sizes, layer)
+        x = fed_forward(p, branches(p, x, of_x, size, size // 2))
+    for layer, size in enumerate(config.decoder_kernel_sizes):
+        p = lite_layer(params, "decoder", config.decoder_kernel_sizes, layer)
+        y = branches(p, y, earlier, size, size - 1)
+        across = lite_attention(p, "cross_attention", y, x, of_source)
+        y = fed_forward(p, lite_norm(p, "cross_attention_layer_norm", y + across))
+    return {"encoder_last_hidden_state": x, "last_hidden_state": y, "logits": y @ table.T}
+
+
+def lite_translation(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
+    """The same, under the name of the system."""
+    below = {name.removeprefix("lite_transformer/"): x for name, x in params.items()}
+    return lite_model(config, below, text)
+
+
+def lite_counts(config: Any, parameters: int) -> tuple:
+    return config, (Count(lite_transformer.LiteTransformerModel, parameters, "_layers_"),)
+
+
+LITE_ROW = Family(
+    oracle=TorchOracle(
+        {
+            lite_transformer.LiteTransformerModel: lite_model,
+            lite_transformer.LiteTransformerForConditionalGeneration: lite_translation,
+        }
+    ),
+    heads=(Head(lite_transformer.LiteTransformerForConditionalGeneration(LITE)),),
+    bodies=(lite_transformer.LiteTransformerModel(LITE),),
+    switches=({"convolution": "lightweight"},),
+    trained=Head(lite_transformer.LiteTransformerForConditionalGeneration(LITE_TRAINED)),
+    sharded=("lite_transformer/decoder_layers_0/cross_attention/query/kernel", (2, 12, 2, 6)),
+    counts={
+        "wmt 200": lite_counts(lite_transformer.LiteTransformerConfig.wmt_200(), 2_884_400),
+        "wmt 408": lite_counts(lite_transformer.LiteTransformerConfig.wmt_408(), 11_739_792),
+        "wmt 496": lite_counts(lite_transformer.LiteTransformerConfig.wmt_496(), 17_283_616),
+        "iwslt": lite_counts(lite_transformer.LiteTransformerConfig.iwslt(), 1_713_584),
+    },
+    initial=lite_transformer.LiteTransformerForConditionalGeneration(
+        lite_transformer.LiteTransformerConfig.tiny(vocab_size=2000)
+    ),
+    truncated=False,
+    deviations={
+        "cross_attention/(query|key|value)": math.sqrt(1 / 256),
+        "cross_attention/output": math.sqrt(2 / 256),
+        "attention/(query|key|value)": math.sqrt(1 / 128),
+        "attention/output": math.sqrt(2 / 128),
+        "convolution/input": math.sqrt(2 / (64 + 128)),
+        "convolution/output": math.sqrt(2 / 128),
+        "layers_0/convolution/scores": math.sqrt(2 / (64 + 12)),
+        "layers_1/convolution/scores": math.sqrt(2 / (64 + 28)),
+        "feed_forward": math.sqrt(2 / 256),
+        "": 128**-0.5,
+    },
+    uniform="kernel",
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.lite_transformer,
+    learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}},
     batches={"both sides": both_sides},
     views=READS_AND_WRITES,
 )

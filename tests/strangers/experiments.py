@@ -42,6 +42,7 @@ from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.roberta import RobertaConfig
@@ -155,6 +156,15 @@ def transformer() -> Experiment:
     model = TransformerConfig(vocab_size=64, max_position_embeddings=32, **heads, **sizes)
     data = Data(layout=PairedStreams(pack=2), sequence_length=16)
     return dataclasses.replace(gpt2(), model=model, objective=SequenceToSequence(label_smoothing=0.1), data=data)
+
+
+def lite_transformer() -> Experiment:
+    """The same pairs; two kernels on one side, one on the other."""
+    kept = {field.name for field in dataclasses.fields(LiteTransformerConfig)}
+    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    sizes |= {"cross_attention_heads": 2, "convolution_heads": 2}
+    model = LiteTransformerConfig(encoder_kernel_sizes=(3, 5), decoder_kernel_sizes=(4,), **sizes)
+    return dataclasses.replace(transformer(), model=model)
 
 
 def bart() -> Experiment:

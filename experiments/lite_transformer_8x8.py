@@ -1,0 +1,75 @@
+"""The Lite Transformer as published (Wu et al. 2020, arXiv 2004.11886; mit-han-lab/lite-transformer).
+
+    plmjax pretrain experiments/lite_transformer_8x8.py --data.format tsv --data.streams source=en target=fr \\
+        --data.input WMT14
+    plmjax pretrain experiments/lite_transformer_8x8.py:iwslt --data.format tsv --data.streams source=de target=en \\
+        --data.input IWSLT14
+    plmjax plan experiments/lite_transformer_8x8.py --topology v3:8x8
+
+Recipe of WMT 2014, English to French: 50,000 steps of about 524,000 tokens (4,096 tokens, 8 GPUs, 16 batches summed);
+Adam (0.9, 0.98) with a warm-up of 5,000 steps to 1e-3, then a cosine; dropout 0.1, label smoothing 0.1; one vocabulary
+for both languages. IWSLT 2014, German to English: 50,000 steps of 4,096 tokens; Adam at 5e-4 with a warm-up of 4,000
+steps and the inverse square root, weight decay 1e-4, dropout 0.2. The user provides the text.
+
+Results to expect: 35.3 BLEU for the largest one (README of the released code). None of these runs was made.
+
+Deviations: pairs are packed into rows of 128 tokens a side, as in transformer_base.py. The cosine ends with the run.
+Activations are bfloat16 over float32 parameters; half a percent of the pairs is held out for evaluation.
+"""
+
+import dataclasses
+
+from plmjax.data.layouts import PairedStreams
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.lite_transformer import LiteTransformerConfig
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.training.optimizers import AdamW
+from plmjax.training.optimizers.schedules import Cosine, InverseSquareRoot
+
+
+def experiment() -> Experiment:
+    """WMT, width 496, 37 million parameters with the words, on 64 chips."""
+    return _wmt(LiteTransformerConfig.wmt_496())
+
+
+def medium() -> Experiment:
+    """WMT, width 408."""
+    return _wmt(LiteTransformerConfig.wmt_408())
+
+
+def small() -> Experiment:
+    """WMT, width 200."""
+    return _wmt(LiteTransformerConfig.wmt_200())
+
+
+def iwslt() -> Experiment:
+    """IWSLT, width 160, lightweight convolutions, for a slice of 4 chips."""
+    model = LiteTransformerConfig.iwslt(vocab_size=10_000)
+    optimizer = AdamW(
+        learning_rate=5e-4,
+        schedule=InverseSquareRoot(warmup_steps=4000),
+        beta2=0.98,
+        weight_decay=1e-4,
+        clip_norm=0.0,
+    )
+    return dataclasses.replace(_run(model, batch_size=32), optimizer=optimizer)
+
+
+def _wmt(model: LiteTransformerConfig) -> Experiment:
+    optimizer = AdamW(
+        learning_rate=1e-3, schedule=Cosine(warmup_steps=5000), beta2=0.98, weight_decay=0.0, clip_norm=0.0
+    )
+    return dataclasses.replace(_run(model, batch_size=4096), optimizer=optimizer)
+
+
+def _run(model: LiteTransformerConfig, batch_size: int) -> Experiment:
+    return Experiment(
+        model=model,
+        objective=SequenceToSequence(label_smoothing=0.1),
+        tokenizer=Tokenizer(kind="sentencepiece-bpe", vocab_size=model.vocab_size, lowercase=False),
+        data=Data(layout=PairedStreams(start="end", pack=8), sequence_length=128, held_out=0.005),
+        training=Training(
+            steps=50_000, batch_size=batch_size, log_every=100, evaluate_every=2_000, evaluation_batches=20
+        ),
+        checkpoint=Checkpoint(every=1_000, keep=10),
+    )

@@ -1,0 +1,470 @@
+"""Lite Transformer with long-short range attention (Wu et al. 2020, arXiv 2004.11886; mit-han-lab/lite-transformer).
+
+A Transformer whose self-attention reads one half of the features and leaves the other half to a convolution. Attention
+relates distant tokens, the convolution the neighbors:
+
+    source:  x_s = sqrt(D) words[source_s] + sinusoids[s]
+             L times:  x = norm(x + [attention(x_1, x_1); convolution(x_2)]),  x = [x_1; x_2]
+                       x = norm(x + feed_forward(x))
+    target:  the same with attention to the tokens up to each and a convolution of these, then attention to the source
+
+The weights of the convolution are a softmax over its K positions, shared by the features of a head. Dynamic ones are
+computed from each token (translation of WMT, summaries), lightweight ones are parameters (IWSLT). K grows from layer to
+layer. The feed-forward network is as wide as the rest ("flattened"), because its width dominates the cost of a small
+Transformer (section 3).
+
+Deviation: the padding token has a trained row, as in models/transformer.py; its row is 0 in the released code.
+Deviation: a row may hold several packed pairs (`segment_ids`, `decoder_segment_ids`). Neither attention nor a
+convolution sees another pair.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
+from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Visibility
+from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.layers.attention.cache import KeyValueCache, with_past
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
+from plmjax.layers.feed_forward import FeedForward
+from plmjax.layers.normalization import LayerNorm
+from plmjax.layers.rows import DecoderRows, EncoderRows
+from plmjax.layers.stack import stack
+from plmjax.layers.words.embeddings import Embedding
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.models.families.encoder_decoder import EncoderDecoderConfig, EncoderDecoderForConditionalGeneration
+from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, TransformerModel
+
+
+def flattened(size: int, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a model of `size` features whose feed-forward networks have as many."""
+    return {"d_model": size, "encoder_ffn_dim": size, "decoder_ffn_dim": size, **fields}
+
+
+@dataclasses.dataclass(frozen=True)
+class LiteTransformerConfig(EncoderDecoderConfig):
+    """Sizes of a Lite Transformer; the defaults are those of the largest one for translation of WMT.
+
+    Arguments override the fields of a named size: `LiteTransformerConfig.wmt_496(vocab_size=8192)`.
+
+    Raises:
+        UserError: sizes that do not fit each other, or an unknown convolution.
+    """
+
+    vocab_size: int = 40_000
+    """Vocabulary size, which both sides share."""
+    d_model: int = 496
+    """Hidden size, D; half of it is of attention and half of the convolution."""
+    encoder_attention_heads: int = 4
+    """Number of heads of the encoder's attention to half of the features."""
+    decoder_attention_heads: int = 4
+    """Number of heads of the decoder's attention to half of the features, N."""
+    cross_attention_heads: int = 8
+    """Number of heads of the decoder's attention to the source, which reads all features."""
+    encoder_ffn_dim: int = 496
+    """Inner size of the encoder's feed-forward network."""
+    decoder_ffn_dim: int = 496
+    """Inner size of the decoder's feed-forward network, F."""
+    convolution: str = "dynamic"
+    """Convolution: dynamic (weights from each token, gated inputs) or lightweight (weights are parameters)."""
+    convolution_heads: int = 4
+    """Number of heads of the convolution, whose features share their weights."""
+    encoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
+    """Number of positions that the convolution of each encoder layer reads, K; they are odd."""
+    decoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
+    """The same of each decoder layer: the token itself and those before it."""
+    attention_dropout: float = 0.1
+    """Dropout rate of attention probabilities."""
+    convolution_dropout: float = 0.1
+    """Dropout rate of the weights of a convolution (DropConnect)."""
+
+    scale_embedding: ClassVar[bool] = True
+    """Words are multiplied by sqrt(D) before positions are added."""
+
+    wmt_200 = Size("2,884,400 parameters of layers (released commands for WMT 2014).", **flattened(200))
+    wmt_408 = Size("11,739,792 parameters of layers (ibid.).", **flattened(408))
+    wmt_496 = Size("17,283,616 parameters of layers (ibid.).", attention_dropout=0.08)
+    iwslt = Size(
+        "1,713,584 parameters of layers (released command for IWSLT 2014, German to English).",
+        convolution="lightweight",
+        dropout=0.2,
+        **flattened(160),
+    )
+    tiny = Size(
+        "Two layers of 128 on each side.",
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_kernel_sizes=(3, 7),
+        decoder_kernel_sizes=(3, 7),
+        **flattened(128),
+    )
+
+    def __post_init__(self) -> None:
+        """Check the settings of every encoder-decoder, and those of the two branches."""
+        super().__post_init__()
+        check_ranges("model", self, cross_attention_heads=FROM_1, convolution_heads=FROM_1, convolution_dropout=SHARE)
+        check_choice("convolution", self.convolution, CONVOLUTIONS)
+        if self.d_model % 2:
+            raise UserError(f"Expected features for two branches, found {self.d_model}; make --model.d_model even.")
+        half = self.d_model // 2
+        for name, size in (
+            ("encoder_attention_heads", half),
+            ("decoder_attention_heads", half),
+            ("convolution_heads", half),
+            ("cross_attention_heads", self.d_model),
+        ):
+            if size % getattr(self, name):
+                raise UserError(
+                    f"Expected {size} features that divide by the heads, found {getattr(self, name)} heads; change "
+                    f"--model.d_model or --model.{name}."
+                )
+        for side, depth in (("encoder", self.encoder_layers), ("decoder", self.decoder_layers)):
+            sizes, option = getattr(self, f"{side}_kernel_sizes"), f"--model.{side}_kernel_sizes"
+            if len(sizes) != depth or min(sizes) < 1:
+                raise UserError(f"Expected {depth} sizes from 1, one for each layer, found {sizes}; change {option}.")
+        if any(size % 2 == 0 for size in self.encoder_kernel_sizes):
+            raise UserError(
+                f"Expected odd sizes, as many tokens before a token as after it, found {self.encoder_kernel_sizes}; "
+                f"change --model.encoder_kernel_sizes."
+            )
+
+    @property
+    def initializer(self) -> Initializer:
+        """Initializer of kernels [inputs outputs]."""
+        return nn.initializers.xavier_uniform()
+
+    @property
+    def token_initializer(self) -> Initializer:
+        """Initializer of the word table."""
+        return nn.initializers.normal(self.d_model**-0.5)
+
+    @property
+    def heads_initializer(self) -> Initializer:
+        """Initializer of the kernels [D N H] of queries, keys and values.
+
+        The three are one matrix in the released code, as wide as the three together.
+        """
+        return nn.initializers.variance_scaling(0.5, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
+
+    @property
+    def joining_initializer(self) -> Initializer:
+        """Initializer of the kernel [N H D] after attention."""
+        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return the same sizes with another dropout rate of embeddings, sublayers, attention and convolutions."""
+        return dataclasses.replace(super().with_dropout(rate), convolution_dropout=rate)
+
+    def layers_products(self, source: int, target: int) -> int:
+        """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
+
+        With M = D / 2, the branches take 4 M^2 + 2 S M for attention among S tokens, and for a convolution 2 M^2, or 3
+        M^2 + M H K for a dynamic one. The rest is that of a Transformer: 2 D F, and in the decoder attention to the
+        source. The sums over the K positions are no matrix products and are not counted.
+        """
+        size, half = self.d_model, self.d_model // 2
+
+        def branches(tokens: int, kernel_size: int) -> int:
+            scores = half**2 + half * self.convolution_heads * kernel_size if self.convolution == "dynamic" else 0
+            return tokens * (6 * half**2 + 2 * tokens * half + scores)
+
+        encoder = sum(
+            branches(source, kernel) + 2 * source * size * self.encoder_ffn_dim for kernel in self.encoder_kernel_sizes
+        )
+        across = 2 * (target + source) * size**2 + 2 * target * source * size if target else 0
+        decoder = sum(
+            branches(target, kernel) + across + 2 * target * size * self.decoder_ffn_dim
+            for kernel in self.decoder_kernel_sizes
+        )
+        return encoder + decoder
+
+
+@flax.struct.dataclass
+class LongShortCache(KeyValueCache):
+    """Keys and values of every layer, and the last inputs of its convolution.
+
+    inputs: [L B P D/2], the inputs of the last P tokens, where P + 1 is the largest kernel size; 0 before the text.
+    """
+
+    inputs: jax.Array
+
+    def take_rows(self, indices: jax.Array) -> Self:
+        """Return the cache of other rows, int [B']."""
+        return super().take_rows(indices).replace(inputs=jnp.take(self.inputs, indices, axis=1))
+
+
+def with_past_inputs(
+    new: jax.Array, cache: LongShortCache | None, layer: jax.Array, kernel_size: int
+) -> tuple[jax.Array, LongShortCache | None]:
+    """Return the inputs of T new tokens with the K - 1 before them, [B K-1+T C], and the cache with the last ones.
+
+    Args:
+        new: inputs of the new tokens, [B T C].
+        cache: the past; None: there is no past, and the inputs before the tokens are 0.
+        layer: the number of the layer, int scalar.
+        kernel_size: K.
+    """
+    if cache is None:
+        return jnp.pad(new, ((0, 0), (kernel_size - 1, 0), (0, 0))), None
+    kept = cache.inputs.shape[2]
+    both = jnp.concatenate([cache.inputs[layer], new.astype(cache.inputs.dtype)], axis=1)
+    cache = cache.replace(inputs=cache.inputs.at[layer].set(both[:, both.shape[1] - kept :]))
+    return both[:, kept - (kernel_size - 1) :].astype(new.dtype), cache
+
+
+class EncoderLayer(nn.Module):
+    """Attention beside a convolution, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+
+    config: LiteTransformerConfig
+    kernel_size: int
+    execution: Execution
+
+    def setup(self) -> None:
+        """Create the two branches, the feed-forward network and the norms."""
+        config, execution = self.config, self.execution
+        self.attention = _attention(config, config.d_model // 2, config.encoder_attention_heads, execution)
+        self.convolution = _convolution(config, self.kernel_size, execution)
+        self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.feed_forward = _feed_forward(config, config.encoder_ffn_dim, execution)
+        self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.dropout = Dropout(config.dropout)
+
+    def __call__(self, x: jax.Array, rows: EncoderRows, *, deterministic: bool) -> jax.Array:
+        """Map [B S D] to [B S D]."""
+        attention = functools.partial(self.attention, deterministic=deterministic)
+        convolution = functools.partial(self.convolution, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
+        distant, near = jnp.split(x, 2, axis=-1)
+        inputs, side = self.convolution.inputs(near, rows.mask), self.kernel_size // 2
+        window = jnp.pad(inputs, ((0, 0), (side, side), (0, 0)))
+        distant, near = (
+            attention(distant, distant, rows.visibility),
+            convolution(inputs, window, rows.segment_ids, side),
+        )
+        x = self.attention_layer_norm(x + dropout(jnp.concatenate([distant, near], axis=-1)))
+        x = nn.with_logical_constraint(x, ROW)
+        x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
+        return nn.with_logical_constraint(x, ROW)
+
+
+class DecoderLayer(nn.Module):
+    """The two branches, which see no later token, attention to the source, then feed-forward.
+
+    Each is followed by dropout, the residual sum and a norm, as in the encoder.
+    """
+
+    config: LiteTransformerConfig
+    kernel_size: int
+    execution: Execution
+
+    def setup(self) -> None:
+        """Create the two branches, the other sublayers and the norms."""
+        config, execution = self.config, self.execution
+        self.attention = _attention(config, config.d_model // 2, config.decoder_attention_heads, execution)
+        self.convolution = _convolution(config, self.kernel_size, execution)
+        self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.cross_attention = _attention(config, config.d_model, config.cross_attention_heads, execution)
+        self.cross_attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.feed_forward = _feed_forward(config, config.decoder_ffn_dim, execution)
+        self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
+        self.dropout = Dropout(config.dropout)
+
+    def key_values(self, encoded: jax.Array) -> KeyValues:
+        """Project the encoder's output to keys and values: [B S D] -> [B S N H] each."""
+        return self.cross_attention.key_values(encoded)
+
+    def __call__(
+        self,
+        y: jax.Array,
+        rows: DecoderRows,
+        source: KeyValues,
+        of_source: Visibility,
+        cache: LongShortCache | None,
+        layer: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> tuple[jax.Array, LongShortCache | None]:
+        """Map [B T D] to [B T D], and to the cache with what the layer keeps of these tokens."""
+        attend = functools.partial(self.attention.attend, deterministic=deterministic)
+        convolution = functools.partial(self.convolution, deterministic=deterministic)
+        attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
+        feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
+        dropout = functools.partial(self.dropout, deterministic=deterministic)
+
+        distant, near = jnp.split(y, 2, axis=-1)
+        key_values, cache = with_past(self.attention.key_values(distant), cache, layer)
+        inputs = self.convolution.inputs(near, rows.mask)
+        window, cache = with_past_inputs(inputs, cache, layer, self.kernel_size)
+        distant = attend(distant, key_values, rows.visibility)
+        near = convolution(inputs, window, rows.segment_ids, self.kernel_size - 1)
+        y = self.attention_layer_norm(y + dropout(jnp.concatenate([distant, near], axis=-1)))
+        y = nn.with_logical_constraint(y, ROW)
+        context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
+        y = self.cross_attention_layer_norm(y + dropout(context))
+        y = nn.with_logical_constraint(y, ROW)
+        y = self.feed_forward_layer_norm(y + dropout(feed_forward(y)))
+        return nn.with_logical_constraint(y, ROW), cache
+
+
+def _attention(config: LiteTransformerConfig, size: int, heads: int, execution: Execution) -> MultiHeadAttention:
+    init, joining = config.heads_initializer, config.joining_initializer
+    return MultiHeadAttention(size, heads, config.attention_dropout, init, execution, output_init=joining)
+
+
+def _convolution(config: LiteTransformerConfig, kernel_size: int, execution: Execution) -> LightweightConvolution:
+    sizes = config.d_model // 2, config.convolution_heads, kernel_size
+    return CONVOLUTIONS[config.convolution](*sizes, config.convolution_dropout, config.initializer, execution)
+
+
+def _feed_forward(config: LiteTransformerConfig, inner_size: int, execution: Execution) -> FeedForward:
+    activation, dropout = config.activation_function, config.activation_dropout
+    return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
+
+
+def equal_kernels(kernel_sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Yield the kernel size, the first layer and the number of layers of each run of layers with equal kernels."""
+    first = 0
+    for size, layers in itertools.groupby(kernel_sizes):
+        count = len(list(layers))
+        yield size, first, count
+        first += count
+
+
+class LiteTransformerModel(TransformerModel):
+    """The words of both sides, and the layers of each side. Adjacent layers with equal kernels are stacked [L ...]."""
+
+    config: LiteTransformerConfig
+
+    def setup(self) -> None:
+        """Create a table, the stacks of layers, and dropout."""
+        config, execution = self.config, self.execution
+        self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
+        self.encoder_layers = [
+            EncoderLayer(config, size, execution) for size, _, _ in equal_kernels(config.encoder_kernel_sizes)
+        ]
+        self.decoder_layers = [
+            DecoderLayer(config, size, execution) for size, _, _ in equal_kernels(config.decoder_kernel_sizes)
+        ]
+        self.dropout = Dropout(config.dropout)
+
+    def _encoded(
+        self, input_ids: jax.Array, rows: EncoderRows, *, deterministic: bool, output_hidden_states: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
+        x = nn.with_logical_constraint(x, ROW)
+        states = [x[None]]
+
+        def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
+            x = layer(x, rows, deterministic=deterministic)
+            return x, x if output_hidden_states else None
+
+        for layers, (_, _, count) in zip(
+            self.encoder_layers, equal_kernels(self.config.encoder_kernel_sizes), strict=True
+        ):
+            x, after = stack(body, layers, count, self.execution, x)
+            states.append(after)
+        return x, jnp.concatenate(states) if output_hidden_states else None
+
+    def _key_values(self, encoded: jax.Array) -> KeyValues:
+        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
+            return encoded, layer.key_values(encoded)
+
+        runs = zip(self.decoder_layers, equal_kernels(self.config.decoder_kernel_sizes), strict=True)
+        made = [stack(body, layers, count, self.execution, encoded)[1] for layers, (_, _, count) in runs]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *made)
+
+    def _decoded(
+        self,
+        input_ids: jax.Array,
+        rows: DecoderRows,
+        source: jax.Array | KeyValues,
+        of_source: Visibility,
+        *,
+        deterministic: bool,
+        output_hidden_states: bool,
+    ) -> EncoderDecoderOutput:
+        made = source if isinstance(source, KeyValues) else None
+        y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
+        y = nn.with_logical_constraint(y, ROW)
+        states, cache = [y[None]], rows.cache
+
+        def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:
+            (y, cache), (number, key_values) = carried, lane
+            key_values = layer.key_values(source) if key_values is None else key_values
+            carried = layer(y, rows, key_values, of_source, cache, number, deterministic=deterministic)
+            return carried, carried[0] if output_hidden_states else None
+
+        for layers, (_, first, count) in zip(
+            self.decoder_layers, equal_kernels(self.config.decoder_kernel_sizes), strict=True
+        ):
+            own = slice(first, first + count)
+            lanes = first + jnp.arange(count), jax.tree.map(lambda kept, own=own: kept[own], made)
+            (y, cache), after = stack(body, layers, count, self.execution, (y, cache), lanes)
+            states.append(after)
+        return EncoderDecoderOutput(
+            last_hidden_state=y,
+            hidden_states=jnp.concatenate(states) if output_hidden_states else None,
+            scores=VocabularyScores(y, self.words.embedding),
+            cache=None if cache is None else cache.advance(input_ids.shape[1]),
+        )
+
+
+class LiteTransformerForConditionalGeneration(EncoderDecoderForConditionalGeneration):
+    """The Lite Transformer, whose word table is the output layer."""
+
+    config: LiteTransformerConfig
+
+
+def _parts(config: LiteTransformerConfig) -> tuple[ParameterGroup, ...]:
+    """Return the parameter groups: the word table, each layer of the encoder and each of the decoder."""
+    groups = [ParameterGroup(("lite_transformer/words",))]
+    for side, sizes in (("encoder", config.encoder_kernel_sizes), ("decoder", config.decoder_kernel_sizes)):
+        for run, (_, _, count) in enumerate(equal_kernels(sizes)):
+            prefix = f"lite_transformer/{side}_layers_{run}"
+            groups += [ParameterGroup((prefix,), layer) for layer in range(count)]
+    return tuple(groups)
+
+
+def _cache(config: LiteTransformerConfig, batch: int, capacity: int, execution: Execution) -> LongShortCache:
+    """Return an empty cache of keys and values, and of inputs of the convolutions."""
+    depth, half, heads = config.decoder_layers, config.d_model // 2, config.decoder_attention_heads
+    empty = KeyValueCache.empty(depth, batch, capacity, heads, half // heads, execution.dtype)
+    inputs = jnp.zeros((depth, batch, max(config.decoder_kernel_sizes) - 1, half), execution.dtype)
+    fields = {field.name: getattr(empty, field.name) for field in dataclasses.fields(empty)}
+    return LongShortCache(**fields, inputs=nn.with_logical_constraint(inputs, ("layers", "batch", None, "mlp")))
+
+
+SYSTEM = declare(
+    System(
+        LiteTransformerConfig,
+        Kind.ENCODER_DECODER,
+        {
+            Purpose.PRETRAINING: LiteTransformerForConditionalGeneration,
+            Purpose.WRITING: LiteTransformerForConditionalGeneration,
+            Purpose.TEXT_TO_TEXT: LiteTransformerForConditionalGeneration,
+            Purpose.ENCODING: LiteTransformerModel,
+        },
+        name="lite_transformer",
+        template=lambda config: Template("A end", "A end B end", "last"),
+        parts=_parts,
+        cache=_cache,
+        token_table="lite_transformer/words/embedding",
+    )
+)

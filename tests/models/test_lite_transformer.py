@@ -1,0 +1,96 @@
+"""Properties of the Lite Transformer alone: kernels, packed rows, its cache, its dropouts and its FLOPs."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.models.lite_transformer import LiteTransformerConfig, LiteTransformerForConditionalGeneration
+from tests.families.encoder_decoders import LITE
+from tests.families.family import both_sides
+from tests.products import step_flops
+from tests.systems.modules import dropped, outputs, random_params
+
+MODULE = LiteTransformerForConditionalGeneration(LITE)
+PARAMS = random_params(MODULE)
+BATCH = both_sides(LITE)
+
+
+def test_a_cache_gives_the_logits_of_whole_rows() -> None:
+    """Prompts of unequal length are padded on the left, and the rows of the cache are exchanged."""
+    read = jax.jit(lambda *inputs: MODULE.apply({"params": PARAMS}, *inputs, method="encode"))
+    write = jax.jit(lambda *inputs: MODULE.apply({"params": PARAMS}, *inputs, method="decode"))
+    expected = outputs(MODULE, PARAMS, BATCH).logits
+    ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
+    mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
+    source = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2])
+    found = write(ids, source, mask, LITE.empty_cache(2, 7, Execution()))
+    np.testing.assert_allclose(found.logits[:, -1], expected[np.arange(2), [3, 1]], rtol=1e-5, atol=1e-5)
+    swapped = jnp.array([1, 0])
+    source = read(BATCH["input_ids"][swapped], BATCH["attention_mask"][swapped])
+    cache = found.cache.take_rows(swapped)
+    for step in range(3):
+        next_ids = np.array([[BATCH["decoder_input_ids"][1, 2 + step]], [BATCH["decoder_input_ids"][0, 4 + step]]])
+        found = write(next_ids, source, np.ones((2, 1), np.int32), cache)
+        assert jax.tree.map(jnp.shape, found.cache) == jax.tree.map(jnp.shape, cache)
+        cache = found.cache
+        np.testing.assert_allclose(found.logits[:, 0], expected[[1, 0], [2 + step, 4 + step]], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "convolution_dropout"])
+def test_each_dropout_changes_both_sides(rate: str) -> None:
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_kernel_sizes": (4,)}
+    found = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes, **{rate: 0.3}))
+    params = random_params(found)
+    kept, lost = outputs(found, params, BATCH), dropped(found, params, BATCH)
+    for name in ("last_hidden_state", "encoder_last_hidden_state"):
+        assert np.abs(getattr(kept, name) - getattr(lost, name)).max() > 1e-3, name
+
+
+@pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])
+def test_flops_are_those_of_the_products(convolution: str) -> None:
+    config = dataclasses.replace(LITE, convolution=convolution)
+    tokens = {"input_ids": jnp.zeros((2, 11), jnp.int32), "decoder_input_ids": jnp.zeros((2, 7), jnp.int32)}
+    found = step_flops(LiteTransformerForConditionalGeneration(config), lambda outputs: outputs.logits, **tokens)
+    assert found == config.train_flops(2, 11, 7)
+
+
+def test_the_released_settings() -> None:
+    """The released commands; the convolution's inputs are gated for WMT, not for IWSLT."""
+    for config, size in (
+        (LiteTransformerConfig.wmt_200(), 200),
+        (LiteTransformerConfig.wmt_408(), 408),
+        (LiteTransformerConfig.wmt_496(), 496),
+        (LiteTransformerConfig.iwslt(), 160),
+    ):
+        assert {config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim} == {size}
+        assert config.encoder_kernel_sizes == config.decoder_kernel_sizes == (3, 7, 15, 31, 31, 31)
+        assert config.convolution_heads == config.encoder_attention_heads == config.decoder_attention_heads == 4
+        assert config.convolution == ("lightweight" if size == 160 else "dynamic")
+    assert LiteTransformerConfig.wmt_496().attention_dropout == 0.08
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"d_model": 27, "decoder_attention_heads": 3},
+            r"features for two branches, found 27; make --model.d_model even",
+        ),
+        ({"convolution_heads": 5}, r"12 features that divide by the heads, found 5 heads; .*--model.convolution_heads"),
+        ({"cross_attention_heads": 5}, r"24 features .* found 5 heads; .*--model.cross_attention_heads"),
+        ({"decoder_attention_heads": 8}, r"12 features .* found 8 heads; .*--model.decoder_attention_heads"),
+        ({"encoder_kernel_sizes": (3, 5)}, r"3 sizes from 1, one for each layer, found \(3, 5\); "),
+        ({"decoder_kernel_sizes": (3, 0, 5)}, r"3 sizes from 1, .*--model.decoder_kernel_sizes"),
+        ({"encoder_kernel_sizes": (3, 4, 5)}, r"odd sizes, .* found \(3, 4, 5\); change --model.encoder_kernel_sizes"),
+        ({"convolution": "dynamical"}, r"found 'dynamical'; did you mean 'dynamic'?"),
+        ({"convolution_dropout": 1.5}, r"--model.convolution_dropout"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(LITE, **changes)
