@@ -359,7 +359,7 @@ class TransformerXlModel(nn.Module):
         check_token_inputs(None, "", input_ids, attention_mask)
         memory = cache or Memory(jnp.zeros((config.n_layer, rows, 0, config.d_model)), jnp.zeros((rows, 0), jnp.int32))
         past = memory.hidden.shape[2]
-        documents = _documents(memory, length, attention_mask, starts)
+        documents = segment_documents(memory, length, attention_mask, starts)
         seen = SameSegment(documents, jnp.concatenate([memory.documents, documents], axis=1))
         conditions = (seen, Causal(), *([Window(past - 1, 0)] if config.same_length and past else []))
         visibility = Visibility(conditions, query_offset=past)
@@ -390,7 +390,9 @@ def position_biases(module: nn.Module, config: TransformerXlConfig) -> tuple[jax
     return module.param("content_bias", init, shape), module.param("position_bias", init, shape)
 
 
-def _documents(memory: Memory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None) -> jax.Array:
+def segment_documents(
+    memory: Memory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None
+) -> jax.Array:
     """Return the document number of each token of a segment, int32 [B T]; 0 for padding."""
     last = jnp.maximum(jnp.max(memory.documents, axis=1, initial=0), 1)[:, None]
     begun = 0 if starts is None else jnp.cumsum(starts, axis=1, dtype=jnp.int32)

@@ -71,6 +71,29 @@ class Remembers(abc.ABC):
         """Return the same objective with evaluations that remember `tokens` tokens."""
 
 
+class AdaptsModel(abc.ABC):
+    """An objective whose program computes no more than a statistic of the parameters asks for, such as a longest span.
+
+    The loop builds the program again when the statistic has changed so much that `adapted` returns another config. All
+    these configs have the same state.
+    """
+
+    statistic: ClassVar[str]
+    """Name of the metric of `Objective.sums` that is the statistic."""
+
+    @abc.abstractmethod
+    def measured(self, config: Any, params: Any) -> jax.Array:
+        """Return the statistic of the parameters, a scalar."""
+
+    @abc.abstractmethod
+    def adapted(self, config: Any, statistic: float) -> Any:
+        """Return the config to compute with; `config` itself if it computes enough and not much more."""
+
+    @abc.abstractmethod
+    def computes(self, config: Any) -> str:
+        """Return the part of the model that a program of this config computes, for the header."""
+
+
 class ReadsPrefix:
     """An objective whose first tokens of a row see each other.
 

@@ -172,6 +172,13 @@ class Objective:
         """Return (sums of a corrupted batch without dropout, outputs for the predictions of a downstream task)."""
         return self.sums(module, loss_inputs, batch, key, training=False), ()
 
+    def constrain(self, params: Any) -> Any:
+        """Return the parameters after an update with those that have bounds moved to the nearest allowed values.
+
+        By default no parameter has bounds. Values are changed one by one, because devices hold parts of each array.
+        """
+        return params
+
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Return (ids, weights) of a corrupted batch's target tokens, for the unigram entropy."""
         raise NotImplementedError(f"{type(self).__name__} must define `targets`.")

@@ -10,21 +10,19 @@ training, as the published ones do: rows of 80 characters with 2,100 remembered,
 import dataclasses
 from typing import Any, Self
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import FROM_0, UserError, check_choice, check_ranges
-from plmjax.models.transformer_xl import Memory, TransformerXlConfig
+from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.capabilities import DOCUMENTS, Remembers
-from plmjax.objectives.next_token import NextToken
-from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply
+from plmjax.objectives.objective import Batch, ConstantSources
+from plmjax.objectives.segment_recurrence import SegmentRecurrence
 from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerXlPretraining(Remembers, NextToken):
+class TransformerXlPretraining(Remembers, SegmentRecurrence):
     """Mean nats of each token given the tokens before it in its row and in the memory."""
 
     documents: str = "joined"
@@ -64,27 +62,6 @@ class TransformerXlPretraining(Remembers, NextToken):
                 )
         return ()
 
-    def model_inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the token ids, a mask of the tokens to read, and the first positions of documents."""
-        optional = {"starts": batch["starts"]} if "starts" in batch else {}
-        return {"input_ids": batch["input_ids"], "attention_mask": _read(batch), **optional}
-
-    def carry_inputs(self, carry: Memory) -> dict[str, Any]:
-        """Return the memory before the row."""
-        return {"cache": carry}
-
-    def initial_carry(self, config: TransformerXlConfig, batch_size: int, sequence_length: int) -> Memory:
-        """Return the memory before a text."""
-        memory = config.memory(batch_size)
-        return Memory(
-            nn.LogicallyPartitioned(memory.hidden, ("layers", "batch", None, "embed")),
-            nn.LogicallyPartitioned(memory.documents, ("batch", None)),
-        )
-
-    def evaluation_carry(self, config: TransformerXlConfig, batch_size: int, sequence_length: int) -> Memory:
-        """Return the memory before a text that is evaluated."""
-        return self.initial_carry(self.evaluated(config), batch_size, sequence_length)
-
     def evaluated(self, config: TransformerXlConfig) -> TransformerXlConfig:
         """Return the config with the settings of an evaluation."""
         names = ("mem_len", "clamp_len", "same_length")
@@ -99,28 +76,3 @@ class TransformerXlPretraining(Remembers, NextToken):
         if self.documents == "joined":
             return batch
         return batch | {"starts": batch["input_ids"] == vocabulary.document_end}
-
-    def sums(
-        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
-    ) -> LossSums:
-        """Return the nats of the next tokens, the number of correct predictions, and the memory after them."""
-        ids, weights = self.targets(batch)
-        outputs = apply(self, self._reader(module, training), loss_inputs, batch, key, training=training)
-        loss, likeliest = outputs.scores.weighted_cross_entropy(ids, weights)
-        metrics = {"accuracy": (jnp.sum(weights * likeliest), jnp.sum(weights))}
-        return LossSums({"next_token": loss}, metrics, outputs.cache)
-
-    def score(
-        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Score the next tokens as `ScoresNextToken` does."""
-        return super().score(self._reader(module, training), loss_inputs, batch, key, training=training)
-
-    def _reader(self, module: nn.Module, training: bool) -> nn.Module:
-        return module if training else module.clone(config=self.evaluated(module.config))
-
-
-def _read(batch: Batch) -> jax.Array:
-    """Return the tokens to read, bool [B T]: a row may repeat tokens of the row before, which the memory has."""
-    real = batch["segment_ids"] > 0
-    return real & ((batch["next_weights"] > 0) | (batch["begins"][:, None] > 0)) if "begins" in batch else real

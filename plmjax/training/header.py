@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from plmjax.experiment import Experiment
+from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
 from plmjax.parallel.peak import PeakFlops
@@ -67,6 +68,8 @@ def lines(
         f"compile  {duration(compile_seconds)}; MFU is relative to {compact(peak_flops.rate)}FLOP/s, "
         f"{peak_flops.origin}",
     ]
+    if isinstance(run.objective, AdaptsModel):
+        found.append(f"computes {run.objective.computes(program.model)}")
     if dropout_generator(run, program.mesh) == "rbg":
         found.append("dropout  rbg: another mesh draws other masks; --training.dropout_generator threefry2x32 does not")
     return found

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
@@ -31,6 +32,7 @@ from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
+from plmjax.training.phases import ResolvedPhase
 from plmjax.training.profiling import Profile
 from plmjax.training.program import Program, build
 from plmjax.training.state import TrainState
@@ -132,7 +134,11 @@ def train(
     placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     plan = phases.resolve(run)
-    programs = [build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram) for phase in plan]
+
+    def program_of(run: Experiment, phase: ResolvedPhase) -> Program:
+        return build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram)
+
+    programs = [program_of(run, phase) for phase in plan]
     evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
     checks.evaluation_settings(run, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
@@ -160,6 +166,7 @@ def train(
         start=description,
         votes=Votes(placed.mesh),
         evaluation=evaluation,
+        program_of=program_of,
     )
     with hosts.watched(run.hosts) as session.watch, session:
         if session.is_primary:
@@ -167,17 +174,18 @@ def train(
                 session.terminal.print(line)
         step = description.step
         for program in programs:
-            if step >= program.phase.last_step or session.exhausted:
-                continue
             if step == program.phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            with memory.explain_out_of_memory(run, program.phase):
-                state, step = session.phase(program, state, step)
-        state = session.evaluate(programs[-1], state, step)
+            while step < program.phase.last_step and not session.exhausted:
+                program = session.adapted(program, state)
+                with memory.explain_out_of_memory(run, program.phase):
+                    state, step = session.phase(program, state, step)
+        program = session.adapted(program, state)
+        state = session.evaluate(program, state, step)
         session.save(state, step)
     if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
-    return Result(state=state, program=programs[-1], metrics=session.metrics)
+    return Result(state=state, program=program, metrics=session.metrics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +221,7 @@ class _Session:
         start: Description,
         votes: Votes,
         evaluation: Evaluation,
+        program_of: Callable[[Experiment, ResolvedPhase], Program],
     ) -> None:
         self.run, self.workdir, self.source, self.tokenizer, self.keeper = run, workdir, source, tokenizer, keeper
         self.first = start.step
@@ -223,6 +232,7 @@ class _Session:
         self.saved_at = time.monotonic()
         self.votes = votes
         self.evaluation = evaluation
+        self.program_of = program_of
         self.is_primary = hosts.is_primary()
 
     def __enter__(self) -> "_Session":
@@ -269,10 +279,28 @@ class _Session:
         """Return whether the metric of the best checkpoint has not improved for `training.patience` evaluations."""
         return self.best.exhausted(self.record)
 
+    def adapted(self, program: Program, state: TrainState) -> Program:
+        """Return the program of the same phase that computes as much of the model as the parameters need."""
+        objective, run = self.run.objective, self.run
+        if not isinstance(objective, AdaptsModel):
+            return program
+        statistic = float(jax.jit(objective.measured, static_argnums=0)(run.model, state.params))
+        model = objective.adapted(program.model, statistic)
+        if model == program.model:
+            return program
+        return self.program_of(dataclasses.replace(run, model=model), program.phase)
+
+    def fits(self, program: Program, metrics: Mapping[str, jax.Array | float]) -> bool:
+        """Return whether a program computes as much of the model as the parameters needed in a finished step."""
+        objective = self.run.objective
+        if not isinstance(objective, AdaptsModel):
+            return True
+        return objective.adapted(program.model, float(metrics[objective.statistic])) == program.model
+
     def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:
         """Run the steps after step `done` to the end of the phase, and return (state, last step).
 
-        The phase ends early if the best metric stops improving.
+        The phase ends early if the best metric stops improving, and if the program must be built again.
         """
         compiled, rates = self.compile(program, state, done)
         hosts.agree(f"the start of phase {program.phase.index}")
@@ -283,6 +311,10 @@ class _Session:
             self.profile.before(step)
             if earlier := pace.throttle():
                 self.show_unlogged(step - 2, earlier["loss"], pace, rates)
+                if not self.fits(program, earlier):
+                    step -= 1
+                    self.gather(pace, step)
+                    break
             self.progressed(f"waiting for the batch of step {step}", timed)
             batch = pace.next_batch(batches)
             self.progressed(f"computing step {step}", timed)
@@ -291,7 +323,7 @@ class _Session:
             pace.add(metrics)
             self.profile.after(step, state)
             if due := self.due(step, last=step == program.phase.last_step):
-                self.gather(pace, step)
+                finished = self.gather(pace, step)
                 if due.log:
                     self.log(step, metrics, pace, rates)
                 else:
@@ -307,7 +339,7 @@ class _Session:
                     batches.close()
                     where = "" if self.stop.received else " on another host"
                     raise Interrupted(f"Stopped by {signal.Signals(due.stop).name}{where} and saved at step {step}.")
-                if self.exhausted:
+                if self.exhausted or not self.fits(program, finished):
                     break
                 pace.resume()
         batches.close()
@@ -322,7 +354,7 @@ class _Session:
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
-        flops = self.run.objective.train_flops(self.run.model, program.batch)
+        flops = self.run.objective.train_flops(program.model, program.batch)
         rates = _Rates(
             header.tokens(self.run, program), flops, peak.PeakFlops(program.mesh) if self.is_primary else None
         )
@@ -344,8 +376,8 @@ class _Session:
             stop=stop,
         )
 
-    def gather(self, pace: Pace, step: int) -> None:
-        """Add the finished steps to the window of the next logged line.
+    def gather(self, pace: Pace, step: int) -> dict[str, float]:
+        """Add the finished steps to the window of the next logged line, and return the metrics of the last one.
 
         Raises:
             UserError: a loss is not finite.
@@ -361,6 +393,7 @@ class _Session:
                     f"{'step ' + str(kept) if kept is not None else 'no step yet'})."
                 )
             self.window.add(metrics)
+        return values[-1]
 
     def show_unlogged(self, step: int, loss: jax.Array, pace: Pace, rates: "_Rates") -> None:
         """Show a finished step that is not logged."""

@@ -16,6 +16,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.attention.backends import BACKENDS
@@ -39,6 +40,7 @@ GENERATORS = ("auto", "rbg", "threefry2x32")
 class Program:
     """One phase of a run, ready to compile for its mesh.
 
+    model: the sizes that it computes with.
     train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
     evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. A downstream task computes
         its predictions from the outputs.
@@ -59,6 +61,7 @@ class Program:
     phase: ResolvedPhase
     evaluation_phase: ResolvedPhase
     mesh: jax.sharding.Mesh
+    model: ModelConfig
     module: nn.Module
     train: Any
     evaluate: Any
@@ -156,6 +159,7 @@ def build(
         phase=phase,
         evaluation_phase=evaluation_phase,
         mesh=mesh,
+        model=experiment.model,
         module=module,
         train=jax.jit(
             sharding.scoped(step, mesh),

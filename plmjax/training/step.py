@@ -108,6 +108,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     params, optimizer_state = tables.update(
         update.optimizer, shares.scatter(gradient), row_gradients, ids, state.optimizer_state, state.params
     )
+    params = objective.constrain(params)
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
     metrics["learning_rate"] = update.learning_rate(state.optimizer_state, state.step)
     for name, (total, weight) in sums.metrics.items():  # NaN if the batch has no such targets.

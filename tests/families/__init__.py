@@ -40,6 +40,7 @@ FAMILIES: dict[str, Family] = {
     "gpt2": decoders.GPT2_ROW,
     "xlnet": permutations.XLNET_ROW,
     "transformer_xl": memories.TXL_ROW,
+    "adaptive_span": memories.SPAN_ROW,
     "transformer": encoder_decoders.TRANSFORMER_ROW,
     "bart": encoder_decoders.BART_ROW,
     "t5": encoder_decoders.T5_ROW,

@@ -1,4 +1,4 @@
-"""The row of Transformer-XL, whose formulas read a text in segments, with a memory that grows from nothing."""
+"""The rows of Transformer-XL and of Adaptive-Span, whose formulas read a text in segments."""
 
 import dataclasses
 import functools
@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.models import transformer_xl
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.models import adaptive_span, transformer_xl
 from tests.families.family import READS_FORWARD, Count, Family, Head, untyped_tokens
 from tests.families.oracles import Formula, FormulaOracle
 from tests.strangers import experiments
@@ -55,14 +57,14 @@ class Segments:
 class InSegments(nn.Module):
     """The language model, which reads a row as segments of `SEGMENT` tokens and remembers the ones before."""
 
-    config: transformer_xl.TransformerXlConfig
-    execution: Any = transformer_xl.Execution()
+    config: Any
+    execution: Any = Execution()
 
     @nn.compact
     def __call__(
         self, input_ids: jax.Array, attention_mask: jax.Array | None = None, *, deterministic: bool = True
     ) -> Segments:
-        module = transformer_xl.TransformerXlForCausalLM(self.config, self.execution, name="model")
+        module = self.config.module(Purpose.PRETRAINING, self.execution, name="model")
         memory, found = self.config.memory(len(input_ids)), []
         for begin in range(0, input_ids.shape[1], SEGMENT):
             part = slice(begin, begin + SEGMENT)
@@ -222,6 +224,123 @@ TXL_ROW = Family(
     words="words/table_0",
     step=experiments.transformer_xl,
     learning={"model": {"d_embed": 32, "d_model": 32, "d_inner": 64, "init_std": 0.1}},
+    batches={"tokens": untyped_tokens},
+    views=READS_FORWARD,
+)
+
+# -------------------------------------------------------------------------------------------------- Adaptive-Span
+
+SPAN = adaptive_span.AdaptiveSpanConfig(
+    vocab_size=53, d_model=18, n_layer=2, n_head=3, d_inner=37, attn_span=23, ramp=17, dropout=0.0
+)
+"""A ramp so long that random shares leave some tokens visible."""
+SPAN_TRAINED = dataclasses.replace(SPAN.with_dropout(0.2), vocab_size=56, d_model=24, n_head=4, d_inner=32)
+
+
+def span_attention(config: Any, params: Mapping[str, jax.Array], layer: int, seen: jax.Array, tokens: int) -> jax.Array:
+    """Of the last `tokens` of [S D], as the released code has it: softmax, mask, sum of 1 again."""
+    kernels = {name: params[f"layers/attention/{name}/kernel"][layer] for name in ("query", "key", "value", "output")}
+    queries, keys, values = (
+        jnp.einsum("td,dnh->tnh", x, kernels[name])
+        for name, x in (("query", seen[len(seen) - tokens :]), ("key", seen), ("value", seen))
+    )
+    back = np.arange(len(seen) - tokens, len(seen))[:, None] - np.arange(len(seen))
+    visible = (back >= 1) & (back <= config.span)
+    vectors = params["position_vectors"][config.attn_span - np.clip(back, 1, config.span)]
+    scores = jnp.einsum("tnh,snh->nts", queries, keys) + jnp.einsum("tnh,tsh->nts", queries, vectors)
+    scores = jnp.where(visible, scores / config.head_size**0.5, -jnp.inf)
+    spans = params["layers/span_shares"][layer][:, None, None] * config.attn_span
+    mask = jnp.clip((1 - back + spans) / config.ramp + 1, 0, 1)
+    if config.persistent_size:
+        own = config.head_size**0.5 * params["layers/persistent_keys"][layer]
+        kept = jnp.einsum("tnh,pnh->ntp", queries, own) / config.head_size**0.5
+        scores, mask = jnp.concatenate([scores, kept], -1), jnp.concatenate([mask, jnp.ones_like(kept)], -1)
+        own = config.persistent_size**0.5 * params["layers/persistent_values"][layer]
+        values = jnp.concatenate([values, own])
+    weights = jax.nn.softmax(scores) * mask
+    weights = weights / (weights.sum(-1, keepdims=True) + 1e-8)
+    return jnp.einsum("nts,snh,nhd->td", weights, values, kernels["output"])
+
+
+def span_segment(
+    config: Any, params: Mapping[str, jax.Array], ids: np.ndarray, memories: list[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """The embeddings and the outputs of every layer, [T D] each, and the memories after them."""
+    found, after = [params["words/embedding"][ids]], []
+    for layer in range(config.n_layer):
+        x, seen = found[-1], jnp.concatenate([jax.lax.stop_gradient(memories[layer]), found[-1]])
+        after.append(seen[len(seen) - config.attn_span :])
+        x = x + span_attention(config, params, layer, seen, len(x))
+        x = normalised(x, params, "layers/attention_layer_norm", layer)
+        if not config.persistent_size:
+            names = [f"layers/feed_forward/{name}" for name in ("intermediate", "output")]
+            (w1, b1), (w2, b2) = ((params[f"{name}/kernel"][layer], params[f"{name}/bias"][layer]) for name in names)
+            x = x + jnp.maximum(x @ w1 + b1, 0) @ w2 + b2
+            x = normalised(x, params, "layers/feed_forward_layer_norm", layer)
+        found.append(x)
+    return found, after
+
+
+def span_model(config: Any, params: Mapping[str, jax.Array], text: Mapping[str, Any]) -> dict:
+    """After zeros."""
+    found, _ = span_segment(config, params, text["input_ids"], [jnp.zeros((config.attn_span, config.d_model))] * 2)
+    return {"last_hidden_state": found[-1], "hidden_states": tuple(found)}
+
+
+def span_scores(config: Any, params: Mapping[str, jax.Array], text: Mapping[str, Any]) -> dict:
+    last = span_model(config, of_prefix(params, "adaptive_span/"), text)["last_hidden_state"]
+    return {"last_hidden_state": last, "logits": last @ params["output"].T + params["output_bias"]}
+
+
+def span_in_segments(config: Any, params: Mapping[str, jax.Array], text: Mapping[str, Any]) -> dict:
+    params, memories, found = of_prefix(params, "model/"), [jnp.zeros((config.attn_span, config.d_model))] * 2, []
+    for begin in range(0, len(text["input_ids"]), SEGMENT):
+        ids = text["input_ids"][begin : begin + SEGMENT]
+        layers, memories = span_segment(config, of_prefix(params, "adaptive_span/"), ids, memories)
+        found.append(layers[-1])
+    last = jnp.concatenate(found)
+    return {"last_hidden_state": last, "logits": last @ params["output"].T + params["output_bias"]}
+
+
+SPAN_ROW = Family(
+    oracle=FormulaOracle(
+        {
+            InSegments: compiled(span_in_segments),
+            adaptive_span.AdaptiveSpanForCausalLM: compiled(span_scores),
+            adaptive_span.AdaptiveSpanModel: compiled(span_model),
+        }
+    ),
+    heads=(Head(InSegments(SPAN), packs=False), Head(adaptive_span.AdaptiveSpanForCausalLM(SPAN), packs=False)),
+    bodies=(adaptive_span.AdaptiveSpanModel(SPAN),),
+    switches=({"persistent_size": 5}, {"computed_span": 7}),
+    trained=Head(adaptive_span.AdaptiveSpanForCausalLM(SPAN_TRAINED)),
+    sharded=("adaptive_span/layers/attention/query/kernel", (2, 12, 2, 6)),
+    counts={
+        name: (
+            getattr(adaptive_span.AdaptiveSpanConfig, name)(),
+            (Count(adaptive_span.AdaptiveSpanForCausalLM, parameters),),
+        )
+        for name, parameters in (
+            ("enwik8_base", 38_538_541),
+            ("enwik8_large", 208_910_221),
+            ("enwik8_small", 6_480_621),
+            ("all_attention", 114_017_773),
+        )
+    },
+    initial=adaptive_span.AdaptiveSpanForCausalLM(adaptive_span.AdaptiveSpanConfig.tiny(vocab_size=2000)),
+    drawn=r"(kernel|embedding|position_vectors|output)$",
+    truncated=False,
+    deviations={
+        "embedding": 1.0,
+        "position_vectors": 1.0,
+        "feed_forward/output": (3 * 512) ** -0.5,
+        "": (3 * 128) ** -0.5,
+    },
+    uniform=r"(kernel|/output|^output)$",
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.adaptive_span,
+    learning={"model": {"d_model": 32, "d_inner": 64}},
     batches={"tokens": untyped_tokens},
     views=READS_FORWARD,
 )

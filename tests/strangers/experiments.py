@@ -31,6 +31,7 @@ from plmjax.finetuning.cross_view.translation import CrossViewTranslation
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging
+from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
@@ -53,6 +54,7 @@ from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.word2vec import ContinuousBagOfWords, Word2VecConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.bert import BertPretraining
@@ -207,6 +209,14 @@ def transformer_xl() -> Experiment:
     sizes = {"d_embed": 16, "d_model": 16, "n_layer": 2, "n_head": 2, "d_head": 8, "d_inner": 32, "mem_len": 12}
     model = TransformerXlConfig(vocab_size=64, cutoffs=(24, 40), div_val=2, **sizes)
     return dataclasses.replace(recurrent(), model=model, objective=TransformerXlPretraining())
+
+
+def adaptive_span() -> Experiment:
+    """The same rows behind a memory as long as the longest span, of which most is masked."""
+    model = AdaptiveSpanConfig(
+        vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32, attn_span=24, ramp=8, initial_share=0.2, dropout=0.1
+    )
+    return dataclasses.replace(recurrent(), model=model, objective=AdaptiveSpanPretraining(span_coefficient=1e-3))
 
 
 def ulmfit() -> Experiment:

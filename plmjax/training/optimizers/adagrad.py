@@ -6,10 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import KeyPath
 
 from plmjax.errors import FROM_0, check_ranges
+from plmjax.training import paths
 from plmjax.training.optimizers.optimizer import Optimizer
 from plmjax.training.optimizers.schedules import Constant, Schedule
+from plmjax.training.optimizers.stacked import Axes, axes_of, layer_norms
 
 Params = Any
 
@@ -28,20 +31,28 @@ class Adagrad(Optimizer):
     """The sum of squared gradients before the first step."""
     epsilon: float = 1e-10
     """Added to the root of the sum."""
+    clip_each: float = 0.0
+    """Maximum norm of the gradient of each array, of each layer for itself, as in facebookresearch/adaptive-span; 0
+    clips nothing."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         super().__post_init__()
-        check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0)
+        check_ranges("optimizer", self, initial_accumulator=FROM_0, epsilon=FROM_0, clip_each=FROM_0)
 
     @property
     def by_rows(self) -> bool:
-        """Return true: a gradient of 0 adds nothing to the sum."""
-        return True
+        """Return True unless norms of whole tables are needed: a gradient of 0 adds nothing to the sum."""
+        return not self.clip_each
 
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Return the update by accumulated squares and learning rate."""
+        clips = []
+        if self.clip_each:
+            every = paths.map_named(lambda name, _: True, params)
+            clips = [clip_each_layer(self.clip_each, axes_of(params, every))]
         return optax.chain(
+            *clips,
             scale_by_accumulated_squares(self.initial_accumulator, self.epsilon),
             optax.scale_by_learning_rate(learning_rate),
         )
@@ -67,6 +78,16 @@ class GloveAdagrad(Optimizer):
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Return the update by learning rate and earlier squares."""
         return optax.chain(optax.scale_by_learning_rate(learning_rate), scale_by_squares_before())
+
+
+def clip_each_layer(largest: float, axes: Axes) -> optax.GradientTransformation:
+    """Scale the gradient of each array to a norm of at most `largest`, that of each layer of a stack for itself."""
+
+    def clip(path: KeyPath, gradient: jax.Array) -> jax.Array:
+        norms = layer_norms(gradient, axes[paths.name(path)])
+        return gradient * (largest / jnp.maximum(norms, largest))
+
+    return optax.stateless(lambda gradients, params: jax.tree_util.tree_map_with_path(clip, gradients))
 
 
 class AccumulatorState(NamedTuple):

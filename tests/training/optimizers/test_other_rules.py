@@ -308,3 +308,27 @@ def test_an_evaluation_compiles_once_and_keeps_the_form_of_the_state(optimizer):
 def test_settings_that_cannot_be_are_named(settings, message):
     with pytest.raises(UserError, match=message):
         StochasticGradientDescent(**settings)
+
+
+def test_adagrad_clips_each_layer_for_itself() -> None:
+    """As torch, after `clip_grad_norm_` of every array alone: a stack of layers is several arrays."""
+    params = {"kernel": np.ones((2, 3, 4), np.float32), "bias": np.ones(3, np.float32)}
+    names = {"kernel": ("layers", None, None), "bias": (None,)}
+    rule = Adagrad(learning_rate=0.1, clip_each=0.5, **PLAIN)
+    transformation = rule.build(2, {name: nn.LogicallyPartitioned(params[name], names[name]) for name in params})
+    random = np.random.default_rng(3)
+    gradients = [{name: random.normal(size=x.shape).astype(np.float32) for name, x in params.items()} for _ in range(2)]
+    gradients[1]["bias"] *= 1e-3  # short enough
+    state, found, squares = transformation.init(params), params, {"kernel": 0.0, "bias": 0.0}
+    expected = dict(params)
+    for gradient in gradients:
+        updates, state = transformation.update(gradient, state, found)
+        found = optax.apply_updates(found, updates)
+        for name, x in gradient.items():
+            axes = (1, 2) if name == "kernel" else (0,)
+            norm = np.sqrt((x**2).sum(axes, keepdims=True))
+            clipped = x * np.minimum(1, 0.5 / norm)
+            squares[name] = squares[name] + clipped**2
+            expected[name] = expected[name] - 0.1 * clipped / (np.sqrt(squares[name]) + 1e-10)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5)
+    assert not rule.by_rows and Adagrad().by_rows

@@ -1,0 +1,120 @@
+"""Adaptive-Span's training objective: the next token, and the length of the spans.
+
+Sukhbaatar et al. (ACL 2019, arXiv 1905.07799, section 3.2); facebookresearch/adaptive-span adaptive_span.py:
+
+    loss = nats of the next token + coefficient * sum over layers of the mean over heads of S z
+
+An evaluation has the nats alone.
+
+The program reads no more tokens than the longest span of any head asks for. It is built again when spans shrink, and
+when they grow.
+
+Deviation: the released code looks at the spans in each step. Here the loop looks at those of two steps before, and a
+program that reads up to a quarter more is kept.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.models.adaptive_span import AdaptiveSpanConfig
+from plmjax.objectives.capabilities import AdaptsModel
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums
+from plmjax.objectives.segment_recurrence import SegmentRecurrence
+
+STEP = 64
+"""The number of tokens that are read is a multiple of it (adaptive_span.py, `get_trim_len`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
+    """Mean nats of each token given the tokens before it in the row and in the memory, and the spans of all heads."""
+
+    statistic: ClassVar[str] = "longest_span"
+
+    span_coefficient: float = 5e-7
+    """Factor of the spans in the loss; 5e-7 for the published models, 2e-6 for the small one."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_ranges("objective", self, span_coefficient=FROM_0)
+
+    def constants(self, config: AdaptiveSpanConfig, sources: ConstantSources) -> tuple[()]:
+        """Return no constants.
+
+        Raises:
+            UserError: the training text is shorter than a span.
+        """
+        tokens = int(np.sum(sources.token_counts))  # 0 in a plan, which reads no text
+        if tokens and config.span > tokens:
+            raise UserError(
+                f"Expected a span of at most the {tokens} tokens of the training text, found {config.span}; lower "
+                f"--model.attn_span, or give more text."
+            )
+        return ()
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the number of predictions, and that of rows."""
+        rows = jnp.asarray(len(batch["input_ids"]), jnp.float32)
+        return super().weights(batch) | {"span": rows}
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the factor of the spans."""
+        return {"span": self.span_coefficient}
+
+    def measured(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
+        """Return the largest number of tokens that a head looks back, with its ramp."""
+        longest = jnp.ceil(config.attn_span * jnp.max(_shares(params).astype(jnp.float32))) + config.ramp
+        return jnp.minimum(longest, config.attn_span)
+
+    def adapted(self, config: AdaptiveSpanConfig, statistic: float) -> AdaptiveSpanConfig:
+        """Return the config that reads the longest span, rounded up to a multiple of `STEP` tokens.
+
+        A config that reads at most a quarter more is kept.
+        """
+        needed = min(STEP * math.ceil(statistic / STEP), config.attn_span)
+        if needed <= config.span <= max(needed + needed // 4, needed + STEP):
+            return config
+        return dataclasses.replace(config, computed_span=needed)
+
+    def computes(self, config: AdaptiveSpanConfig) -> str:
+        """Return the number of tokens that are read before each."""
+        return f"the last {config.span:,} tokens of the longest span of {config.attn_span:,}"
+
+    def constrain(self, params: Any) -> Any:
+        """Return the parameters with every share of the longest span from 0 to 1 (trainer.py, `clamp_param`)."""
+        return _with_shares(params, jnp.clip(_shares(params), 0, 1))
+
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
+        """Return the nats of the next tokens, the spans once for each row, and the memory after the rows.
+
+        The metric `longest_span` is the largest number of tokens that a head looks back, with its ramp.
+        """
+        sums = super().sums(module, loss_inputs, batch, key, training=training)
+        config, rows = module.config, jnp.asarray(len(batch["input_ids"]), jnp.float32)
+        spans = config.attn_span * _shares(loss_inputs.params).astype(jnp.float32)  # [L N]
+        longest = jax.lax.stop_gradient(self.measured(config, loss_inputs.params))
+        return sums.replace(
+            losses=sums.losses | {"span": rows * jnp.sum(jnp.mean(spans, axis=1))},
+            metrics=sums.metrics | {"longest_span": (rows * longest, rows)},
+        )
+
+
+def _shares(params: Any) -> jax.Array:
+    """Return the share of the longest span of each head of each layer, [L N]."""
+    return params["adaptive_span"]["layers"]["span_shares"]
+
+
+def _with_shares(params: Any, shares: jax.Array) -> Any:
+    """Return the parameters with other shares."""
+    model = params["adaptive_span"]
+    layers = model["layers"] | {"span_shares": shares}
+    return params | {"adaptive_span": model | {"layers": layers}}

@@ -1,0 +1,121 @@
+"""Adaptive-Span's objective: the spans in the loss, their bounds, and the program that reads no more than they ask."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.models.adaptive_span import AdaptiveSpanConfig
+from plmjax.objectives import adaptive_span
+from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
+from plmjax.training import loop
+from plmjax.training.optimizers import Adagrad
+from plmjax.training.optimizers.schedules import Constant
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+CONFIG = AdaptiveSpanConfig(
+    vocab_size=64, d_model=8, n_layer=2, n_head=2, d_inner=16, attn_span=256, ramp=8, initial_share=0.9, dropout=0.0
+)
+"""238 of 256 tokens at first."""
+OBJECTIVE = AdaptiveSpanPretraining()
+
+
+def shares(*values: float) -> dict:
+    """Parameters with these shares, of two heads in each of two layers."""
+    return {"adaptive_span": {"layers": {"span_shares": np.asarray(values, np.float32).reshape(2, 2), "kernel": 3}}}
+
+
+def run():
+    """Nine steps with a loss that is almost all spans, which shrink by 0.3 of the longest one in the first step."""
+    return dataclasses.replace(
+        experiments.changed(
+            experiments.adaptive_span(),
+            training={"steps": 9, "log_every": 3, "evaluate_every": 0, "batch_size": 8},
+            mesh={"data": 1},
+        ),
+        model=CONFIG,
+        objective=AdaptiveSpanPretraining(span_coefficient=1.0),
+        optimizer=Adagrad(learning_rate=0.3, schedule=Constant(), clip_norm=0.0, clip_each=0.03),
+    )
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
+
+
+def test_the_longest_head_counts_with_its_ramp() -> None:
+    assert float(OBJECTIVE.measured(CONFIG, shares(0.1, 0.25, 0, 0.2))) == 64 + 8
+    assert float(OBJECTIVE.measured(CONFIG, shares(0.1, 1, 0, 0.2))) == 256
+
+
+@pytest.mark.parametrize(
+    ("before", "longest", "after"),
+    [
+        (None, 256, None),
+        (None, 240, None),
+        (None, 192, None),
+        (None, 128, 128),
+        (128, 129, 192),
+        (128, 64, 128),
+        (192, 64, 64),
+        (64, 256, 256),
+    ],
+)
+def test_the_span_that_is_read(before: int | None, longest: float, after: int | None) -> None:
+    """A multiple of 64; one step more than needed is kept."""
+    config = dataclasses.replace(CONFIG, computed_span=before)
+    assert OBJECTIVE.adapted(config, longest).computed_span == after
+
+
+def test_shares_stay_from_0_to_1() -> None:
+    found = OBJECTIVE.constrain(shares(-0.1, 0.5, 1.5, 0))["adaptive_span"]["layers"]
+    np.testing.assert_allclose(found["span_shares"], [[0, 0.5], [1, 0]])
+    assert found["kernel"] == 3
+
+
+def test_the_program_is_built_again_and_the_parameters_are_those_of_the_whole_span(tmp_path, capsys, monkeypatch):
+    """Spans fall from 230 tokens to 0; each program says what it reads. The loss counts S z of each layer."""
+    source = ChainSource(run().data)
+    result = loop.train(run(), tmp_path / "cut", source, {})
+    text = capsys.readouterr().out
+    read = [line for line in text.splitlines() if line.startswith("computes")]
+    assert read[0] == "computes the last 256 tokens of the longest span of 256"
+    assert read[-1].startswith("computes the last 64 tokens") and len(read) > 1
+    assert "continuing from step" in text and result.program.model.computed_span == 64
+    found = jax.device_get(result.state.params["adaptive_span"]["layers"]["span_shares"])
+    assert (found >= 0).all() and found.max() < 0.2
+
+    monkeypatch.setattr(adaptive_span, "STEP", 256)
+    whole = loop.train(run(), tmp_path / "whole", source, {})
+    assert whole.program.model.computed_span is None
+    for ours, theirs in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(whole.state.params), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert "computes the last 256 tokens" in capsys.readouterr().out
+
+
+@dataclasses.dataclass(frozen=True)
+class Growing(AdaptiveSpanPretraining):
+    """Rewards spans instead."""
+
+    def coefficients(self) -> dict[str, float]:
+        return {"span": -1.0}
+
+
+def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
+    grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_share=0.0), objective=Growing())
+    result = loop.train(grown, tmp_path, ChainSource(grown.data), {})
+    read = [line for line in capsys.readouterr().out.splitlines() if line.startswith("computes")]
+    assert read[0].startswith("computes the last 64 tokens") and result.program.model.span == 256
+    assert result.metrics["eval/longest_span"] == 256
+
+
+def test_a_span_longer_than_the_text_is_refused() -> None:
+    class Sources:
+        token_counts = np.array([100, 100])
+
+    with pytest.raises(UserError, match=r"at most the 200 tokens of the training text, found 256; .*--model.attn_span"):
+        OBJECTIVE.constants(CONFIG, Sources)
