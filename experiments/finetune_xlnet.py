@@ -3,8 +3,8 @@
 plmjax finetune experiments/finetune_xlnet.py --from runs/xlnet --workdir runs/mnli --data.train train.tsv \
     --data.validation dev.tsv --data.text sentence1 --data.text_pair sentence2 --data.label gold_label
 
-Rows are A [SEP] [CLS] or A [SEP] B [SEP] [CLS], without a memory, and padded on the left, an example each: packed rows
-are refused. [CLS], the last token, is read by a dense layer with tanh, then by the labels.
+Rows are A [SEP] [CLS] or A [SEP] B [SEP] [CLS], without a memory, padded on the left, and an example each, as in the
+release. [CLS], the last token, is read by a dense layer with tanh, then by the labels.
 
 Recipe: 10,000 steps of 128 pairs at 2e-5 for MNLI, 12,000 of 32 rows at 2e-5 for RACE, 8,000 of 48 windows at 3e-5
 for SQuAD 2.0; 1,000 steps of warm-up, linear decay, weight decay 0.01 for RACE and SQuAD, dropout 0.1. With files of

@@ -240,9 +240,9 @@ def check_model(run: Experiment) -> None:
     run.model.system.require(run.objective.purpose)
     programs.check_length(run, run.data.sequence_length)
     checks.packing(run, run.data.pack, "--data.pack")
-    if run.data.pack > 1 and run.objective.template(run.model).padding == "left":
+    if run.data.pack > 1 and not run.objective.packs:
         raise UserError(
-            f"Expected --data.pack 1 for {type(run.model).__name__}, whose rows have their padding on the left, found "
+            f"Expected --data.pack 1 for {type(run.objective).__name__}, which reads one example in a row, found "
             f"{run.data.pack}; change it."
         )
     run.objective.check_model(run.model)

@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
@@ -124,11 +126,30 @@ def test_rows_of_questions_are_those_of_the_release(answered, xlnet_run) -> None
         assert places == [len(ids) - 1] * 2 or begin <= places[0] <= places[1] < first
 
 
-def test_packed_rows_are_refused(xlnet_run, sentiment, tmp_path) -> None:
+def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentiment) -> None:
     train, validation = sentiment
-    data = Sentences(train=train, validation=validation, text="sentence", pack=2)
-    run = experiment(SequenceClassification(), data)
-    with pytest.raises(UserError, match=r"--data\.pack 1 for XlnetConfig, whose rows have their padding on the left"):
+    run = experiment(SequenceClassification(), Sentences(train=train, validation=validation, text="sentence"))
+    examples = run.data.read("validation")
+    run = dataclasses.replace(run, objective=run.objective.fit_labels(examples))
+    alone, packed = (
+        encoded_rows(dataclasses.replace(run, data=dataclasses.replace(run.data, pack=pack)), xlnet_run, examples)
+        for pack in (1, 3)
+    )
+    model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
+    module = run.objective.module(model, Execution())
+    variables = module.init(jax.random.key(0), **run.objective.model_inputs(alone))
+    expected = module.apply(variables, **run.objective.model_inputs(alone)).logits[:, 0]
+    found = module.apply(variables, **run.objective.model_inputs(packed)).logits
+    slots = packed["example_ids"]
+    assert len(slots) < len(examples) and np.sort(slots[slots >= 0]).tolist() == list(range(len(examples)))
+    order = np.argsort(alone["example_ids"][:, 0])
+    np.testing.assert_allclose(found[slots >= 0], expected[order][slots[slots >= 0]], rtol=1e-5, atol=1e-5)
+
+
+def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tmp_path) -> None:
+    run, _, _ = answered
+    run = dataclasses.replace(run, data=dataclasses.replace(run.data, pack=2))
+    with pytest.raises(UserError, match=r"--data\.pack 1 for AnswerSearch, which reads one example in a row, found 2"):
         finetune(run, xlnet_run, tmp_path / "run")
 
 

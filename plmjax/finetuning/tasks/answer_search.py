@@ -38,6 +38,7 @@ class AnswerSearch(SpanExtraction):
 
     purpose: ClassVar[Purpose] = Purpose.ANSWER_SEARCH
     per_token: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the model with the search."""

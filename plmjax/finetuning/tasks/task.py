@@ -202,6 +202,8 @@ class TaskObjective(Objective):
     """The purpose of the model's module that it trains; models without such a module are rejected."""
     per_token: ClassVar[bool] = False
     """True if the model's outputs belong to tokens, [R T ...]; false if they belong to sequences, [R K ...]."""
+    packs: ClassVar[bool] = True
+    """True if a row may hold several examples (`Task.pack`)."""
     generates: ClassVar[bool] = False
     """True if predictions are made from text that the model generates (`writing`); false if from its outputs."""
     metric_names: ClassVar[tuple[str, ...]] = ()
