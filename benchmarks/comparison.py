@@ -1,11 +1,12 @@
-"""BERT, RoBERTa, ALBERT and ELECTRA with the same budget of training FLOPs, beside random models, on five tasks.
+"""BERT, RoBERTa, ALBERT, ELECTRA and XLNet with the same training FLOPs, beside random models, on five tasks.
 
     python benchmarks/comparison.py DATA --output runs/comparison
 
 DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_english_ewt,wnut17,squad}. Every piece, a
 pretraining or a fine-tuning run, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run
 again continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture. With --report it
-writes them from the finished pieces and computes nothing.
+writes them from the finished pieces and computes nothing. With --tables it prints the tables of --systems and writes
+nothing, for rows that are added to a page whose other pieces are elsewhere.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from plmjax.training.metrics import read
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "comparison.py"
-SYSTEMS = ("bert", "roberta", "albert", "electra")
+SYSTEMS = ("bert", "roberta", "albert", "electra", "xlnet")
 TASKS = {
     "subjectivity": ("accuracy", "subjectivity/train.tsv.gz", "subjectivity/dev.tsv.gz"),
     "snli": ("accuracy", "snli/dev.tsv.gz", ""),
@@ -187,7 +188,7 @@ def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
     text, output = workdir / "premises.txt", workdir / "vectors.npz"
     storage.write(text, "".join(f"{premise}\n" for premise in premises))
     found = []
-    for layer in range(checkpoints.describe(checkpoints.find(pretrained)).experiment.model.num_hidden_layers + 1):
+    for layer in range(checkpoints.describe(checkpoints.find(pretrained)).experiment.model.depth + 1):
         embed(pretrained, text, output, layer=layer)
         with np.load(output) as arrays:
             found.append(directions(arrays["embeddings"]))
@@ -298,37 +299,9 @@ def static_rows(folder: Path | None) -> list[str]:
     return rows
 
 
-def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
-    """Return the text of docs/comparison.md."""
-    minutes = sum(run["seconds"] for run in found.values()) / 60
-    worse = [
-        f"{system} on {task}"
-        for system, task in itertools.product(options.systems, options.tasks)
-        if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
-    ]
-    total = len(options.systems) * len(options.tasks) * len(STARTS) * options.seeds
-    made = sum(
-        len(scores(found, system, task, start, options.seeds))
-        for system, task, start in itertools.product(options.systems, options.tasks, STARTS)
-    )
-    missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
-    verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
+def both_tables(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> list[str]:
+    """Return the lines of both tables: the tasks of each system, pretrained and random, and its pretraining."""
     lines = [
-        "# Four encoders with the same budget",
-        "",
-        "![Each system on each task, pretrained and from random parameters](pictures/comparison.png)",
-        "",
-        f"    {shlex.join(['python', *options.command])}",
-        "",
-        f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles,",
-        f"then fine-tuned on five tasks with {options.seeds} seeds, beside a model with random parameters. Mean and",
-        "deviation over the seeds; accuracy or F1 in percent, at the best of the evaluations after each epoch; bold if",
-        f"each seed is above every seed of the random model. All runs together took {minutes:.0f} minutes of one core.",
-        verdict,
-        "(see [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
-        *missing,
-        *([STATIC] if options.static else []),
-        "",
         "| system | " + " | ".join(f"{task}, {metric}" for task, (metric, *_) in TASKS.items()) + " |",
         "|" + "---|" * (len(TASKS) + 1),
         *static_rows(options.static),
@@ -357,10 +330,44 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
             f"{run['flops']:.2g} | {run['seconds'] / 60:.1f} | {', '.join(f'{number:.0f}' for number in numbers)} | "
             f"{' | '.join(losses)} |"
         )
-    lines += [
+    return lines
+
+
+def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
+    """Return the text of docs/comparison.md."""
+    minutes = sum(run["seconds"] for run in found.values()) / 60
+    worse = [
+        f"{system} on {task}"
+        for system, task in itertools.product(options.systems, options.tasks)
+        if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
+    ]
+    total = len(options.systems) * len(options.tasks) * len(STARTS) * options.seeds
+    made = sum(
+        len(scores(found, system, task, start, options.seeds))
+        for system, task, start in itertools.product(options.systems, options.tasks, STARTS)
+    )
+    missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
+    verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
+    lines = [
+        "# Encoders with the same budget",
         "",
-        "The last columns are held-out losses in nats per masked token, of the unigram entropy of the same tokens, at",
-        "the end of the phase with that row length. ELECTRA's are those of its generator. Minutes are of one core.",
+        "![Each system on each task, pretrained and from random parameters](pictures/comparison.png)",
+        "",
+        f"    {shlex.join(['python', *options.command])}",
+        "",
+        f"Every system is pretrained with {options.budget:.2g} model FLOPs on the same Wikipedia articles,",
+        f"then fine-tuned on five tasks with {options.seeds} seeds, beside a model with random parameters. Mean and",
+        "deviation over the seeds; accuracy or F1 in percent, at the best of the evaluations after each epoch; bold if",
+        f"each seed is above every seed of the random model. All runs together took {minutes:.0f} minutes of one core.",
+        verdict,
+        "(see [finetuning.md](finetuning.md#what-pretraining-is-worth)).",
+        *missing,
+        *([STATIC] if options.static else []),
+        "",
+        *both_tables(found, options),
+        "",
+        "The last columns are held-out losses in nats per predicted token, of the unigram entropy of the same tokens,",
+        "at the end of the phase with that row length. ELECTRA's are those of its generator. Minutes are of one core.",
         "Directions: the number of dimensions, of 128, over which the vectors spread, for embeddings and each layer",
         "(participation ratio of the variances of SNLI's premises, each the mean of its tokens).",
     ]
@@ -416,11 +423,15 @@ def main() -> None:
     parser.add_argument(
         "--report", action="store_true", help="write the page from the finished pieces, compute nothing"
     )
+    parser.add_argument("--tables", action="store_true", help="print the tables of the finished pieces, write no page")
     options = parser.parse_args()
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
     if not options.report:
         work(options)
     found = results(options)
+    if options.tables:
+        print("", *both_tables(found, options), sep="\n")
+        return
     picture(found, options, options.docs / "pictures" / "comparison.png")
     storage.write(options.docs / "comparison.md", page(found, options))
     print(f"\n{options.docs / 'comparison.md'}")

@@ -67,6 +67,19 @@ def test_the_page_says_who_was_helped(tmp_path):
     assert "made so far" not in comparison.page(worse, options(tmp_path))
 
 
+def test_tables_of_one_system_alone_are_printed_for_a_page_that_has_others(tmp_path, monkeypatch, capsys):
+    found = {name: run for name, run in results(0.2).items() if name.startswith("electra")}
+    monkeypatch.setattr(comparison, "results", lambda options: found)
+    monkeypatch.setattr(comparison, "storage", None)  # writes nothing
+    arguments = "x.py DATA --systems electra --seeds 2 --report --tables".split()
+    monkeypatch.setattr(sys, "argv", arguments)
+    comparison.main()
+    printed = capsys.readouterr().out
+    assert f"| electra, pretrained | {' | '.join(['**75.0 ± 7.1**'] * 5)} |\n" in printed
+    assert "| electra | 1,000 | 8 | 2.0 M | 1e+13 | 1.0 | 12, 5 | 5.00 of 6.50 | 4.50 of 6.60 |\n" in printed
+    assert "bert" not in printed
+
+
 def test_static_vectors_are_the_first_rows(tmp_path):
     asked = options(tmp_path)
     assert comparison.STATIC not in comparison.page(results(0.2), asked)
