@@ -104,7 +104,7 @@ PUBLISHED = {
     "experiments/transformer_base.py:big": "v3:2x2",
     "experiments/xlnet_large_8x8.py": "v3:8x8",
     "experiments/transformer_xl_8x8.py": "v3:2x2",
-    "experiments/transformer_xl_8x8.py:enwik8_large": "v3:8x8",
+    "experiments/transformer_xl_8x8.py:enwik8_large": "v5e:8x8",
     "experiments/transformer_xl_8x8.py:wikitext103": "v3:2x2",
     "experiments/transformer_xl_8x8.py:wikitext103_large": "v3:8x8",
 }
@@ -223,6 +223,14 @@ def test_its_step_can_be_traced(name, monkeypatch):
     evaluated = [] if isinstance(run.data, Task) else means(program, run.objective.coefficients())
     tasks = [task.name for task in run.data.tasks] if isinstance(run.data, JointTask) else []
     assert not undocumented([*metrics, *evaluated], tasks)
+
+
+def test_rows_of_transformer_xl_divide_by_the_cores_of_their_slices():
+    """Deviation named in the experiment: the released commands have 22 rows and 60 for the base sizes."""
+    part = topologies.parse("v3:2x2")
+    for function, rows in (("experiment", 24), ("text8", 24), ("wikitext103", 64)):
+        run = experiments.load(str(ROOT / f"experiments/transformer_xl_8x8.py:{function}"))
+        assert run.training.batch_size == rows and rows % (part.chips * part.chip.devices) == 0
 
 
 def test_experiments_were_found():

@@ -46,7 +46,7 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.contracts.visibility import EXCLUDED, Condition, Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.attention.relative_shift import PositionalScores
+from plmjax.layers.attention.relative_shift import PositionalScores, copied
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
@@ -220,7 +220,7 @@ class AdaptiveSpanLayer(nn.Module):
 
         Args:
             memory: the layer's input at the tokens before, [B M D].
-            positions: the vectors of distances, [R H], as `PositionalScores` has them.
+            positions: the vectors of distances, [G R H] for G parts of the rows, as `PositionalScores` has them.
         """
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         attention = MultiHeadAttention(
@@ -242,7 +242,7 @@ class AdaptiveSpanLayer(nn.Module):
 
         source = jnp.concatenate([jax.lax.stop_gradient(memory).astype(dtype), x], axis=1)
         key_values = self._with_persistent(attention.key_values(source))
-        table = jnp.broadcast_to(positions[:, None], (len(positions), config.n_head, config.head_size))
+        table = jnp.broadcast_to(positions[:, :, None], (*positions.shape[:2], config.n_head, config.head_size))
         terms = (
             PositionalScores(jnp.zeros((config.n_head, config.head_size)), table, x.shape[1]),
             SoftSpan(shares[:, None, None] * config.attn_span, config.ramp, config.persistent_size),
@@ -319,7 +319,7 @@ class AdaptiveSpanModel(nn.Module):
         keys = jnp.pad(keys, ((0, 0), (persistent, 0)))
         visibility = Visibility((WithinSpan(documents, keys, config.span, persistent),), query_offset=persistent + past)
         x = nn.with_logical_constraint(self.words(input_ids), ROW)
-        positions = self._distances(length, persistent + past).astype(self.execution.dtype)
+        positions = copied(self._distances(length, persistent + past).astype(self.execution.dtype), rows)
 
         def body(layer: AdaptiveSpanLayer, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
             return layer(x, memory, visibility, positions), x

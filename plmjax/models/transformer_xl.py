@@ -24,12 +24,13 @@ order of transformers (plmjax/layers/words/adaptive_scores.py).
 Deviation: memories have a fixed length here, and empty places are hidden, because shapes are static.
 Deviation: the released code carries the memory from one document to the next; here this is a setting of the objective
 (plmjax/objectives/transformer_xl.py).
+Deviation: scales of normalisation begin with 1; the released code draws them from N(1, 0.02).
 """
 
 import dataclasses
 import functools
 import math
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -48,8 +49,9 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
-from plmjax.layers.attention.multi_head import MultiHeadAttention
-from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, distances
+from plmjax.layers.attention.cache import AXES
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -215,7 +217,7 @@ class TransformerXlConfig(ModelConfig):
 
 @flax.struct.dataclass
 class Memory(Cache):
-    """The inputs of every layer at the last M tokens; a cache of constant size for text without end.
+    """The inputs of every layer at the last M tokens, for text without end.
 
     hidden: [L B M D]. documents: int32 [B M], the number of each token's document, from 1 on; 0 for an empty place.
     """
@@ -239,6 +241,40 @@ class Memory(Cache):
 
 
 @flax.struct.dataclass
+class KeyValueMemory(Cache):
+    """The keys and values of every layer at the last M tokens, while text is written with the same parameters.
+
+    key_values: [L B N H M] each, as in `KeyValueCache`, in the dtype of the computation. documents: as in `Memory`.
+    """
+
+    key_values: KeyValues
+    documents: jax.Array
+
+    @classmethod
+    def empty(cls, config: TransformerXlConfig, batch: int, capacity: int, execution: Execution) -> Cache:
+        """Return the memory before a text, of one size for any capacity.
+
+        A `Memory` if its zeros are normalised before they are attended to: only the layers know their keys.
+        """
+        memory = config.memory(batch)
+        if config.pre_lnorm and config.initial_memory == "zeros":
+            return memory
+        shape = (config.n_layer, batch, config.n_head, config.d_head, config.mem_len)
+        zeros = nn.with_logical_constraint(jnp.zeros(shape, execution.dtype), AXES)
+        return cls(KeyValues(zeros, zeros), memory.documents)
+
+    def after(self, key_values: KeyValues, documents: jax.Array) -> Self:
+        """Return the memory with the keys and values of the last M tokens, after T further tokens, int [B T]."""
+        documents = jnp.concatenate([self.documents, documents], axis=1)[:, documents.shape[1] :]
+        return KeyValueMemory(key_values, documents)
+
+    def take_rows(self, indices: jax.Array) -> Self:
+        """Return the memory of other rows, int [B']."""
+        key_values = jax.tree.map(lambda x: jnp.take(x, indices, axis=1), self.key_values)
+        return KeyValueMemory(key_values, jnp.take(self.documents, indices, axis=0))
+
+
+@flax.struct.dataclass
 class TransformerXlOutput:
     """The output of the modules.
 
@@ -250,7 +286,7 @@ class TransformerXlOutput:
     """
 
     last_hidden_state: jax.Array
-    cache: Memory | None = None
+    cache: Memory | KeyValueMemory | None = None
     hidden_states: jax.Array | None = None
     scores: TokenScores | None = None
 
@@ -270,16 +306,16 @@ class TransformerXlLayer(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        memory: jax.Array | None,
+        memory: jax.Array | KeyValues,
         visibility: Visibility,
         table: jax.Array,
         biases: tuple[jax.Array, jax.Array] | None,
-    ) -> jax.Array:
-        """Map [B T D] to [B T D].
+    ) -> tuple[jax.Array, KeyValues]:
+        """Map [B T D] to [B T D], and return the keys and values that were attended to, [B M+T N H].
 
         Args:
-            memory: the layer's input at the tokens before, [B M D].
-            table: the sinusoids of all distances, [R D].
+            memory: the layer's input at the tokens before, [B M D], or their keys and values, [B N H M].
+            table: the sinusoids of all distances, [G R D] for G parts of the rows.
             biases: u and v, float32 [N H]; None for a layer with its own.
         """
         config, execution, dtype = self.config, self.execution, self.execution.dtype
@@ -308,17 +344,28 @@ class TransformerXlLayer(nn.Module):
             y = x + dropout(y)
             return nn.with_logical_constraint(y if config.pre_lnorm else norm(y), ROW)
 
-        source = x if memory is None else jnp.concatenate([jax.lax.stop_gradient(memory).astype(dtype), x], axis=1)
-        source = normalised(attention_norm, source)
-        queries, scale = source[:, source.shape[1] - x.shape[1] :], 1 / math.sqrt(config.d_head)
+        if isinstance(memory, KeyValues):
+            queries = normalised(attention_norm, x)
+            key_values = jax.tree.map(_with_past, memory, attention.key_values(queries))
+        else:
+            past = jax.lax.stop_gradient(memory).astype(dtype)
+            source = normalised(attention_norm, jnp.concatenate([past, x], axis=1))
+            queries, key_values = source[:, memory.shape[1] :], attention.key_values(source)
+        scale = 1 / math.sqrt(config.d_head)
         terms: tuple[ScoreTerm, ...] = (
             ContentBias(u * scale),
             PositionalScores(v * scale, relative(table), x.shape[1]),
         )
-        y = attention(queries, source, visibility, terms, deterministic=self.deterministic)
+        y = attention.attend(queries, key_values, visibility, terms, deterministic=self.deterministic)
         x = summed(attention_norm, x, y)
         y = feed_forward(normalised(feed_forward_norm, x), deterministic=self.deterministic)
-        return summed(feed_forward_norm, x, y)
+        return summed(feed_forward_norm, x, y), key_values
+
+
+def _with_past(past: jax.Array, new: jax.Array) -> jax.Array:
+    """Join keys or values [B N H M] and [B T N H] to [B M+T N H]."""
+    joined = jnp.concatenate([past, jnp.einsum("BTNH->BNHT", new)], axis=-1)
+    return jnp.einsum("BNHS->BSNH", joined)
 
 
 class TransformerXlModel(nn.Module):
@@ -340,7 +387,7 @@ class TransformerXlModel(nn.Module):
         input_ids: jax.Array,
         attention_mask: jax.Array | None = None,
         starts: jax.Array | None = None,
-        cache: Memory | None = None,
+        cache: Memory | KeyValueMemory | None = None,
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
@@ -358,7 +405,7 @@ class TransformerXlModel(nn.Module):
         config, (rows, length) = self.config, input_ids.shape
         check_token_inputs(None, "", input_ids, attention_mask)
         memory = cache or Memory(jnp.zeros((config.n_layer, rows, 0, config.d_model)), jnp.zeros((rows, 0), jnp.int32))
-        past = memory.hidden.shape[2]
+        past, written = memory.documents.shape[1], isinstance(memory, KeyValueMemory)
         documents = segment_documents(memory, length, attention_mask, starts)
         seen = SameSegment(documents, jnp.concatenate([memory.documents, documents], axis=1))
         conditions = (seen, Causal(), *([Window(past - 1, 0)] if config.same_length and past else []))
@@ -367,20 +414,25 @@ class TransformerXlModel(nn.Module):
         apart = distances(length, past + length, past, later=False)
         table = sinusoids(np.minimum(apart, config.clamp_len) if config.clamp_len > 0 else apart, config.d_model)
         table = Dropout(config.dropout, axes=())(jnp.asarray(table, self.execution.dtype), deterministic)
+        table = copied(table, rows)
         x = math.sqrt(config.d_model) * self.words(input_ids)
         x = nn.with_logical_constraint(self.dropout(x, deterministic), ROW)
         biases = None if config.untie_r else position_biases(self, config)
 
-        def body(layer: TransformerXlLayer, x: jax.Array, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return layer(x, memory, visibility, table, biases), x
+        def body(layer: TransformerXlLayer, x: jax.Array, memory: jax.Array | KeyValues) -> tuple[jax.Array, Any]:
+            if not written:
+                return layer(x, memory, visibility, table, biases)[0], x
+            after, key_values = layer(x, memory, visibility, table, biases)
+            return after, jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
 
         layers = TransformerXlLayer(config, self.execution, deterministic, name="layers")
-        x, inputs = stack(body, layers, config.n_layer, self.execution, x, memory.hidden)
+        remembered = memory.key_values if written else memory.hidden
+        x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
         x = self.dropout(x, deterministic)
         return TransformerXlOutput(
             last_hidden_state=x,
-            cache=None if cache is None else memory.after(inputs, documents),
-            hidden_states=jnp.concatenate([inputs, x[None]]) if output_hidden_states else None,
+            cache=None if cache is None else memory.after(outputs, documents),
+            hidden_states=jnp.concatenate([outputs, x[None]]) if output_hidden_states else None,
         )
 
 
@@ -391,7 +443,7 @@ def position_biases(module: nn.Module, config: TransformerXlConfig) -> tuple[jax
 
 
 def segment_documents(
-    memory: Memory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None
+    memory: Memory | KeyValueMemory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None
 ) -> jax.Array:
     """Return the document number of each token of a segment, int32 [B T]; 0 for padding."""
     last = jnp.maximum(jnp.max(memory.documents, axis=1, initial=0), 1)[:, None]
@@ -455,7 +507,7 @@ SYSTEM = declare(
         template=lambda config: TEXT_ALONE,
         parts=_parts,
         token_vectors=_token_vectors,
-        cache=lambda config, batch, capacity, execution: config.memory(batch),  # of one size for any capacity
+        cache=KeyValueMemory.empty,
         packs=False,
     )
 )

@@ -184,7 +184,9 @@ class Program:
             called = instruction.called
             if instruction.opcode == "while":
                 yield from self._run(called["body"][0], times * self.trips(instruction))
-            elif instruction.opcode in ("call", "conditional", "async-start", "custom-call"):
+            elif instruction.opcode == "conditional":
+                yield from self._run(self.branch(instruction), times)
+            elif instruction.opcode in ("call", "async-start", "custom-call"):
                 for name in (name for names in called.values() for name in names):
                     yield from self._run(name, times)
 
@@ -198,6 +200,11 @@ class Program:
     def operands_of(self, instruction: Instruction) -> list[Instruction]:
         """Return the instructions whose results are the operands."""
         return [self.computations[instruction.computation][name] for name in instruction.operands]
+
+    def branch(self, conditional: Instruction) -> str:
+        """Return the computation of a conditional that counts as the one that runs: that with the most cycles."""
+        names = [name for names in conditional.called.values() for name in names]
+        return max(names, key=lambda name: sum(inner.cycles * times for inner, times in self._run(name, 1)))
 
     def trips(self, loop: Instruction) -> int:
         """Return the number of runs of a while loop's body, by computing its counter; 1 if it cannot be known."""

@@ -217,7 +217,9 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
         called = [one for names in instruction.called.values() for one in names]
         if opcode == "while":
             advance(_run(costs, network, instruction.called["body"][0]), program.trips(instruction))
-        elif opcode in ("call", "conditional"):
+        elif opcode == "conditional":
+            advance(_run(costs, network, program.branch(instruction)))
+        elif opcode == "call":
             for one in called:
                 advance(_run(costs, network, one))
         elif opcode.endswith("-start") or opcode == "send":

@@ -13,12 +13,14 @@ from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from tests.generation.model import AWD_LSTM, CONFIG, NNLM, parameters, scaled_parameters
+from tests.generation.model import AWD_LSTM, CONFIG, NNLM, TRANSFORMER_XL, parameters, scaled_parameters
 
 CAPACITY = 8
 IDS = np.random.default_rng(0).integers(1, 29, (3, 5)).astype(np.int32)
 MASK = (np.arange(5) >= np.array([[0], [2], [4]])).astype(np.int32)  # rows are filled up on the left
-EVERY = pytest.mark.parametrize("config", [CONFIG, AWD_LSTM, NNLM], ids=["gpt2", "awd_lstm", "nnlm"])
+EVERY = pytest.mark.parametrize(
+    "config", [CONFIG, AWD_LSTM, NNLM, TRANSFORMER_XL], ids=["gpt2", "awd_lstm", "nnlm", "transformer_xl"]
+)
 
 
 def empty(config: ModelConfig) -> Cache:

@@ -48,9 +48,15 @@ def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(confi
     assert len({len(prompt) for prompt in PROMPTS}) == 3  # so that rows are filled up
 
 
-def test_text_goes_on_behind_a_memory_that_is_full() -> None:
-    """Each token is the likeliest of a reading in segments of one token; the memory keeps its size."""
-    config = dataclasses.replace(TRANSFORMER_XL, mem_len=4)
+@pytest.mark.parametrize(
+    "settings", [{}, {"initial_memory": "zeros"}, {"initial_memory": "zeros", "pre_lnorm": True}], ids=str
+)
+def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
+    """Each token is the likeliest of a reading in segments of one token; the memory keeps its size.
+
+    A writer keeps keys and values, this reader the inputs of the layers.
+    """
+    config = dataclasses.replace(TRANSFORMER_XL, mem_len=4, **settings)
     params, (prompt, *_) = scaled_parameters(config), PROMPTS
     ((text,),) = Writer(config, params, VOCABULARY)([prompt], Settings(Greedy(), max_new_tokens=NEW))
     read = jax.jit(config.module(Purpose.WRITING, Execution()).apply)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from plmjax.errors import UserError
 from plmjax.models.transformer_xl import Memory, TransformerXlConfig, TransformerXlForCausalLM
 from tests.families.memories import TXL
 from tests.products import flops
-from tests.systems.modules import random_params
+from tests.systems.modules import initial_params, random_params
 
 LENGTH = 12
 LONG = dataclasses.replace(TXL, mem_len=LENGTH)
@@ -81,6 +82,16 @@ def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
     assert np.abs(with_memory - without).max() > 0.01
 
 
+def test_norms_change_nothing_at_first() -> None:
+    """Deviation named in the module: the released code draws their scales from N(1, 0.02)."""
+    flat = flax.traverse_util.flatten_dict(initial_params(MODULE), sep="/")
+    scales = {name: x for name, x in flat.items() if name.endswith("layer_norm/scale")}
+    assert len(scales) == 2
+    for name, scale in scales.items():
+        np.testing.assert_array_equal(scale, 1.0)
+        np.testing.assert_array_equal(flat[name.replace("scale", "bias")], 0.0)
+
+
 def test_as_many_keys_for_every_token() -> None:
     """With `same_length` a token further from the memory sees no further: changed far tokens change nothing."""
     config = dataclasses.replace(TXL, mem_len=4, same_length=True, n_layer=1)
@@ -102,6 +113,17 @@ def test_flops_are_those_of_the_products_of_the_program(settings: dict[str, int]
     memory = jax.eval_shape(lambda: config.memory(3))
     found = flops(lambda variables, memory: module.apply(variables, ids, cache=memory).logits, variables, memory)
     assert 3 * found == config.train_flops(3, 11, 11)
+
+
+def test_no_key_or_value_is_computed_twice_while_text_is_written() -> None:
+    """A further token costs the projections of M keys and M values less than a segment of one token."""
+    writes = LONG.empty_cache(2, 100, Execution())
+    of_caches = [
+        flops(lambda cache: MODULE.apply(PARAMS, IDS[:, :1], cache=cache).last_hidden_state, cache)
+        for cache in (LONG.memory(2), writes)
+    ]
+    projection = 2 * LONG.d_model * LONG.n_head * LONG.d_head
+    assert of_caches[0] - of_caches[1] == 2 * 2 * LONG.n_layer * LONG.mem_len * projection
 
 
 def test_flops_of_clusters_are_those_of_their_capacity(monkeypatch: pytest.MonkeyPatch) -> None:

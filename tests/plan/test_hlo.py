@@ -58,6 +58,40 @@ def test_a_loop_that_ends_by_its_data_is_named_and_taken_once():
     assert program.unknown_loops == ["loop"]
 
 
+CHOICE = """HloModule choice, num_partitions=8
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %added = f32[] add(%a, %b)
+}
+
+%short (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %first = f32[8]{0} all-reduce(%x), channel_id=1, to_apply=%sum, backend_config={"estimated_cycles":"5"}
+}
+
+%long (y: f32[8]) -> f32[8] {
+  %y = f32[8]{0} parameter(0)
+  %copied = f32[8]{0} copy(%y), backend_config={"estimated_cycles":"30"}
+  ROOT %second = f32[8]{0} all-reduce(%copied), channel_id=2, to_apply=%sum, backend_config={"estimated_cycles":"5"}
+}
+
+ENTRY %main (where: s32[], z: f32[8]) -> f32[8] {
+  %where = s32[] parameter(0)
+  %z = f32[8]{0} parameter(1)
+  ROOT %chosen = f32[8]{0} conditional(%where, %z, %z), branch_computations={%short, %long}
+}
+"""
+
+
+def test_the_longest_branch_of_a_conditional_is_the_one_that_runs():
+    program = Program(CHOICE)
+    assert program.cycles() == 30 + 5
+    (reduced,) = collectives(program)
+    assert (reduced.kind, reduced.elements, reduced.count) == ("all-reduce", 8, 1)
+
+
 def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="ENTRY"):
         Program("HloModule nothing")

@@ -19,6 +19,7 @@ Nothing is looked up, and the product is the only array of its size. The dot is 
 import functools
 from typing import Self
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ import numpy as np
 
 from plmjax.contracts.attention_arrays import axes, placed
 from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
 
@@ -40,6 +42,17 @@ def distances(queries: int, keys: int, memory: int, *, later: bool) -> np.ndarra
             after the index of its query; all others must be hidden.
     """
     return memory + queries - 1 - np.arange(queries + keys - 1 if later else keys)
+
+
+def copied(vectors: jax.Array, rows: int) -> jax.Array:
+    """Return the vectors of all distances once for each part of B rows on a mesh, [R D] -> [G R D].
+
+    Each part projects its own. Otherwise the devices would add up the gradient of the projected vectors, [R N H], in
+    every layer.
+    """
+    (parts,) = pieces((rows,), ("batch",))
+    vectors = jnp.broadcast_to(vectors, (parts, *vectors.shape))
+    return nn.with_logical_constraint(vectors, ("batch", None, None))
 
 
 @flax.struct.dataclass
@@ -64,9 +77,9 @@ class PositionalScores(ScoreTerm):
     """(q_i + v) . r[i - j]: by the indices of queries and keys in their rows, not by their positions.
 
     vectors: v, float32 [N H], multiplied by the scale of the queries.
-    table: r, [R N H] or [B R N H], in the dtype of the queries. Its rows are the keys T - 1 before the index of their
-        query, T - 2 before it, and so on (`distances`). There are at least S. A pair of a query and a key without a row
-        gets an arbitrary finite score, and must be hidden.
+    table: r, [G R N H], in the dtype of the queries, for G parts of the B rows, the first B / G and so on. Its vectors
+        are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`). There are
+        at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be hidden.
     queries: T.
     """
 
@@ -78,23 +91,22 @@ class PositionalScores(ScoreTerm):
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        table = jnp.pad(self.table, [(0, 0)] * (self.table.ndim - 3) + [(1, 0), (0, 0), (0, 0)])
-        rows = "BRNH" if table.ndim == 4 else "RNH"
-        product = functools.partial(jnp.einsum, f"BTNH,{rows}->BNTR")
-        found = float32_product(product, query + self.vectors.astype(query.dtype), table)
-        *outer, queries, columns = found.shape
-        moved = found.reshape(*outer, queries * columns)[..., queries:]
-        return moved.reshape(*outer, queries, columns - 1)[..., : key.shape[1]]
+        table = jnp.pad(self.table, [(0, 0), (1, 0), (0, 0), (0, 0)])
+        parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])
+        found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
+        *_, heads, queries, columns = found.shape
+        moved = found.reshape(len(query), heads, queries * columns)[..., queries:]
+        return moved.reshape(len(query), heads, queries, columns - 1)[..., : key.shape[1]]
 
     def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         """Return a copy that has a row for every pair; rows that were absent are 0."""
         first = self._first_row(first_query, queries, first_key)
-        return self.replace(table=placed(self.table, -3, first, queries + keys - 1), queries=queries)
+        return self.replace(table=placed(self.table, 1, first, queries + keys - 1), queries=queries)
 
     def block(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array, keys: int) -> Self:
         """Return a copy for a block; `placed` was called before."""
         first = self._first_row(first_query, queries, first_key)
-        rows = jax.lax.dynamic_slice_in_dim(self.table, first, queries + keys - 1, -3 % self.table.ndim)
+        rows = jax.lax.dynamic_slice_in_dim(self.table, first, queries + keys - 1, axis=1)
         return self.replace(table=rows, queries=queries)
 
     def _first_row(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array) -> int | jax.Array:

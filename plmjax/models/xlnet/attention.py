@@ -79,9 +79,9 @@ class SegmentScores(ScoreTerm):
 class Reading(NamedTuple):
     """The part of a row that is the same for all layers.
 
-    distances: sinusoids [R D] or [B R D]. types: the segments of the queries and of the keys, int [B T] and [B S], or
-    None. content, query: the keys that each stream sees. targets: one-hot [B P T], the position of each prediction, or
-    None.
+    distances: sinusoids, [B R D], or [1 R D] for all rows. types: the segments of the queries and of the keys, int
+    [B T] and [B S], or None. content, query: the keys that each stream sees. targets: one-hot [B P T], the position of
+    each prediction, or None.
     """
 
     distances: jax.Array

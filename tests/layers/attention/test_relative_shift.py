@@ -9,21 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Causal, KeyMask, Visibility, Window
+from plmjax.experiment import Mesh
 from plmjax.layers.attention import backends, bands
 from plmjax.layers.attention.backends import BACKENDS, blockwise, dense
-from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, distances
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
 from plmjax.layers.sinusoids import sinusoids
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding
+from plmjax.plan.collectives import collectives
+from plmjax.plan.hlo import Program
 
-ROWS, QUERIES, MEMORY, HEADS, SIZE = 2, 7, 5, 4, 3
+ROWS, QUERIES, MEMORY, HEADS, SIZE = 4, 7, 5, 4, 3
 KEYS = MEMORY + QUERIES
-EMPTY = np.arange(KEYS) >= np.array([[0], [3]])
+EMPTY = np.arange(KEYS) >= np.array([[0], [3], [1], [0]])
 
 
 class Case(NamedTuple):
-    """Rows of queries behind a memory. sides: as many tables of vectors as rows, or one for both."""
+    """Rows of queries behind a memory. tables: of vectors, each for equally many rows."""
 
     conditions: tuple = (Causal(),)
     queries: int = QUERIES
@@ -43,6 +49,7 @@ CASES = {
     "far distances are alike": Case(clamp=4),
     "both sides": Case((), later=True),
     "both sides, a table for each row": Case((), later=True, tables=ROWS),
+    "a table for two rows": Case(tables=2),
     "a window on both sides": Case((Window(2, 1),), later=True),
     "one query": Case(queries=1, keys=MEMORY + 1),
     "a cache with room": Case(queries=3, keys=KEYS, memory=MEMORY),
@@ -62,9 +69,9 @@ def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_dis
     """softmax((q_i + u) . k_j + (q_i + v) . r[i - j]) V over the visible keys."""
     visibility = Visibility(case.conditions, case.memory)
     distance = case.memory + np.arange(case.queries)[:, None] - np.arange(case.keys)
-    found = of_distance[:, np.minimum(distance, case.clamp) + 30]  # [1 or B T S N H]
+    found = of_distance[:, np.minimum(distance, case.clamp) + 30]  # [G T S N H]
     scores = jnp.einsum("BTNH,BSNH->BNTS", query + u, key) + jnp.einsum(
-        "BTNH,BTSNH->BNTS", query + v, jnp.broadcast_to(found, (ROWS, *found.shape[1:]))
+        "BTNH,BTSNH->BNTS", query + v, jnp.repeat(found, ROWS // case.tables, axis=0)
     )
     hidden = visibility.bias(case.queries, case.keys)
     visible = np.ones((1, 1, 1, 1), bool) if hidden is None else hidden == 0
@@ -74,8 +81,7 @@ def formula(case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_dis
 def shifted(backend: Any, case: Case, query: Any, key: Any, value: Any, u: Any, v: Any, of_distance: Any) -> jax.Array:
     """The same by the terms."""
     rows = np.minimum(distances(case.queries, case.keys, case.memory, later=case.later), case.clamp) + 30
-    table = of_distance[:, rows] if case.tables > 1 else of_distance[0, rows]
-    terms = ContentBias(u), PositionalScores(v, table, case.queries)
+    terms = ContentBias(u), PositionalScores(v, of_distance[:, rows], case.queries)
     return backend(query, key, value, Visibility(case.conditions, case.memory), terms, 0.0, None)
 
 
@@ -138,7 +144,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def term_of(later: bool) -> ScoreTerm:
-    table = jnp.ones((len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
+    table = jnp.ones((1, len(distances(QUERIES, KEYS, MEMORY, later=later)), HEADS, SIZE))
     return PositionalScores(jnp.ones((HEADS, SIZE)), table, QUERIES)
 
 
@@ -151,7 +157,25 @@ def test_nothing_is_looked_up_and_one_product_makes_all_scores(later: bool) -> N
     assert not {"gather", "dynamic_slice", "scatter"} & {each.primitive.name for each in found}
     products = [each.outvars[0].aval.shape for each in found if each.primitive.name == "dot_general"]
     columns = KEYS + 1 + (QUERIES - 1 if later else 0)
-    assert [sorted(shape) for shape in products] == [sorted((ROWS, HEADS, QUERIES, columns))]
+    assert [sorted(shape) for shape in products] == [sorted((1, ROWS, HEADS, QUERIES, columns))]
+
+
+def test_devices_sum_the_gradient_of_the_projection_alone() -> None:
+    """Not that of the projected vectors, [R N H], which are the same for all rows."""
+    mesh, features = meshes.make(Mesh(data=8), jax.devices()), 2
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    query, key = (jax.ShapeDtypeStruct((8, length, HEADS, SIZE), jnp.float32) for length in (QUERIES, KEYS))
+    kernel = jax.ShapeDtypeStruct((features, HEADS, SIZE), jnp.float32)
+
+    def loss(kernel: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+        table = jnp.einsum("GRD,DNH->GRNH", copied(jnp.ones((KEYS, features)), 8), kernel)
+        term = PositionalScores(jnp.zeros((HEADS, SIZE)), table, QUERIES)
+        return jnp.sum(jnp.sin(term.scores(query, key, np.arange(QUERIES), np.arange(KEYS))))
+
+    shardings = NamedSharding(mesh, PartitionSpec()), rows, rows
+    step = jax.jit(sharding.scoped(jax.grad(loss), mesh), in_shardings=shardings)
+    summed = collectives(Program(step.lower(kernel, query, key).compile().as_text()))
+    assert [(one.kind, one.elements, one.count) for one in summed] == [("all-reduce", features * HEADS * SIZE, 1)]
 
 
 def test_distances_begin_with_the_farthest() -> None:
