@@ -20,14 +20,14 @@ from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Window
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions
-from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.rows import inputs
 from plmjax.models.xlnet.xlnet import XlnetModel
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from tests.finetuning.test_kinds import SPLITS, asked, chosen, tagged
+from tests.finetuning.test_kinds import BLAME, PRAISE, SPLITS, asked, chosen, sentence, tagged
 
 
 def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
@@ -55,6 +55,26 @@ def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_pa
     metrics = finetune(experiment(SequenceClassification(), data), xlnet_run, tmp_path / "run")
     assert metrics["eval/accuracy"] > 0.9
     assert evaluate(tmp_path / "run") == pytest.approx(metrics, abs=1e-5)
+
+
+def paired(draws: np.random.Generator, count: int) -> str:
+    """Which texts of a pair praise, as a label and as a number, for which the first counts twice."""
+    rows = ["first\tsecond\tlabel\tscore"]
+    for _ in range(count):
+        number = int(draws.integers(4))
+        pair = (" ".join(sentence(draws, draws.choice(PRAISE if bit else BLAME))) for bit in (number & 2, number & 1))
+        rows.append("\t".join([*pair, ("neither", "second", "first", "both")[number], str(number)]))
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("objective", "label", "metric"),
+    [(SequenceClassification(), "label", "accuracy"), (Regression(), "score", "pearson")],
+)
+def test_pairs_get_labels_and_numbers(objective, label, metric, xlnet_run, tmp_path) -> None:
+    data = Sentences(text="first", text_pair="second", label=label, **files_of(paired, "tsv", tmp_path))
+    metrics = finetune(experiment(objective, data, epochs=20.0), xlnet_run, tmp_path / "run")
+    assert metrics[f"eval/{metric}"] > 0.8
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, metrics
 from plmjax.training.checkpoints import checkpoints
+from tests.families import STEPS
 from tests.paths import ROOT
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -126,6 +128,18 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     again = loop.train(run, tmp_path, ChainSource(run.data), {})
     assert_same_state(result.state, again.state)
     assert lines(tmp_path) == lines(workdir)
+
+
+@pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
+def test_a_memory_goes_on_with_the_same_bits(name, tmp_path):
+    """Six steps, and the last three of them again from the checkpoint after the third."""
+    make, source = STEPS[name]
+    run = experiments.changed(make(), training={"steps": 6}, checkpoint={"every": 3, "keep": 0}, mesh={"data": 1})
+    whole = loop.train(run, tmp_path / "whole", source(run.data), {})
+    shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=lambda folder, names: {"6"} & {*names})
+    again = loop.train(run, tmp_path / "again", source(run.data), {})
+    assert_same_state(whole.state, again.state)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(whole.state.carry))  # hidden states, and the tokens they are of
 
 
 @pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])

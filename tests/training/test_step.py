@@ -30,8 +30,8 @@ MESHED = [
     for name in STEPS
     for mesh in MESHES
 ]
-TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "word2vec", "glove", "classification")
-"""Objectives whose losses are weighed in ways of their own, and a carry."""
+TERMS = ("bert", "electra", "gpt2", "t5", "recurrent", "word2vec", "glove", "classification", "transformer_xl", "xlnet")
+"""Objectives whose losses are weighed in ways of their own, a carry, and memories."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
 # s each: pytest -m slow tests/training/test_step.py
 ACCUMULATED = [

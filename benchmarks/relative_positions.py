@@ -1,0 +1,135 @@
+"""Cost of relative positions: train steps of Transformer-XL and XLNet with and without them, alternately on the CPU.
+
+    taskset -c 0 python benchmarks/relative_positions.py [--layers 2] [--rows 4] [--length 256] [--memory 256]
+    python benchmarks/relative_positions.py --topology v5e:2x2
+
+Base sizes of enwik8 and of XLNet, with a memory; float32 and dropout 0.1 on the CPU. Without positions a score is the
+product of query and key alone, so that nothing else of the step changes. A step is measured in CPU-seconds of the
+process. The share is the median of the turns.
+
+With --topology, the refined estimate of the steps of as many layers on a TPU slice, which computes in bfloat16.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.score_terms import ScoreArray
+from plmjax.data.layouts import ContinuedPairs, Streams
+from plmjax.experiment import Data, Experiment, Training
+from plmjax.models import transformer_xl
+from plmjax.models.transformer_xl import TransformerXlConfig
+from plmjax.models.xlnet import attention
+from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.objectives.transformer_xl import TransformerXlPretraining
+from plmjax.parallel import mesh
+from plmjax.plan.plan import plan
+from plmjax.training import phases
+from plmjax.training import program as programs
+from plmjax.training.optimizers import BertAdamW
+from plmjax.vocabulary import Vocabulary
+
+TERMS = (
+    (transformer_xl, "ContentBias"),
+    (transformer_xl, "PositionalScores"),
+    (attention, "ContentBias"),
+    (attention, "PositionalScores"),
+    (attention, "SegmentScores"),
+)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Compute scores without terms in the programs that are traced inside."""
+    with ExitStack() as stack:
+        for module, name in TERMS:
+            nothing = ScoreArray(jnp.zeros((1, 1, 1, 1)))
+            stack.enter_context(mock.patch.object(module, name, lambda *_, nothing=nothing: nothing))
+        yield
+
+
+def runs(layers: int, rows: int, length: int, memory: int) -> dict[str, Experiment]:
+    """Return an experiment for each system."""
+    of_enwik8 = TransformerXlConfig.enwik8_base(n_layer=layers, mem_len=memory)
+    transformer = Experiment(of_enwik8, TransformerXlPretraining(), Data(Streams(), sequence_length=length))
+    objective = PermutationLanguageModel(memory_length=memory)
+    permutation = Experiment(
+        XlnetConfig.base(n_layer=layers), objective, Data(ContinuedPairs(), sequence_length=length)
+    )
+    training = Training(batch_size=rows, steps=1000)
+    return {
+        name: dataclasses.replace(run, training=training, optimizer=BertAdamW())
+        for name, run in {"Transformer-XL": transformer, "XLNet": permutation}.items()
+    }
+
+
+def stepper(run: Experiment) -> Callable[[], float]:
+    """Return a function that takes a step and returns its CPU-seconds."""
+    (phase,) = phases.resolve(run)
+    rows, length = phase.batch_size, phase.sequence_length
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    shapes = run.data.layout.batch(rows, length)
+    program = programs.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)
+    batch = run.data.layout.synthetic(rows, length, run.model.vocab_size, 0)
+    train, state = program.train.lower(program.state, program.batch).compile(), program.initialize(0)
+
+    def take() -> float:
+        nonlocal state
+        begun = time.process_time()
+        state, metrics = train(state, batch)
+        jax.block_until_ready(metrics)
+        return time.process_time() - begun
+
+    return take
+
+
+def measure(run: Experiment, repeats: int) -> tuple[list[float], list[float]]:
+    """Return the CPU-seconds of steps with positions and without."""
+    relative = stepper(run)
+    with plain():
+        other = stepper(run)
+    relative(), other()  # warm up
+    turns = [(relative(), other()) for _ in range(repeats)]
+    return tuple(map(list, zip(*turns, strict=True)))
+
+
+def estimate(run: Experiment, topology: str) -> float:
+    """Return the seconds of a step on a slice by the refined estimate."""
+    return plan(run, topology)["phases"][0]["refined"]["step_seconds"]
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topology", help="estimate the steps for this slice instead")
+    for name, size in {"layers": 2, "rows": 4, "length": 256, "memory": 256, "repeats": 7}.items():
+        parser.add_argument(f"--{name}", type=int, default=size)
+    options = parser.parse_args()
+    sizes = options.layers, options.rows, options.length, options.memory
+    unit = "ms, estimated" if options.topology else "CPU-seconds"
+    print(f"| step | with positions, {unit} | range | without | range | share |\n|---|---|---|---|---|---|")
+    for name, run in runs(*sizes).items():
+        if options.topology:
+            relative = [1e3 * estimate(run, options.topology)]
+            with plain():
+                other = [1e3 * estimate(run, options.topology)]
+        else:
+            relative, other = measure(run, options.repeats)
+        share = statistics.median(1 - without / with_them for with_them, without in zip(relative, other, strict=True))
+        cells = [f"{statistics.median(each):.3g} | {min(each):.3g} to {max(each):.3g}" for each in (relative, other)]
+        print(f"| {name} | {' | '.join(cells)} | {share:.0%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
