@@ -13,9 +13,20 @@ Deviation: an evaluation has as many rows as the training, the released one 10.
 Deviation: 24 and 64 rows for the base sizes of characters and of words, the released commands have 22 and 60, which do
 not divide by eight cores.
 
-Plan of enwik8's base size for v3:2x2 (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured: a step
-of 82 ms by the compiler's count of cycles, 61 ms by the refined estimate (roofline 49 ms, bound by the HBM), MFU 12% to
-16%, 0.9 of the 16 GiB of a core; at most 9.1 hours and 36 chip-hours for the whole run.
+Plans (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured. ms a step and MFU are those of the
+compiler's count of cycles, then those of the refined estimate; hours follow the first. GiB are those of a core, or of a
+chip of v5e:
+
+    run                 slice     ms a step   roofline         MFU    GiB   hours   chip-hours
+    enwik8 base         v3:2x2      82,  61         49    12%, 16%    0.9     9.1           36
+    enwik8 large        v5e:8x8    175,  95         18     6%, 10%    1.4      19        1,244
+    WikiText-103 base   v3:2x2     128,  95         66     7%, 10%    2.4     7.1           28
+    WikiText-103 large  v3:8x8      99,  75         47    13%, 17%    1.8     110        7,012
+
+A step of enwik8 adds up the gradient over the devices once. A step of WikiText-103 adds up the gradients of some
+clusters twice, of their embeddings and of their scores: 1.19 times as many numbers as the gradient has for the base
+size, 1.07 times for the large one. The plan of the large size takes both ways of scoring a cluster into account, of
+which one runs.
 
 Results to expect (tables 1 to 3 of the paper and the README of the released code): 1.06 bits a character of enwik8 for
 the base size and 0.99 for the large one, 1.08 of text8 for the large one; perplexities of 24.0 and 18.3 on
