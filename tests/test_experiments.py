@@ -52,6 +52,7 @@ from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 from tests.experiment_names import EXPERIMENTS
+from tests.families import STEPS
 from tests.metric_names import undocumented
 from tests.paths import ROOT
 
@@ -75,12 +76,20 @@ def kind(name: str) -> tuple:
     return type(run.model), *settings, type(run.data), layout, pair, type(run.optimizer)
 
 
+def step_of(run: Experiment) -> tuple:
+    """What the step of an experiment computes: the classes of its model, objective, start and layout."""
+    return type(run.model), type(run.objective), type(run.start), type(getattr(run.data, "layout", None))
+
+
 def traced() -> list[ParameterSet]:
-    """One experiment of each kind; the others are marked slow."""
+    """One experiment of each kind whose step tests/training/test_step.py does not run; the others are marked slow."""
     kinds = {name: kind(name) for name in EXPERIMENTS}
     first = {one: name for name, one in reversed(kinds.items())}
-    # Two seconds each, for other sizes, whose parameters test_goldens.py has: pytest -m slow tests/test_experiments.py
-    return [pytest.param(name, marks=() if first[one] == name else pytest.mark.slow) for name, one in kinds.items()]
+    run = {step_of(make()) for make, _ in STEPS.values()}
+    by_day = {name for name in first.values() if step_of(experiments.load(str(ROOT / name))) not in run}
+    # One to four seconds each, for other sizes, which test_its_sizes_fit has by day, and test_goldens.py with their
+    # parameters: pytest -m slow tests/test_experiments.py
+    return [pytest.param(name, marks=() if name in by_day else pytest.mark.slow) for name in kinds]
 
 
 PUBLISHED = {
@@ -205,6 +214,18 @@ def task_batch(run: Experiment, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         examples = joined_examples("", parts, run.data.tasks)
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     return ExampleRows(encoded, run.data.sequence_length, run.data.pack, 0, run.data.target_length).shapes(rows)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_its_sizes_fit(name, monkeypatch):
+    """The rows of every phase fit the model and the devices; nothing is traced."""
+    monkeypatch.chdir(ROOT)
+    run = complete(experiments.load(name))
+    mesh = meshes.make(run.mesh, jax.devices())
+    for phase in phases.resolve(run):
+        programs.check_batches(phase, phases.evaluation(run, phase), mesh)
+        programs.check_model(run, phase, Vocabulary.placeholder(run.model.vocab_size))
+        assert batch(run, phase)
 
 
 @pytest.mark.parametrize("name", traced())

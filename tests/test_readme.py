@@ -52,7 +52,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Pat
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+# Two programs that the TPU's compiler takes 11 s each for; tests/plan/test_estimate.py plans such a BERT, and
+# tests/strangers/test_windowed.py by the command: pytest -m slow tests/test_readme.py
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow if command.startswith("plmjax plan") else ())
+        for command in COMMANDS
+    ],
+)
 def test_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     program, verb, *arguments = shlex.split(command)

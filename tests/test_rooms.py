@@ -2,12 +2,15 @@
 
 import ast
 import graphlib
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.xla_flags import cpu_flags
 
 PACKAGE = Path(__file__).resolve().parents[1] / "plmjax"
 READER = PACKAGE / "interop" / "tensorflow_checkpoint.py"
@@ -80,7 +83,8 @@ import plmjax.models.roberta, plmjax.models.albert, plmjax.models.electra
 from plmjax import experiment
 from plmjax.training import bench
 run = experiment.load("experiments/bert_tiny.py")
-run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=8))
+training, model = dataclasses.replace(run.training, batch_size=8), dataclasses.replace(run.model, num_hidden_layers=1)
+run = dataclasses.replace(run, training=training, model=model)
 assert bench.bench(run, 1, 1)[0]["step_seconds"] > 0
 """
 
@@ -201,7 +205,9 @@ def test_configs_are_asked_by_the_short_list_of_names() -> None:
 
 
 def test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=PACKAGE.parent, capture_output=True, text=True)
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(1)}
+    command = [sys.executable, "-c", WITHOUT]
+    done = subprocess.run(command, cwd=PACKAGE.parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -61,7 +61,11 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
 
 
 @needs_torch
-@pytest.mark.parametrize("config", [TRANSLATOR, T5], ids=["transformer", "t5"])
+# T5's texts are transformers' in tests/generation/test_settings_of_transformers.py; 5 s: pytest -m slow tests/exchange
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.slow)],
+)
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """Of a tokenizer that was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
     run = a_run(tmp_path, dataclasses.replace(config, **IDS))

@@ -117,7 +117,7 @@ ALBERT_TRAINED = dataclasses.replace(
     intermediate_size=32,
     **DROPOUT,
 )
-ALBERT_GROUPED = dataclasses.replace(ALBERT, num_hidden_groups=2, inner_group_num=2, **DROPOUT)
+ALBERT_GROUPED = dataclasses.replace(ALBERT, num_hidden_layers=2, num_hidden_groups=2, inner_group_num=2, **DROPOUT)
 ORDER = "sop_logits"
 
 

@@ -15,7 +15,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.models import adaptive_span, transformer_xl
 from tests.families.family import READS_FORWARD, Count, Family, Head, untyped_tokens
-from tests.families.oracles import Formula, FormulaOracle
+from tests.families.oracles import FormulaOracle
 from tests.strangers import experiments
 
 # ------------------------------------------------------------------------------------------------- Transformer-XL
@@ -179,17 +179,12 @@ def txl_in_segments(config: Any, params: Mapping[str, jax.Array], text: Mapping[
     return {"last_hidden_state": last, "logits": txl_logits(config, params, last)}
 
 
-def compiled(formula: Formula) -> Formula:
-    """As one program: each of its many small operations would be one."""
-    return lambda config, params, text: jax.jit(lambda params: formula(config, params, text))(params)
-
-
 TXL_ROW = Family(
     oracle=FormulaOracle(
         {
-            InSegments: compiled(txl_in_segments),
-            transformer_xl.TransformerXlForCausalLM: compiled(txl_scores),
-            transformer_xl.TransformerXlModel: compiled(txl_model),
+            InSegments: txl_in_segments,
+            transformer_xl.TransformerXlForCausalLM: txl_scores,
+            transformer_xl.TransformerXlModel: txl_model,
         }
     ),
     heads=(Head(InSegments(TXL), packs=False), Head(transformer_xl.TransformerXlForCausalLM(TXL), packs=False)),
@@ -305,9 +300,9 @@ def span_in_segments(config: Any, params: Mapping[str, jax.Array], text: Mapping
 SPAN_ROW = Family(
     oracle=FormulaOracle(
         {
-            InSegments: compiled(span_in_segments),
-            adaptive_span.AdaptiveSpanForCausalLM: compiled(span_scores),
-            adaptive_span.AdaptiveSpanModel: compiled(span_model),
+            InSegments: span_in_segments,
+            adaptive_span.AdaptiveSpanForCausalLM: span_scores,
+            adaptive_span.AdaptiveSpanModel: span_model,
         }
     ),
     heads=(Head(InSegments(SPAN), packs=False), Head(adaptive_span.AdaptiveSpanForCausalLM(SPAN), packs=False)),

@@ -73,7 +73,8 @@ class FormulaOracle:
 
         with jax.enable_x64(True):
             named = {path: jnp.asarray(one, jnp.float64) for path, one in by_path(params).items()}
-            outputs, pull = jax.vjp(run, named)
+            # One program: each of the formulas' many small operations would be one.
+            outputs, pull = jax.vjp(jax.jit(run), named)
 
         def gradient(cotangents: Mapping[str, Any]) -> Any:
             with jax.enable_x64(True):

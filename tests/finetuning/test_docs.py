@@ -149,7 +149,7 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
 
 def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop."""
-    mesh = meshes.make(Mesh(), jax.local_devices())
+    mesh = meshes.make(Mesh(), jax.devices()[:1])
     (phase,) = phases.resolve(run)
     program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     state = program.initialize(run.training.seed, replaced=initial.replaced)
@@ -160,7 +160,16 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     raise Reached
 
 
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda number: "-".join(COMMANDS[number][1:3]))
+# The runs of which texts are written, but for a translation: 11 s, and one like it is by day. tests/test_docs.py parses
+# their commands: pytest -m slow tests/finetuning/test_docs.py
+BY_NIGHT = {"runs/summaries", "runs/mixture"}
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=pytest.mark.slow if BY_NIGHT & {*words} else ()) for n, words in enumerate(COMMANDS)],
+    ids=lambda number: "-".join(COMMANDS[number][1:3]),
+)
 def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
     program, verb, *arguments = COMMANDS[number]
     assert program == "plmjax"

@@ -152,6 +152,13 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
     assert size[1] > 2 * size[0]  # of 37 and of 160 examples
 
 
+# A run that goes on knows no task: one with several examples a row by day, test_run.py has one of sentences. 2 to 4 s
+# each: pytest -m slow tests/finetuning/test_kinds.py
+@pytest.mark.parametrize(
+    "finished",
+    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.slow) for kind in KINDS],
+    indirect=True,
+)
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path, monkeypatch):
     _, run, workdir, metrics = finished
     train = TaskSource.train

@@ -95,8 +95,15 @@ def plain(system: str, strategy: str) -> list[list[int]]:
     return [text.tokens for (text,) in ours(system)(small.PROMPTS, settings_of(read.generation))]
 
 
+# T5 and the two others read a source and write from the same token on; two programs of 3 to 5 s each for those:
+# pytest -m slow tests/generation
+BY_DAY = ("t5", "gpt2")
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "system", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.slow) for name in SYSTEMS]
+)
 def test_all_settings_together(system: str, strategy: str, theirs: Any) -> None:
     texts = check(system, TOGETHER | STRATEGIES[strategy], theirs(system))
     assert texts != plain(system, strategy)

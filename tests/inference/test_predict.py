@@ -152,7 +152,10 @@ def written(folder: Path, name: str = "predictions.tsv") -> list[dict]:
     return list(csv.DictReader(io.StringIO((folder / name).read_text()), delimiter="\t"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# One text, and numbers, are read and written as pairs are; 2 to 3 s each: pytest -m slow tests/inference
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("single", "numbers") else ()) for kind in KINDS]
+)
 def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned, tmp_path):
     checkpoint, labelled, bare = tuned(kind)
     evaluate(checkpoint, Path(labelled), tmp_path)

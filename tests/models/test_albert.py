@@ -29,7 +29,11 @@ from tests.systems.modules import boxed_shapes, count, random_params
 INPUTS = random_tokens(ALBERT)
 
 
-GROUPS = [(2, 1), (3, 2), (1, 3), (4, 2)]
+# Several groups of several layers, and one group; the others are of the same code: pytest -m slow tests/models
+GROUPS = [
+    pytest.param(*sizes, marks=pytest.mark.slow if sizes in ((2, 1), (4, 2)) else ())
+    for sizes in ((2, 1), (3, 2), (1, 3), (4, 2))
+]
 """(groups, encoder layers in a layer); 5 layers divide into none of them but one evenly."""
 
 

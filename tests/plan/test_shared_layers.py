@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import pytest
@@ -13,9 +15,10 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.bert import BertPretraining
+from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, hlo
-from plmjax.training import phases, placement
+from plmjax.training import phases, placement, program
 from plmjax.training.optimizers import Lamb
 from plmjax.vocabulary import Vocabulary
 from tests.paths import ROOT
@@ -25,9 +28,8 @@ SMALLEST_KERNEL = SIZE * SIZE  # far more numbers than a layer has activations o
 DEPTHS = (2, 7)  # 7 is no other dimension
 
 
-@functools.cache
-def compiled(name: str, depth: int) -> compilation.Compilation:
-    """The train step of a model with large weights and small activations, for one TPU chip."""
+def experiment(name: str, depth: int) -> Experiment:
+    """The run of a model with large weights and small activations."""
     sizes = {"vocab_size": 256, "num_hidden_layers": depth, "hidden_size": SIZE, "num_attention_heads": 8}
     sizes |= {"intermediate_size": INNER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     of = {
@@ -37,11 +39,44 @@ def compiled(name: str, depth: int) -> compilation.Compilation:
     config, objective, layout = of[name]
     training = Training(steps=10, batch_size=ROWS * MICROBATCHES, accumulation=MICROBATCHES)
     data = Data(layout=layout, sequence_length=LENGTH)
-    run = Experiment(config(**sizes), objective, data, optimizer=Lamb(), training=training)
+    return Experiment(config(**sizes), objective, data, optimizer=Lamb(), training=training)
+
+
+@functools.cache
+def compiled(name: str, depth: int) -> compilation.Compilation:
+    """Its train step for one TPU chip."""
+    run = experiment(name, depth)
     (phase,) = phases.resolve(run)
     return compilation.compile_phase(run, phase, compilation.place(run, topologies.parse("v5e:1x1")).mesh)
 
 
+def arrays(jaxpr: Any) -> Iterator[Any]:
+    """The shapes of all that a traced program and its parts compute."""
+    for equation in jaxpr.eqns:
+        yield from (variable.aval for variable in equation.outvars)
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda one: hasattr(one, "eqns")):
+            part = getattr(part, "jaxpr", part)
+            if hasattr(part, "eqns"):
+                yield from arrays(part)
+
+
+def stacked(name: str) -> int:
+    """The numbers of the largest array with a place for every layer in a traced step, whose layers are looped over."""
+    run = experiment(name, DEPTHS[1])
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, unroll=1))
+    (phase,) = phases.resolve(run)
+    mesh = meshes.make(run.mesh, jax.devices()[:1])
+    made = program.build(run, phase, mesh, Vocabulary.placeholder(256), placement.of_layout(run))
+    traced = made.train.trace(made.state, made.batch).jaxpr
+    return max(one.size for one in arrays(traced.jaxpr) if DEPTHS[1] in one.shape)
+
+
+def test_a_traced_step_stacks_no_weights_that_layers_share() -> None:
+    assert stacked("albert") <= DEPTHS[1] * ROWS * LENGTH * INNER < DEPTHS[1] * SMALLEST_KERNEL
+    assert stacked("bert") >= DEPTHS[1] * SIZE * INNER, "where layers have weights of their own, they show"
+
+
+@pytest.mark.slow  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m slow tests/plan
 def test_no_array_holds_a_copy_of_a_weight_for_every_layer() -> None:
     """Arguments are the parameters of one layer and their optimizer state; activations alone have a place per layer."""
     deep = compiled("albert", DEPTHS[1])

@@ -25,16 +25,15 @@ def auto_class(name: str) -> Any:
     return auto if auto and auto._model_mapping[known.config_class] is known else known
 
 
-# The heads that all encoders share are written and read for each of them in tests/interop/test_heads.py; 2 to 3 s each
-# here: pytest -m slow tests/systems/test_interop.py
+# test_parity converts the parameters of every head by the same table, and tests/interop/test_heads.py writes and reads
+# the heads that all encoders share; 1 to 3 s each here: pytest -m slow tests/systems/test_interop.py
 CASES = [
     pytest.param(
-        *(family, module),
-        id=f"{name}-{number}-{type(module).__name__}",
-        marks=pytest.mark.slow if module in family.shared_heads and name != "bert" else (),
+        *(family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.slow
     )
     for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(family.checkpoints)
+    for day in [name == "bert" or module in (family.heads[0].module, family.bodies[0], *family.stored)]
 ]
 every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from jax.sharding import Mesh
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
@@ -26,18 +28,23 @@ HEADS = [
 ]
 READERS = [one for one in HEADS if any("attention_mask" in name for name in one.values[0].batch(one.values[1].module))]
 """Heads whose texts may be padded."""
-every_reading_head = pytest.mark.parametrize(("family", "head"), READERS)
-every_packing_head = pytest.mark.parametrize(("family", "head"), [one for one in READERS if one.values[1].packs])
-# A system's other heads are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m slow
-# tests/systems/test_invariants.py
-every_head_the_first_by_day = pytest.mark.parametrize(
-    ("family", "head"),
-    [
-        pytest.param(family, head, id=one.id, marks=() if head is family.heads[0] else pytest.mark.slow)
-        for one in READERS
+
+
+def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head: False) -> pytest.MarkDecorator:
+    """A system's first head, and others that the day needs `also`."""
+    # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m slow
+    # tests/systems/test_invariants.py
+    marked = [
+        pytest.param(family, head, id=one.id, marks=() if head is family.heads[0] or also(head) else pytest.mark.slow)
+        for one in heads
         for family, head in [one.values]
-    ],
-)
+    ]
+    return pytest.mark.parametrize(("family", "head"), marked)
+
+
+every_reading_head = by_day(READERS, lambda head: bool(head.of_sequences))
+every_packing_head = by_day([one for one in READERS if one.values[1].packs], lambda head: bool(head.of_sequences))
+every_head_the_first_by_day = by_day(READERS)
 every_predicting_head = pytest.mark.parametrize(("family", "head"), [one for one in HEADS if one.values[1].predicts])
 every_reading_family = pytest.mark.parametrize(
     "family", [pytest.param(family, id=name) for name, family in FAMILIES.items() if family.views]
@@ -207,9 +214,8 @@ EXECUTIONS = {
 
 
 def executed_by_day(name: str, number: int, way: str) -> bool:
-    """Whether the loop of a system's module is its own, or that of a stack which all others have too."""
-    own = FAMILIES[name].own_loop
-    return (own and number == 0) or (way == "full-2" and (own or name in STACKS))
+    """All ways of BERT, whose loop most systems have, and the one with all of them of other loops and stacks."""
+    return (name == "bert" and number == 0) or (way == "full-2" and (FAMILIES[name].own_loop or name in STACKS))
 
 
 # A program each, up to 5 s, of loops that the tests of another system prove: pytest -m slow tests/systems
@@ -247,7 +253,7 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-# test_step.py proves the whole step of every system on this mesh, without dropout. The program of a module alone, with
+# test_step.py proves the whole step of a system on this mesh, without dropout. The program of a module alone, with
 # dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m slow tests/systems/test_invariants.py
 SHARDED = [
     pytest.param(name, marks=() if name in STACKS or family.own_loop else pytest.mark.slow)

@@ -36,16 +36,25 @@ class Repeated(ChainSource):
         return batch
 
 
-LEARNERS = {name: family for name, family in FAMILIES.items() if family.learning is not None}
+ALIKE = ("roberta", "albert", "electra", "longformer", "gpt", "adaptive_span", "xlnet", "transformer", "bart", "cove")
+"""Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5 and ELMo. That nothing keeps their
+gradients from flowing, or a position from being seen, test_parity and test_invariants prove; their losses,
+tests/objectives."""
+# Two programs of 2 to 7 s each for those: pytest -m slow tests/systems/test_learning.py
+LEARNERS = [
+    pytest.param(family, id=name, marks=pytest.mark.slow if name in ALIKE else ())
+    for name, family in FAMILIES.items()
+    if family.learning is not None
+]
 
 
-@pytest.mark.parametrize("family", LEARNERS.values(), ids=LEARNERS)
+@pytest.mark.parametrize("family", LEARNERS)
 def test_restores_a_word_from_those_around_it(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
     run = experiments.changed(experiments.without_dropout(family.step()), **family.learning)
     run = experiments.changed(
         run,
-        training={"steps": 100, "log_every": 100, "batch_size": 32, "unroll": 0},
+        training={"steps": 100, "log_every": 100, "batch_size": 32, "unroll": 1},
         optimizer={"learning_rate": 3e-3, "schedule": Constant(warmup_steps=20)} | family.learning.get("optimizer", {}),
         checkpoint={"every": 0},
     )

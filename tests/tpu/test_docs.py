@@ -53,7 +53,7 @@ def test_the_walk_on_this_machine(
 
     @functools.wraps(planning.plan)
     def dry(experiment: str, topology: tuple[str, ...], **others: object) -> None:
-        """A plan without the compiler, which README.md's plans are made with."""
+        """A plan without the compiler, with which the tests in tests/plan make theirs."""
         planned.extend((experiments.load(experiment), topologies.parse(name)) for name in topology)
 
     monkeypatch.setitem(cli.VERBS, "plan", dry)

@@ -178,11 +178,11 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_pat
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["2"]
 
 
-def command(workdir: Path, *arguments: str, doomed: str = "-1") -> subprocess.CompletedProcess:
-    """The run of `options`, but of one phase on eight devices, in a process of its own."""
+def command(workdir: Path, doomed: str = "-1") -> subprocess.CompletedProcess:
+    """The run of `options`, but of one phase on two devices, in a process of its own."""
     settings = ["--training.log_every", "3", "--checkpoint.every", "2", "--training.batch_size", "8"]
-    line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *arguments, *settings]
-    environment = os.environ | {"XLA_FLAGS": cpu_flags(8), "DOOMED": doomed}
+    line = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(workdir), *settings]
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(2), "DOOMED": doomed}
     return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -192,9 +192,6 @@ def test_sigkill_and_sigterm_in_a_process_of_its_own(tmp_path):
     stopped = command(tmp_path / "parts", doomed="7 SIGTERM")
     assert stopped.returncode == SAVED == 75, stopped.stderr
     assert re.search(r"Stopped by SIGTERM and saved at step [567]\.", stopped.stderr)  # two batches wait on the device
-    changed = command(tmp_path / "parts", "--optimizer.learning_rate", "0.5")
-    assert changed.returncode == 2
-    assert "optimizer.learning_rate = 0.01, found 0.5" in changed.stderr
     assert command(tmp_path / "parts").returncode == 0
     assert command(tmp_path / "whole").returncode == 0
     parts, whole = (checkpoints.load_parameters(tmp_path / part)[0] for part in ("parts", "whole"))
@@ -263,7 +260,8 @@ def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
     # In a process of its own: the profiler cannot begin in one that has compiled for a TPU that is not there.
     command = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(tmp_path)]
     options = ["--training.steps", "6", "--training.profile_steps", "5", "6", "--checkpoint.every", "6"]
-    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(1)}
+    done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 

@@ -164,7 +164,14 @@ class PublishedRecipe:
         return ours
 
 
-@pytest.mark.parametrize(("devices", "accumulation"), [(1, 1), (2, 2)], ids=["whole", "two devices, two microbatches"])
+# The second has all of the first, which takes 3 s: pytest -m slow tests/training/test_recipe.py
+@pytest.mark.parametrize(
+    ("devices", "accumulation"),
+    [
+        pytest.param(1, 1, id="whole", marks=pytest.mark.slow),
+        pytest.param(2, 2, id="two devices, two microbatches"),
+    ],
+)
 def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
     recipe, batches = PublishedRecipe(), make_batches()
     run = Experiment(

@@ -300,7 +300,12 @@ declare(System(AdaptiveAwdLstmConfig, Kind.DECODER, {Purpose.PRETRAINING: Adapti
 
 
 @pytest.mark.parametrize(
-    ("run", "config"), [(experiments.gpt2, AdaptiveGpt2Config), (experiments.awd_lstm, AdaptiveAwdLstmConfig)]
+    ("run", "config"),
+    [
+        # 5 s; both losses and gradients are those of the formula: pytest -m slow tests/layers
+        pytest.param(experiments.gpt2, AdaptiveGpt2Config, marks=pytest.mark.slow),
+        (experiments.awd_lstm, AdaptiveAwdLstmConfig),
+    ],
 )
 def test_other_language_models_learn_with_them(run: Any, config: type, tmp_path: Path, monkeypatch) -> None:
     """In a run of their own objectives, evaluated, below the unigram entropy."""
