@@ -178,6 +178,26 @@ def test_devices_sum_the_gradient_of_the_projection_alone() -> None:
     assert [(one.kind, one.elements, one.count) for one in summed] == [("all-reduce", features * HEADS * SIZE, 1)]
 
 
+def test_a_compiled_step_looks_nothing_up_and_holds_one_array_of_scores_more() -> None:
+    """Forward and backward, beside attention without terms."""
+    rows, length, heads, size = 2, 96, 4, 16
+
+    def compiled(terms: bool) -> Any:
+        def loss(query: jax.Array, key: jax.Array, table: jax.Array) -> jax.Array:
+            own = (PositionalScores(jnp.zeros((heads, size)), table, length),) if terms else ()
+            return jnp.sum(jnp.sin(dense(query, key, key, Visibility((Causal(),)), own, 0.0, None)))
+
+        one = jax.ShapeDtypeStruct((rows, length, heads, size), jnp.float32)
+        table = jax.ShapeDtypeStruct((1, length, heads, size), jnp.float32)
+        return jax.jit(jax.grad(loss, (0, 1, 2))).lower(one, one, table).compile()
+
+    plain, relative = compiled(False), compiled(True)
+    assert "gather" not in relative.as_text() and "scatter" not in relative.as_text()
+    taken = [one.memory_analysis().temp_size_in_bytes for one in (plain, relative)]
+    scores = 4 * rows * heads * length * (length + 1)
+    assert 0 < taken[1] - taken[0] < 1.5 * scores  # the product before its change of shape, and vectors
+
+
 def test_distances_begin_with_the_farthest() -> None:
     assert distances(2, 5, 3, later=False).tolist() == [4, 3, 2, 1, 0]
     assert distances(2, 5, 3, later=True).tolist() == [4, 3, 2, 1, 0, -1]
