@@ -137,6 +137,18 @@ cooccurrence.count(store.open_dataset(sys.argv[1]), tuple(range(5)), sys.argv[2]
 """
 
 
+def test_a_merge_holds_as_many_sums_as_the_memory_has_room_for(tmp_path):
+    """Two runs of 40 sums each, with room for 10 sums: 5 of each run at once."""
+    paths = [tmp_path / "even", tmp_path / "odd"]
+    for first, path in enumerate(paths):
+        sums = np.zeros(40, runs.SUM)
+        sums["number"], sums["sum"] = 2 * np.arange(40) + first, 1
+        sums.tofile(path)
+    parts = list(runs.merged(paths, memory=10 * runs.BYTES_OF_A_MERGED_SUM))
+    assert np.concatenate(parts)["number"].tolist() == list(range(80))
+    assert 5 < max(map(len, parts)) <= 10
+
+
 @pytest.mark.parametrize(("where", "after"), [("write_counted", 4), ("merge", 2), ("merged", 6)])
 def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     """After it was killed while it counted, merged, and wrote the cells; what was counted is not counted again."""

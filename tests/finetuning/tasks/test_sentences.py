@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import LossInputs
 from tests.optional import torch, transformers
@@ -116,3 +117,9 @@ def test_predictions_and_metrics_follow_from_outputs():
     numbers = np.array([[1.5], [2.5], [4.0]], np.float32)
     assert Regression().predictions(numbers)[0] == {"prediction": 1.5}
     assert Regression().metrics(np.array([1.0, 2.0, 3.0]), numbers)["spearman"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["sequence_length", "pack"])
+def test_sizes_of_a_row_are_at_least_1(name: str) -> None:
+    with pytest.raises(UserError, match=rf"--data\.{name}"):
+        Sentences(**{name: 0})

@@ -192,3 +192,13 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
     of_table = features * vocabulary // 2
     assert all(one.count == 1 for one in exchanged if one.elements >= of_table // 2), exchanged
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged
+
+
+@pytest.mark.parametrize("changed", ["float targets", "fewer targets"])
+def test_targets_that_do_not_fit_are_refused(changed: str) -> None:
+    scores, targets, weights = problem()
+    targets, weights = (targets * 1.0, weights) if changed == "float targets" else (targets[:, 1:], weights[:, 1:])
+    with pytest.raises(AssertionError):
+        scores.smoothed_cross_entropy(targets, weights, smoothing=0.1, z_loss=0.0)
+    with pytest.raises(AssertionError):
+        scores.cross_entropy(targets)
