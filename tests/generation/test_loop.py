@@ -64,6 +64,23 @@ def test_a_text_is_that_of_its_seed_its_prompt_and_its_place_alone() -> None:
     assert alike[0] == texts[0] and len({tuple(text.tokens) for of_prompt in alike for text in of_prompt}) == 6
 
 
+def test_prompts_of_about_the_same_length_are_read_together(monkeypatch) -> None:
+    """The widths of the batches, of which each is compiled, ascend; texts come in the order of the prompts."""
+    prompts = [[3] * length for length in (30, 1, 29, 2)]
+    read = Writer._prefill
+    widths = []
+
+    def noted(self, prompts, chosen, width, settings):
+        widths.append((sorted(chosen), width))
+        return read(self, prompts, chosen, width, settings)
+
+    monkeypatch.setattr(Writer, "_prefill", noted)
+    texts = writer()(prompts, Settings(max_new_tokens=2, batch_size=2))
+    assert [chosen for chosen, _ in widths] == [[1, 3], [0, 2]] and widths[0][1] < widths[1][1]
+    alone = [writer()([prompt], Settings(max_new_tokens=2, batch_size=2))[0][0].tokens for prompt in prompts]
+    assert [text.tokens for (text,) in texts] == alone
+
+
 def test_the_end_comes_token_by_token() -> None:
     settings = Settings(max_new_tokens=NEW)
     (whole,), *_ = writer()(PROMPTS[:1], settings)

@@ -165,6 +165,27 @@ def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatc
     assert said[said.index("saved") :] == (["saved"] if ending == "failed" else ["saved", "the end of the run"])
 
 
+@pytest.mark.parametrize(("broken", "message"), [(False, "disk is full"), (True, "the text is gone")])
+def test_a_save_that_failed_is_reported_unless_the_run_failed_before(tmp_path, monkeypatch, broken, message):
+    close = checkpoints.Checkpoints.close
+
+    def failed(keeper):
+        close(keeper)
+        raise UserError("the disk is full")
+
+    class Broken(ChainSource):
+        def train(self, phase, start, places):
+            if broken:
+                raise UserError("the text is gone")
+            return super().train(phase, start, places)
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "close", failed)
+    run = experiments.changed(options(), training={"steps": 2, "evaluate_every": 0})
+    run = dataclasses.replace(run, phases=())
+    with pytest.raises(UserError, match=message):
+        loop.train(run, tmp_path, Broken(run.data), {})
+
+
 def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path):
     class Stopped(ChainSource):
         def evaluation(self, phase, places):
