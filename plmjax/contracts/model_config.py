@@ -14,6 +14,7 @@ from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import ParameterGroup, Purpose, System, system_of
 from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Condition
 
 
 class ModelConfig:
@@ -104,6 +105,11 @@ class ModelConfig:
     def separator_token(self) -> int | None:
         """Token id by which the model itself finds the end of a text; None: it does not look for one."""
         return self._field("separator_token")
+
+    @property
+    def windows(self) -> tuple[Condition, ...]:
+        """Further conditions under which a token sees another one of its row, such as a window; none by default."""
+        return ()
 
     def option(self, name: str) -> str:
         """Return the command line's option that sets one of these numbers."""

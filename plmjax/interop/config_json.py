@@ -78,7 +78,16 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
 
 
 def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:
-    """Return the settings with which transformers builds the same model."""
+    """Return the settings with which transformers builds the same model.
+
+    Raises:
+        UserError: each token sees only a window of its row, which transformers' class does not implement.
+    """
+    if model.config.windows:
+        raise UserError(
+            f"Expected a model whose tokens see their whole row, as transformers' {model_type} has it, found a window "
+            f"of {model.config.attention_window} tokens; export a Longformer instead."
+        )
     config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
     if hasattr(model, "num_labels"):
         labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]

@@ -63,7 +63,7 @@ def read_rows(
     """Convert the inputs of a decoder's call (see `GptModel`) to the inputs of its layers."""
     if cache is None:
         rows = read_source(config, input_ids, attention_mask, positions, segment_ids)
-        visibility = rows.visibility.also(Causal(prefix_lengths))
+        visibility = rows.visibility.also(Causal(prefix_lengths), *config.windows)
         return DecoderRows(rows.positions, visibility, rows.mask, rows.segment_ids, None)
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
     if segment_ids is not None:
@@ -71,4 +71,5 @@ def read_rows(
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
     positions = cache.positions(mask) if positions is None else positions
     cache = cache.with_mask(mask)
-    return DecoderRows(positions, cache.visibility(prefix_lengths), attention_mask, None, cache)
+    visibility = cache.visibility(prefix_lengths).also(*config.windows)
+    return DecoderRows(positions, visibility, attention_mask, None, cache)

@@ -195,7 +195,7 @@ class BertModel(nn.Module):
         """
         longest, option = self.config.longest, self.config.option("longest")
         check_token_inputs(longest, option, input_ids, attention_mask, token_type_ids, positions, segment_ids)
-        visibility = Visibility.of_rows(attention_mask, segment_ids)
+        visibility = Visibility.of_rows(attention_mask, segment_ids).also(*self.config.windows)
         rows = self.position_rows(input_ids, positions)
         x = self.embed(input_ids, token_type_ids, rows, deterministic=deterministic)
         x, hidden_states = self.encoder(

@@ -14,6 +14,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Window
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
@@ -27,7 +28,7 @@ class DecoderConfig(ModelConfig):
     """Sizes of a decoder, named as in transformers' config.json; the defaults are GPT's.
 
     Raises:
-        UserError: sizes that do not fit each other, or an unknown activation.
+        UserError: sizes that do not fit each other, an unknown activation, or a window longer than a row.
     """
 
     vocab_size: int = 40478
@@ -58,6 +59,8 @@ class DecoderConfig(ModelConfig):
     """Padding token id in the rows of a task, by which transformers finds the last token; the model itself does not
     need it.
     """
+    attention_window: int | None = None
+    """Number of tokens before a token that it sees; None for all."""
 
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
@@ -74,6 +77,16 @@ class DecoderConfig(ModelConfig):
                 f"--model.n_embd or --model.n_head."
             )
         check_choice("activation", self.activation_function, ACTIVATIONS)
+        if self.attention_window is not None and not 1 <= self.attention_window <= self.n_positions:
+            raise UserError(
+                f"Expected --model.attention_window from 1 to {self.n_positions} tokens, the longest row, found "
+                f"{self.attention_window}; change it, or raise --model.n_positions."
+            )
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The window of all layers, if there is one."""
+        return () if self.attention_window is None else (Window(self.attention_window, 0),)
 
     @property
     def inner_size(self) -> int:
@@ -103,10 +116,11 @@ class DecoderConfig(ModelConfig):
 
         There are `predictions` scored positions per row. Matrix products only: 6 (L (4 D^2 + 2 D F) + 2 L T D) per
         token and 6 D V per prediction. Attention counts all pairs of tokens, as everywhere in this project, although
-        half of them are hidden.
+        half of them are hidden. With a window of w tokens, w + 1 keys take the place of T.
         """
-        size = self.n_embd
-        layer = 4 * size**2 + 2 * size * self.inner_size + 2 * sequence_length * size
+        size, window = self.n_embd, self.attention_window
+        keys = sequence_length if window is None else min(sequence_length, window + 1)
+        layer = 4 * size**2 + 2 * size * self.inner_size + 2 * keys * size
         head = predictions * size * self.vocab_size
         return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
 

@@ -15,6 +15,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
+from plmjax.contracts.visibility import Window
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
@@ -32,7 +33,7 @@ class EncoderConfig(ModelConfig):
     """Sizes of an encoder, named as in transformers' config.json; the defaults are BERT-Base, uncased.
 
     Raises:
-        UserError: sizes that do not fit each other, or an unknown activation.
+        UserError: sizes that do not fit each other, an unknown activation, or a window that is odd or longer than rows.
     """
 
     vocab_size: int = 30522
@@ -66,6 +67,8 @@ class EncoderConfig(ModelConfig):
     """Token id at the beginning of a decoder's text; transformers needs it, nothing here reads it."""
     eos_token_id: int | None = None
     """Token id at the end of a decoder's text; as `bos_token_id`."""
+    attention_window: int | None = None
+    """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
 
     classifier_dropout: ClassVar[float | None] = None
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
@@ -93,6 +96,23 @@ class EncoderConfig(ModelConfig):
                 f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
             )
         check_choice("activation", self.hidden_act, ACTIVATIONS)
+        self.check_window()
+
+    def check_window(self) -> None:
+        """Raise UserError for a window that is odd or longer than the rows."""
+        if self.attention_window is None:
+            return
+        if self.attention_window < 2 or self.attention_window % 2 or self.attention_window > self.longest:
+            raise UserError(
+                f"Expected --model.attention_window of an even number of tokens from 2 to {self.longest}, the longest "
+                f"row, found {self.attention_window}; change it, or raise {self.option('longest')}."
+            )
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The window of all layers, if there is one."""
+        half = (self.attention_window or 0) // 2
+        return (Window(half, half),) if half else ()
 
     def with_dropout(self, rate: float) -> Self:
         """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
@@ -106,10 +126,11 @@ class EncoderConfig(ModelConfig):
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (L (4 D^2 + 2 D F) + 2 L T D) per token.
+        6 (L (4 D^2 + 2 D F) + 2 L T D) per token. With a window of w tokens, w + 1 keys take the place of T.
         """
-        size = self.hidden_size
-        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * sequence_length * size
+        size, window = self.hidden_size, self.attention_window
+        keys = sequence_length if window is None else min(sequence_length, window + 1)
+        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * keys * size
         return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

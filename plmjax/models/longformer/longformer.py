@@ -36,6 +36,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
+from plmjax.contracts.visibility import Condition
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
@@ -87,25 +88,8 @@ class LongformerConfig(RobertaConfig):
     field_names: ClassVar[dict[str, str]] = RobertaConfig.field_names | {"separator_token": "sep_token_id"}
 
     def __post_init__(self) -> None:
-        """Check the windows and the number of global tokens."""
+        """Check the number of global tokens."""
         super().__post_init__()
-        windows = self.attention_window
-        found = " ".join(map(str, windows)) or "none"
-        if len(windows) not in (1, self.num_hidden_layers):
-            raise UserError(
-                f"Expected --model.attention_window to be one number, or one for each of {self.num_hidden_layers} "
-                f"layers, found {found}; change it."
-            )
-        if any(window < 2 or window % 2 for window in windows):
-            raise UserError(
-                f"Expected --model.attention_window of even numbers from 2, half of the tokens on each side, found "
-                f"{found}; change it."
-            )
-        if max(windows) > self.longest:
-            raise UserError(
-                f"Expected --model.attention_window of at most the {self.longest} tokens of the longest row, found "
-                f"{found}; lower it or raise --model.max_position_embeddings."
-            )
         if not 1 <= self.max_global_tokens * GLOBAL_SHARE <= self.longest:
             raise UserError(
                 f"Expected --model.max_global_tokens from 1 to {self.longest // GLOBAL_SHARE}, a quarter of the "
@@ -128,6 +112,26 @@ class LongformerConfig(RobertaConfig):
         max_global_tokens=64,
     )
 
+    def check_window(self) -> None:
+        """Raise UserError for windows that are odd, longer than the rows, or not those of the layers."""
+        windows = self.attention_window
+        found = " ".join(map(str, windows)) or "none"
+        if len(windows) not in (1, self.num_hidden_layers):
+            raise UserError(
+                f"Expected --model.attention_window to be one number, or one for each of {self.num_hidden_layers} "
+                f"layers, found {found}; change it."
+            )
+        if any(window < 2 or window % 2 for window in windows):
+            raise UserError(
+                f"Expected --model.attention_window of even numbers from 2, half of the tokens on each side, found "
+                f"{found}; change it."
+            )
+        if max(windows) > self.longest:
+            raise UserError(
+                f"Expected --model.attention_window of at most the {self.longest} tokens of the longest row, found "
+                f"{found}; lower it or raise --model.max_position_embeddings."
+            )
+
     @classmethod
     def above(
         cls, roberta: RobertaConfig, length: int, attention_window: tuple[int, ...], max_global_tokens: int
@@ -136,14 +140,22 @@ class LongformerConfig(RobertaConfig):
         sizes = {field.name: getattr(roberta, field.name) for field in dataclasses.fields(roberta)}
         separator = cls.sep_token_id if roberta.eos_token_id is None else roberta.eos_token_id
         return cls(
-            **sizes | {"max_position_embeddings": length + roberta.pad_token_id + 1},
-            attention_window=attention_window,
+            **sizes
+            | {
+                "max_position_embeddings": length + roberta.pad_token_id + 1,
+                "attention_window": attention_window,
+            },
             max_global_tokens=max_global_tokens,
             sep_token_id=separator,
         )
 
     @property
-    def windows(self) -> tuple[int, ...]:
+    def windows(self) -> tuple[Condition, ...]:
+        """No condition of all layers: each layer has its window in its own attention."""
+        return ()
+
+    @property
+    def layer_windows(self) -> tuple[int, ...]:
         """The window of each layer."""
         windows = self.attention_window
         return windows * self.num_hidden_layers if len(windows) == 1 else windows
@@ -155,7 +167,7 @@ class LongformerConfig(RobertaConfig):
         """
         size = self.hidden_size
         projections = self.num_hidden_layers * (4 * size**2 + 2 * size * self.intermediate_size)
-        scores = sum(2 * min(sequence_length, window + 1) * size for window in self.windows)
+        scores = sum(2 * min(sequence_length, window + 1) * size for window in self.layer_windows)
         return 6.0 * batch_size * sequence_length * (projections + scores)
 
 
@@ -200,7 +212,7 @@ class LongformerEncoder(nn.Module):
             return x, x if output_hidden_states else None
 
         layers = LongformerLayer(self.config, self.execution, deterministic, name="layers")
-        sides = jnp.array(self.config.windows) // 2
+        sides = jnp.array(self.config.layer_windows) // 2
         last, states = stack(body, layers, self.config.num_hidden_layers, self.execution, x, sides)
         return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
 
@@ -255,7 +267,7 @@ class LongformerModel(RobertaModel):
         check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
         masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
-        widest, tokens, local = max(self.config.windows) // 2, None, real
+        widest, tokens, local = max(self.config.layer_windows) // 2, None, real
         if global_attention_mask is not None:
             slots = self.config.max_global_tokens if global_slots is None else global_slots
             chosen = real & (global_attention_mask > 0)

@@ -97,7 +97,7 @@ def test_windows_reach_as_far_as_their_sum(windows: tuple[int, ...]) -> None:
         return np.abs(jax.jit(jax.jacrev(of_words))(words["embedding"])[:, ids[0]]).max(-1) > 0
 
     distance = np.abs(np.arange(length)[:, None] - np.arange(length))
-    near = distance <= sum(config.windows) // 2
+    near = distance <= sum(config.layer_windows) // 2
     np.testing.assert_array_equal(reached(np.zeros((1, length), int)), near)
     assert not near.all() and reached((np.arange(length) == 17)[None]).all()
 
