@@ -1,0 +1,119 @@
+"""Time and memory of a training step against the length of its row: whole rows, windows, and Longformer's attention.
+
+    python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3]
+
+An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
+512 tokens; Longformer has 64 global tokens besides. The steps take turns, in one process on one core, and their time is
+that of the processor; with `--repeats 0` no time is taken. The memory is that of the compiled step, besides parameters
+and inputs. Linux only.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+WINDOW, GLOBAL = 512, 64
+SIZES = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
+    """Return a function that takes a step and waits for it, and the bytes of memory that the step needs."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from plmjax.contracts.execution import Execution
+    from plmjax.contracts.system import Purpose
+    from plmjax.models.longformer.longformer import LongformerConfig
+    from plmjax.models.roberta import RobertaConfig
+
+    sizes = SIZES | {"max_position_embeddings": length + 2}
+    windowed = {"attention_window": min(WINDOW, length)}
+    config = {
+        "dense": lambda: RobertaConfig(**sizes),
+        "blockwise": lambda: RobertaConfig(**sizes),
+        "window": lambda: RobertaConfig(**sizes, **windowed),
+        "Longformer": lambda: LongformerConfig(
+            **sizes, attention_window=(min(WINDOW, length),), max_global_tokens=GLOBAL
+        ),
+    }[kind]()
+    execution = Execution(attention="blockwise" if kind == "blockwise" else "dense")
+    module, rule = config.module(Purpose.MASKED_TOKENS, execution), optax.adamw(1e-4)
+    ids = jax.random.randint(jax.random.key(0), (1, length), 5, config.vocab_size)
+    inputs = {"input_ids": ids, "masked_positions": jnp.arange(0, length, 7)[None]}
+    if kind == "Longformer":
+        inputs["global_attention_mask"] = (jnp.arange(length) < GLOBAL)[None]
+
+    def step(params: Any, state: Any, inputs: dict[str, jax.Array]) -> tuple[Any, Any]:
+        def loss(params: Any) -> jax.Array:
+            logits = module.apply({"params": params}, **inputs).logits
+            targets = jnp.take_along_axis(inputs["input_ids"], inputs["masked_positions"], axis=1)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+        updates, state = rule.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = nn.meta.unbox(module.init(jax.random.key(1), jnp.zeros((1, 8), jnp.int32)))["params"]
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, rule.init(params), inputs).compile()
+    held = params, rule.init(params)
+
+    def take() -> None:
+        nonlocal held
+        held = jax.block_until_ready(compiled(*held, inputs))
+
+    return take, compiled.memory_analysis().temp_size_in_bytes
+
+
+def measured(length: int, repeats: int) -> dict[str, tuple[list[float], int]]:
+    """Return kind -> CPU-seconds of each turn, and the bytes of memory that a step needs."""
+    steps = {kind: compiled_step(kind, length) for kind in ("dense", "blockwise", "window", "Longformer")}
+    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
+    for turn in range(repeats + 1 if repeats else 0):
+        for kind, (take, _) in steps.items():
+            begin = time.process_time()
+            take()
+            if turn:  # the first one touches new memory
+                seconds[kind].append(time.process_time() - begin)
+    return {kind: (seconds[kind], size) for kind, (_, size) in steps.items()}
+
+
+def main() -> None:
+    """Print a line for each length and kind, with the factors from half the tokens."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    os.environ |= {"JAX_PLATFORMS": "cpu"}
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    before: dict[str, tuple[list[float], int]] = {}
+    say = functools.partial(print, flush=True)
+    say("| tokens | attention | CPU-seconds a step | range | times those before | memory, MiB | times that before |")
+    say("|---|---|---|---|---|---|---|")
+    for length in options.lengths:
+        found = measured(length, options.repeats)
+        for kind, (seconds, size) in found.items():
+            cells = ["", "", ""]
+            if seconds:
+                middle = statistics.median(seconds)
+                cells[:2] = f"{middle:.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}"
+                cells[2] = f"{middle / statistics.median(before[kind][0]):.2f}" if before else ""
+            more = f"{size / before[kind][1]:.2f}" if before else ""
+            say(f"| {length:,} | {kind} | {' | '.join(cells)} | {size / 2**20:,.0f} | {more} |")
+        before = found
+
+
+if __name__ == "__main__":
+    main()
