@@ -2,7 +2,7 @@
 
     plmjax import roberta-base/ runs/roberta
     plmjax pretrain experiments/longformer_base_8x8.py --from runs/roberta --data.input BOOKS WIKIPEDIA NEWS STORIES
-    plmjax plan experiments/longformer_base_8x8.py --topology v3:8x8
+    plmjax plan experiments/longformer_base_8x8.py --topology v5e:8x8
 
 Recipe: a RoBERTa whose 512 positions are repeated eight times; 65,000 steps of 64 rows of 4,096 tokens, windows of 512,
 no global tokens; Adam (0.9, 0.98, 1e-6) at 3e-5 with 500 steps of warm-up, then polynomial decay of power 3; weight
@@ -45,7 +45,6 @@ def experiment() -> Experiment:
         training=Training(
             steps=65_000,
             batch_size=64,
-            remat="full",
             log_every=100,
             evaluate_every=5_000,
             evaluation_batches=10,
