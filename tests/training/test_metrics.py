@@ -86,11 +86,12 @@ def test_a_terminal_of_any_width_shows_step_and_numbers(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     terminal = metrics.Terminal(1_000_000, 0)
+    terminal.print("devices  8 x cpu")
     values = {"train/loss": 2.5, "train/mlm_accuracy": 0.5, "train/nsp_accuracy": 0.75}
     terminal.show_logged(123_456, values | {"learning_rate": 1e-4, "tokens_per_second": 5e4, "mfu": 0.4}, 184.0)
     terminal.close()
     words = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).split())
-    assert "123456/1000000" in words
+    assert "123456/1000000" in words and "devices 8 x cpu" in words
     assert "loss 2.5000 mlm acc 50.00% nsp acc 75.00% lr 1.00e-04 50.0k tok/s mfu 40.0% eta 3:04 min" in words
 
 

@@ -95,6 +95,17 @@ def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> 
     assert found["cls_positions"].tolist() == [[2]]  # a text is written after the delimiter
 
 
+def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
+    """Of 12 places two are the start and the delimiter, and 6 are kept for the text."""
+    one_row = TextPairs(sequence_length=12, target_length=0)
+    fits = TextPairExamples("dev.en", [1], ["1 2 3 4"], ["21 22 23 24 25"])
+    rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, 0)
+    assert rows.batch(np.array([[0]]), np.array([0]))["segment_ids"][0].tolist() == [1] * 11 + [0]
+    longer = dataclasses.replace(fits, sources=["1 2 3 4 5"])
+    with pytest.raises(UserError, match=r"source of at most 4 tokens, .* raise --data\.sequence_length"):
+        GREEDY.encode(longer, Numbers(), DECODER, one_row)
+
+
 @pytest.fixture(scope="module")
 def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
     """(experiment, source, program, random parameters) of packed rows."""
