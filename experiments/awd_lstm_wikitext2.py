@@ -1,7 +1,8 @@
 """AWD-LSTM as published (Merity et al. 2018, section 5): on WikiText-2, and on the Penn Treebank.
 
-    plmjax prepare --format lines --input wiki.train.tokens --tokenizer WORDS --output DIR
-    plmjax pretrain experiments/awd_lstm_wikitext2.py --data.path DIR
+    plmjax pretrain experiments/awd_lstm_wikitext2.py --data.input wikitext-2
+    plmjax pretrain experiments/awd_lstm_wikitext2.py:penn_treebank --data.input ptb.train.txt
+    plmjax evaluate runs/awd_lstm_wikitext2 --data wikitext-2 --data.format wikitext-2 --split test
     plmjax plan experiments/awd_lstm_wikitext2.py --topology v3:2x2
 
 Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2): a step of 31 ms (roofline 15 ms, bound by the HBM), MFU 10 %, 0.4 of the 16
@@ -29,9 +30,9 @@ def experiment() -> Experiment:
     epoch = 2_088_628 // WORDS_A_STEP
     return Experiment(
         model=model,
-        objective=AwdLstmPretraining(),
-        tokenizer=Tokenizer(kind="word", vocab_size=model.vocab_size, lowercase=False),
-        data=Data(layout=Windows(overlap=20), sequence_length=90),
+        objective=AwdLstmPretraining(documents="joined"),
+        tokenizer=Tokenizer(kind="whitespace", vocab_size=model.vocab_size),
+        data=Data(layout=Windows(overlap=20), format="wikitext-2", sequence_length=90),
         optimizer=StochasticGradientDescent(
             learning_rate=30.0, clip_norm=0.25, weight_decay=1.2e-6, averaging="non-monotone", patience=5
         ),
@@ -48,6 +49,7 @@ def penn_treebank() -> Experiment:
         run,
         model=AwdLstmConfig.penn_treebank(),
         tokenizer=dataclasses.replace(run.tokenizer, vocab_size=10_000),
+        data=dataclasses.replace(run.data, format="lines"),
         training=dataclasses.replace(run.training, **training),
         checkpoint=dataclasses.replace(run.checkpoint, every=10 * epoch),
     )

@@ -24,6 +24,8 @@ class Vocabulary:
     than the previous one (T5's `<extra_id_0>` is the last id, `<extra_id_1>` the one before it, ...).
 
     `full_stop` is the id of a full stop after a word, which ends a sentence.
+
+    `bytes` is true if every token is one byte.
     """
 
     size: int
@@ -39,6 +41,7 @@ class Vocabulary:
     others: Mapping[str, int] = dataclasses.field(default_factory=dict)
     sentinels: tuple[int, ...] = ()
     full_stop: int = -1
+    bytes: bool = False
 
     def id_of(self, role: str) -> int:
         """Return the id of a special token by its role, or -1.

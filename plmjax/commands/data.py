@@ -19,6 +19,8 @@ Kind = Literal[
     "xlnet-unigram",
     "word",
     "char",
+    "whitespace",
+    "byte",
 ]
 
 
@@ -43,16 +45,15 @@ def tokenizer_train(
         text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all kinds do so, except
-            for byte-bpe, gpt2-bpe, t5-unigram and xlnet-unigram.
+            for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.data.formats import records
-    from plmjax.pretraining.run import TOKENIZER_SAMPLE
 
     if output.exists():
         raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
     parts = records.Parts(records.streams(streams)) if streams else None
-    texts = formats.texts([str(path) for path in input], format, TOKENIZER_SAMPLE, text_key, parts)
+    texts = formats.texts([str(path) for path in input], format, tokenizers.sample(kind), text_key, parts)
     trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
     print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
 

@@ -20,6 +20,7 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     memory: int | None = None,
+    split: Literal["train", "validation", "test"] | None = None,
     output: Location | None = None,
     ensemble: tuple[Location, ...] = (),
     max_unknown: float | None = None,
@@ -44,6 +45,8 @@ def evaluate(
         stride: Number of tokens between the starts of two windows, so that each token has a context of more than window
             - stride tokens; by default the stride of the run's rows.
         memory: Number of tokens that a model with a memory remembers; by default that of its run's evaluations.
+        split: Split of a published corpus in --data (--data.format enwik8, text8, wikitext-103 or wikitext-2); by
+            default validation.
         output: Folder for evaluation.json and the predictions; WORKDIR/evaluations/NAME for a task's file NAME.
         ensemble: Other runs on the same task, whose predictions are averaged with those of this run.
         max_unknown: Maximum fraction of unknown tokens in raw text or examples, by default 0.2. A higher fraction is an
@@ -75,6 +78,7 @@ def evaluate(
             window=window,
             stride=stride,
             memory=memory,
+            split=split,
             **share,
             **settings,
         )
@@ -88,6 +92,8 @@ def evaluate(
         raise UserError(f"Expected no --stride with --task {task}, found {stride}; leave it out.")
     elif memory is not None:
         raise UserError(f"Expected no --memory with --task {task}, found {memory}; leave it out.")
+    elif split is not None:
+        raise UserError(f"Expected no --split with --task {task}, found {split}; leave it out.")
     elif task in ("similarity", "analogy"):
         if window is not None:
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")

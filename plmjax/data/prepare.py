@@ -54,6 +54,7 @@ def prepare(
     text_key: str = "text",
     streams: Mapping[str, str] | None = None,
     fields: Sequence[str] = (),
+    split: str = "",
     max_unknown: float = MAX_UNKNOWN,
     processes: int | None = None,
     progress: bool = True,
@@ -61,8 +62,8 @@ def prepare(
     """Prepare `inputs` (files or folders) into the folder `output` and open it.
 
     The split of a document is given by a hash of its sentences. So it does not depend on the document's place, and
-    copies of a document are in the same split. If `output` is a dataset made from the same input and settings, it is
-    opened.
+    copies of a document are in the same split. A published corpus has its own splits, and its text is kept exactly. If
+    `output` is a dataset made from the same input and settings, it is opened.
 
     Args:
         format: one of `formats.FORMATS` or tfds:NAME.
@@ -71,6 +72,7 @@ def prepare(
         text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
         streams: name of a stream -> the key of its text in a record, for a dataset with several texts per document.
         fields: keys of numbers in a record that are kept with its document.
+        split: the only split of a published corpus to prepare, as text without splits of its own.
         max_unknown: fraction of unknown tokens above which the tokenizer is refused as one of another language or
             script.
         processes: number of processes that tokenize; None uses one per core.
@@ -90,21 +92,22 @@ def prepare(
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None
     store.check_names(streams or (), fields)
-    sources = formats.sources(inputs, format)
+    sources = formats.sources(inputs, format, split)
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
+    description |= {"split": split} if split else {}
     if _is_finished(output, sources, description, tokenizer):
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)
     try:
-        work = _Work(tokenizer, language, validation, parts)
+        work = _Work(tokenizer, language, validation, parts, formats.is_exact(format))
         with (
             _locked(output),
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
-            batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts))
+            batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts, split))
             tokenized = _without_many_unknown(_tokenized(batches, work, processes or os.cpu_count() or 1), unknown)
             shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
@@ -242,6 +245,7 @@ class _Work(NamedTuple):
     language: str
     validation: float
     parts: records.Parts | None
+    exact: bool
 
     def __call__(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
         """Return the tokens of a batch by split. Documents with a stream without tokens are left out."""
@@ -250,12 +254,15 @@ class _Work(NamedTuple):
             texts, fields = self._read(document)
             if all(texts.values()):
                 document_sentences = [sentence for text in texts.values() for sentence in text]
-                splits[split_of(document_sentences, self.validation)].append((texts, fields))
+                split = document.split or split_of(document_sentences, self.validation)
+                splits[split].append((texts, fields))
         tokenized = {split: self._tokenized(found) for split, found in splits.items()}
         return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
 
     def _read(self, document: formats.Document) -> tuple[dict[str, list[str]], list[float]]:
         """Return the sentences of every stream of a document, and its numbers."""
+        if self.exact:
+            return {store.TEXT: formats.prose(document)}, []
         if self.parts is None:
             return {store.TEXT: sentences.split(formats.prose(document), self.language)}, []
         paragraphs = formats.streams_of(document, self.parts)
@@ -277,8 +284,9 @@ class _Work(NamedTuple):
     def _encode(self, documents: list[list[str]]) -> store.Tokens:
         """Return the tokens of documents. A document without tokens has length 0."""
         # Every sentence except the first gets a space before it, so that byte-level tokens equal those of the whole
-        # text.
-        spaced = [sentence if n == 0 else f" {sentence}" for text in documents for n, sentence in enumerate(text)]
+        # text. Lines of an exact text have their own ends.
+        space = "" if self.exact else " "
+        spaced = [sentence if n == 0 else f"{space}{sentence}" for text in documents for n, sentence in enumerate(text)]
         ids, lengths = self.tokenizer.encode_arrays(spaced)
         starts = np.cumsum([0, *(len(text) for text in documents[:-1])])
         counts = np.add.reduceat(lengths > 0, starts, dtype=np.int32)

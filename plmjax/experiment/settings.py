@@ -24,13 +24,14 @@ class Tokenizer:
     path: str = ""
     """A tokenizer folder or published vocabulary; empty trains one on the input text."""
     kind: str = "wordpiece"
-    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, t5-unigram, xlnet-unigram, word or
-    char."""
+    """wordpiece, byte-bpe, gpt2-bpe, bpe, sentencepiece-unigram, sentencepiece-bpe, t5-unigram, xlnet-unigram, word,
+    char, whitespace or byte.
+    """
     vocab_size: int = 8192
     """Number of tokens of a tokenizer to train, including special tokens."""
     lowercase: bool | None = None
     """Lower-case the text; wordpiece, bpe and word strip accents too. None does so except for byte-bpe,
-    gpt2-bpe, t5-unigram and xlnet-unigram.
+    gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
 
 
@@ -46,6 +47,7 @@ class Data:
     """Files or folders of raw text."""
     format: str = "auto"
     """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tsv, parquet, tfds:NAME, or auto to recognise it;
+    enwik8, text8, wikitext-103 and wikitext-2 are published corpora with splits of their own;
     documentation takes the documentation strings of the installed libraries until `input` or `path` names text.
     """
     text_key: str = "text"
@@ -57,7 +59,9 @@ class Data:
     language: str = "en"
     """Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them)."""
     held_out: float = 0.05
-    """Fraction of the documents to hold out for evaluation when a dataset is prepared."""
+    """Fraction of the documents to hold out for evaluation when a dataset is prepared; a published corpus has its own
+    held-out text.
+    """
     max_unknown: float = MAX_UNKNOWN
     """Maximum fraction of unknown tokens. A higher fraction is an error: the tokenizer does not fit the text."""
     sequence_length: int = 128

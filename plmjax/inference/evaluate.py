@@ -45,14 +45,15 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     memory: int | None = None,
+    split: str | None = None,
     max_unknown: float | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on its run's held-out data, or on `data`.
 
-    For a pretraining checkpoint, `data` is a prepared dataset (its validation split) or raw text (all of it). The
-    result has "eval/loss", "eval/unigram_entropy" and the other metrics of its objective. It has "eval/perplexity" if
-    the loss is the mean nats of tokens over the vocabulary.
+    For a pretraining checkpoint, `data` is a prepared dataset (its validation split) or raw text (all of it, of a
+    published corpus one split). The result has "eval/loss", "eval/unigram_entropy" and the other metrics of its
+    objective. It has "eval/perplexity" if the loss is the mean nats of tokens over the vocabulary.
 
     For a fine-tuned checkpoint, `data` is a file of labeled examples like its validation file; for a run on a mixture
     it is NAME=FILE, a file of the task NAME. The result has "eval/loss" and the metrics of the task, for a mixture
@@ -77,6 +78,7 @@ def evaluate(
         output: folder for evaluation.json and, for a task, its predictions. By default a task writes them to
             WORKDIR/evaluations/NAME, by the name of the file, or for an ensemble NAME_with_RUN for its further runs.
         memory: number of tokens that a model with a memory remembers; by default that of its run's evaluations.
+        split: split of a published corpus to read, "train", "validation" or "test"; by default validation.
         ensemble: further runs on the same task, whose predictions are averaged with those of this run. The result has
             the metrics of the task and no loss.
         max_unknown: largest fraction of unknown tokens of raw text or of examples; 0.2 by default. A prepared dataset
@@ -85,8 +87,8 @@ def evaluate(
             objective, how a prediction is chosen; of a run on text, how raw text is read (`text_key="body"`).
 
     Raises:
-        UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride or
-            a setting that does not fit.
+        UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride, a
+            split or a setting that does not fit.
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
@@ -98,6 +100,8 @@ def evaluate(
         run = perplexity.remembering(run, memory)
     if window is not None or stride is not None:
         perplexity.language_model(run)
+    if split is not None and isinstance(run.data, Task):
+        raise UserError(f"Expected a run on text for --split, found one on a task in {checkpoint}; leave it out.")
     if ensemble and not isinstance(run.data, Task):
         raise UserError(f"Expected a run on a task for --ensemble, found {checkpoint}; leave --ensemble out.")
     if isinstance(run.data, Task) and ensemble:
@@ -134,9 +138,10 @@ def evaluate(
             )
         if raw:  # its format may differ from that of the run's own text
             run = dataclasses.replace(run, data=dataclasses.replace(run.data, format=settings.get("format", "auto")))
+        split = _split(split, run.data.format if raw else "")
         described = dataclasses.replace(description, experiment=run)
         with options_named(TEXT_OPTIONS):
-            metrics = _of_text(described, directory, text, window, stride, limit)
+            metrics = _of_text(described, directory, text, window, stride, memory, split, limit)
     else:
         raise UserError(
             f"Expected a run on text or on a task, found one on {type(run.data).__name__}; name another run."
@@ -166,9 +171,14 @@ def _of_text(
     data: Path | None,
     window: int | None,
     stride: int | None,
+    memory: int | None,
+    split: str,
     max_unknown: float,
 ) -> dict[str, Any]:
-    """Return the mean metrics of the objective on a run's held-out text, on a prepared dataset or on raw text."""
+    """Return the mean metrics of the objective on a run's held-out text, on a prepared dataset or on raw text.
+
+    split: split of a published corpus, "" for other text.
+    """
     from plmjax.data import pipeline
 
     run = description.experiment
@@ -178,11 +188,13 @@ def _of_text(
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = start.tokenizer_of(description)
-        dataset = _dataset(run, tokenizer, directory, data, Path(scratch), max_unknown)
+        dataset = _dataset(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
         if raw and slides:
             perplexity.check_length(dataset, data)
+        if memory is not None:
+            perplexity.check_memory(dataset, memory)
         source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
-        evaluation = HeldOut(source, run.training.seed, run.objective.coefficients())
+        evaluation = HeldOut.of(run, source)
         program = program_of(run, source)
         totals = evaluation.totals(program, _loss_inputs(directory, program))
         metrics: dict[str, Any] = evaluation.means(totals)
@@ -193,7 +205,7 @@ def _of_text(
         if slides:
             ways, length = {"": totals["loss"]}, run.data.sequence_length
             metrics |= {"window": length, "stride": length - run.data.layout.overlap}
-        size = _size(run, data) if raw and ways else None
+        size = _size(run, data, split) if raw and ways else None
         for prefix, (nats, tokens) in ways.items():
             metrics |= {"tokens": round(tokens), f"{prefix}perplexity": exponential(nats / tokens)}
             if size is not None:
@@ -202,6 +214,23 @@ def _of_text(
             metrics |= dataclasses.asdict(size) | {"lowercased": perplexity.lowercases(tokenizer)}
         metrics["unknown_tokens"] = perplexity.unknown_tokens(tokenizer, dataset).count
     return metrics
+
+
+def _split(split: str | None, format: str) -> str:
+    """Return the split of a published corpus to read, "" for other text.
+
+    format: format of the raw text; "" if there is none.
+    """
+    from plmjax.data import formats
+
+    if format in formats.CORPORA:
+        return split or "validation"
+    if split is not None:
+        raise UserError(
+            f"Expected a published corpus in --data for --split, with --data.format {' or '.join(formats.CORPORA)}, "
+            f"found {f'the format {format}' if format else 'no raw text'}; name its format, or leave --split out."
+        )
+    return ""
 
 
 def _evaluations(checkpoint: Path) -> Path:
@@ -232,7 +261,7 @@ def _is_prepared(data: Path) -> bool:
 
 
 def _dataset(
-    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, max_unknown: float
+    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
 ) -> Any:
     """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
     from plmjax.data import store
@@ -256,16 +285,17 @@ def _dataset(
         language=run.data.language,
         text_key=run.data.text_key,
         streams=records.streams(run.data.streams),
+        split=split,
         max_unknown=max_unknown,
         progress=False,
     )
     return dataset.all_held_out()  # the run has not seen any of it
 
 
-def _size(run: Experiment, data: Path) -> Any:
+def _size(run: Experiment, data: Path, split: str) -> Any:
     """Return the size of raw text (plmjax.data.text_size.TextSize)."""
     from plmjax.data import store, text_size
     from plmjax.data.formats import records
 
     key = records.streams(run.data.streams).get(store.TEXT, run.data.text_key)
-    return text_size.measure([data], run.data.format, key)
+    return text_size.measure([data], run.data.format, key, split)

@@ -35,11 +35,12 @@ def remembering(run: Experiment, tokens: int) -> Experiment:
     """Return the run with evaluations that remember `tokens` tokens.
 
     Raises:
-        UserError: the model has no memory, or the number is negative.
+        UserError: the evaluations of the run have no memory, or the number is negative.
     """
     if not isinstance(run.objective, Remembers):
         raise UserError(
-            f"Expected a model with a memory for --memory, found a run of {type(run.objective).__name__}; leave it out."
+            f"Expected a run whose evaluations remember tokens, such as Transformer-XL's, for --memory, found a run of "
+            f"{type(run.objective).__name__}; leave it out."
         )
     if tokens < 0:
         raise UserError(f"Expected a --memory of at least 0 tokens, found {tokens}; change it.")
@@ -109,6 +110,16 @@ def check_length(dataset: Any, path: Path) -> None:
         raise UserError(f"Expected a text of at least two tokens in {path}, found {tokens}; give a longer one.")
 
 
+def check_memory(dataset: Any, memory: int) -> None:
+    """Raise UserError if held-out text (a plmjax.data.store.Dataset) has fewer tokens than a memory."""
+    tokens = dataset.split("validation").token_count
+    if memory > tokens:
+        raise UserError(
+            f"Expected a --memory of at most the {tokens} tokens of the text, found {memory}; lower it, or give a "
+            "longer text."
+        )
+
+
 def by_size(nats: float, size: Any) -> dict[str, float]:
     """Return the nats of a text per byte, character and word of the original text.
 
@@ -124,8 +135,7 @@ def by_size(nats: float, size: Any) -> dict[str, float]:
 
 def lowercases(tokenizer: Any) -> bool:
     """Return whether a tokenizer (plmjax.data.tokenizers.Tokenizer) drops capitals, so that bits exclude them."""
-    small = tokenizer.encode("a")
-    return small == tokenizer.encode("A") and tokenizer.vocabulary.unknown not in small
+    return tokenizer.normalize("A").lower() == tokenizer.normalize("A")
 
 
 def unknown_tokens(tokenizer: Any, dataset: Any) -> UnknownTokens:

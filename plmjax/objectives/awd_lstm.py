@@ -28,9 +28,9 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.system import ParameterGroup
-from plmjax.errors import FROM_0, check_ranges
+from plmjax.errors import FROM_0, check_choice, check_ranges
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.objectives.capabilities import ScoresNextToken
+from plmjax.objectives.capabilities import DOCUMENTS, ScoresNextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
@@ -40,7 +40,7 @@ Carry = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class AwdLstmPretraining(ScoresNextToken, Objective):
-    """Mean nats of each token given all tokens before it in its document, and two penalties on the last layer's output.
+    """Mean nats of each token given all tokens before it, and two penalties on the last layer's output.
 
     Rows are such as `Windows` gives, or `Streams`, where every window is a row.
     """
@@ -51,9 +51,12 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
     """Factor of the mean squared difference of consecutive outputs (TAR, beta)."""
     length_deviation: float = 5.0
     """Standard deviation of the window length, in tokens."""
+    documents: str = "apart"
+    """apart: the states begin anew with each document; joined: they go on, as in the released code."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check the settings."""
+        check_choice("--objective.documents", self.documents, DOCUMENTS)
         ranges = dict.fromkeys(("activation_penalty", "slowness_penalty", "length_deviation"), FROM_0)
         check_ranges("objective", self, **ranges)
 
@@ -82,11 +85,14 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         return config.parameter_groups[1:]
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
-        """Add the first positions of documents, and the end of the window of a training step, the same in all rows.
+        """Add the first positions of documents, if these are apart, and the end of a training step's window.
+
+        The end is the same in all rows.
 
         A document begins with the end token before it, which predicts its first token.
         """
-        batch = batch | {"starts": batch["input_ids"] == vocabulary.document_end}
+        if self.documents == "apart":
+            batch = batch | {"starts": batch["input_ids"] == vocabulary.document_end}
         if "overlap" in batch:
             middle, deviation = batch["overlap"] / 2, self.length_deviation / math.sqrt(2)
             past = jnp.round(middle + deviation * jax.random.normal(key)).astype(jnp.int32)

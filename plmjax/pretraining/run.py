@@ -19,9 +19,6 @@ from plmjax.training import checks, loop, phases, tracking
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 
-TOKENIZER_SAMPLE = 64 * 2**20
-"""Bytes of text to train a tokenizer on; more text hardly changes it."""
-
 NAMES = {
     **{f"--{name}": f"--data.{name}" for name in ("format", "input", "streams", "text_key", "max_unknown")},
     "--vocab_size": "--tokenizer.vocab_size",
@@ -187,7 +184,7 @@ def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Cal
             settings, (inputs, kind) = run.tokenizer, _inputs(run)
             report(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
             parts = records.Parts(records.streams(run.data.streams)) if run.data.streams else None
-            texts = formats.texts(inputs, kind, TOKENIZER_SAMPLE, run.data.text_key, parts)
+            texts = formats.texts(inputs, kind, tokenizers.sample(settings.kind), run.data.text_key, parts)
             tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)
 

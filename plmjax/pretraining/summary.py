@@ -58,7 +58,7 @@ def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: 
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Generate a document and continuations of a few held-out beginnings, or their target texts.
+    """Generate a document, if a token begins one, and continuations of a few held-out beginnings, or target texts.
 
     Tokens are sampled, or chosen by the settings of the checkpoint that the run started from. The texts are written to
     WORKDIR/samples.jsonl, for the report.
@@ -74,7 +74,10 @@ def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, repo
     beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
     fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
     generator = Generator.load(workdir, max_unknown=1)
-    prompts = [*([] if generator.reads_sources else [""]), *itertools.islice(fitting, EXAMPLES)]
+    begins = not generator.reads_sources and tokenizer.vocabulary.document_end >= 0
+    prompts = [*([""] if begins else []), *itertools.islice(fitting, EXAMPLES)]
+    if not prompts:  # nothing begins a text: no token, and no held-out row of enough words
+        return
     decoding = Options(max_new_tokens=half).over(decoding_of(run)[0])
     texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))
     samples = [text for of_prompt in texts for text in of_prompt]

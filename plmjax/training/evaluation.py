@@ -1,6 +1,7 @@
 """Evaluation of parameters on held-out rows."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.program import Program
@@ -91,15 +93,24 @@ class HeldOut:
     coefficients: term -> coefficient, of an objective with weighted terms; their joint loss is then one of the means. A
         term without a coefficient has 1, as in training.
     seed: seed of the corruption of the batches.
+    multiples: name -> factor, of metrics that are the loss in another unit.
     """
 
     source: BatchSource
     seed: int
     coefficients: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    multiples: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Experiment, source: BatchSource) -> "HeldOut":
+        """Return the evaluation of a run. Nats of single bytes are told in bits too."""
+        of_bytes = run.objective.perplexity and source.vocabulary.bytes
+        bits = {"bits_per_byte": 1 / math.log(2)} if of_bytes else {}
+        return cls(source, run.training.seed, run.objective.coefficients(), bits)
 
     def names(self, program: Program) -> list[str]:
-        """Return the names of the sums of the evaluation step."""
-        return means(program, self.coefficients)
+        """Return the names of the means."""
+        return [*means(program, self.coefficients), *self.multiples]
 
     def __call__(self, program: Program, loss_inputs: LossInputs, limit: int = 0) -> dict[str, float]:
         """Return the means.
@@ -130,7 +141,7 @@ class HeldOut:
         means = {name: float(total / max(weight, 1e-9)) for name, (total, weight) in totals.items()}
         if self.coefficients:
             means["joint_loss"] = joint_loss(means, self.coefficients)
-        return means
+        return means | {name: factor * means["loss"] for name, factor in self.multiples.items()}
 
 
 class NoEvaluation:

@@ -139,7 +139,7 @@ def train(
         return build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram)
 
     programs = [program_of(run, phase) for phase in plan]
-    evaluation = evaluation or HeldOut(source, run.training.seed, run.objective.coefficients())
+    evaluation = evaluation or HeldOut.of(run, source)
     checks.evaluation_settings(run, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()

@@ -35,9 +35,9 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def trained(kind, tmp_path_factory):
-    """A tokenizer of every kind and its folder."""
+    """A tokenizer of every kind and its folder. Bytes that did not occur would be an error."""
     directory = tmp_path_factory.mktemp(kind)
-    return tokenizers.train(kind, 420, PROSE, directory), directory
+    return tokenizers.train(kind, 420, PROSE + ODD * (kind == "byte"), directory), directory
 
 
 def test_ids_equal_the_library_and_transformers(trained):
@@ -68,7 +68,8 @@ def test_saved_and_loaded_is_the_same(trained, tmp_path):
 
 def test_training_is_deterministic(kind, trained, tmp_path):
     tokenizer, _ = trained
-    assert tokenizers.train(kind, 420, PROSE, tmp_path).fingerprint == tokenizer.fingerprint
+    texts = PROSE + ODD * (kind == "byte")
+    assert tokenizers.train(kind, 420, texts, tmp_path).fingerprint == tokenizer.fingerprint
 
 
 def test_vocabulary_names_special_tokens(kind, trained):
@@ -88,7 +89,10 @@ def test_vocabulary_names_special_tokens(kind, trained):
 
 def test_the_full_stop_is_the_one_behind_a_word(trained):
     tokenizer, _ = trained
-    assert tokenizer.vocabulary.full_stop == tokenizer.encode(" A kennel.")[-1]
+    if tokenizer.kind == "whitespace":  # the stop belongs to the word
+        assert tokenizer.vocabulary.full_stop == -1
+    else:
+        assert tokenizer.vocabulary.full_stop == tokenizer.encode(" A kennel.")[-1]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
@@ -117,7 +121,7 @@ def test_words_are_written_apart_and_marks_beside_them(tmp_path):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char"])
+@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char", "byte"])
 def test_nothing_is_lost(kind, tmp_path):
     tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)
     assert tokenizer.decode(tokenizer.encode(PROSE[2])) == PROSE[2]
@@ -140,7 +144,7 @@ def test_case_is_kept_as_in_the_published_form_of_a_kind(kind, tmp_path):
         trained = tokenizers.train(kind, 420, PROSE, tmp_path / str(options), **options)
         return trained.encode("The quick fox") == trained.encode("the quick fox")
 
-    assert folds() == (kind not in ("byte-bpe", "gpt2-bpe", "t5-unigram", "xlnet-unigram"))
+    assert folds() == (kind not in ("byte-bpe", "gpt2-bpe", "t5-unigram", "xlnet-unigram", "whitespace", "byte"))
     assert folds(lowercase=True) and not folds(lowercase=False)
 
 
@@ -382,12 +386,51 @@ def test_bad_vocabularies_are_named(prepare, message, tmp_path):
         ("byte-bpe", 260, PROSE, "at least 261"),
         ("wordpiece", 100, ["", "  "], "found none"),
         ("sentencepiece-unigram", 40, PROSE, "at least 83 tokens for sentencepiece-unigram, .* found 40; raise"),
+        ("byte", 5, PROSE, r"at least \d+ tokens for byte, the bytes of this text, found 5; raise"),
         ("sentencepiece-bpe", 20, PROSE, "at least 83 tokens for sentencepiece-bpe, .* found 20; raise"),
     ],
 )
 def test_bad_training_is_named(kind, size, texts, message, tmp_path):
     with pytest.raises(UserError, match=message):
         tokenizers.train(kind, size, texts, tmp_path)
+
+
+WIKITEXT = " = A title = \n \n The <unk> of the A @-@ one , the one .\n"
+
+
+def test_words_between_white_space_are_numbered_as_transformer_xl_numbers_them(tmp_path):
+    """pytorch/utils/vocabulary.py: <eos> first, then by count, and words of one count as they occur."""
+    tokenizer = tokenizers.train("whitespace", 100, [WIKITEXT[:20], WIKITEXT[20:]], tmp_path)
+    counted = ["=", "A", "the", "one", "title", "The", "<unk>", "of", "@-@", ",", "."]
+    assert tokenizer.tokens(range(tokenizer.vocabulary.size)) == ["<eos>", *counted]
+    ids = tokenizer.encode(WIKITEXT)
+    line_ends = [[*line.split(), "<eos>"] for line in WIKITEXT.split("\n")[:-1]]
+    assert tokenizer.tokens(ids) == [word for line in line_ends for word in line]
+    assert tokenizer.decode(ids).split() == WIKITEXT.split() and tokenizer.decode(ids).count("\n") == 3
+    unknown, end = tokenizer.vocabulary.unknown, tokenizer.vocabulary.document_end
+    assert (unknown, end) == (7, 0) and tokenizer.encode("one another") == [4, unknown]
+
+
+def test_a_vocabulary_of_words_keeps_the_unknown_word(tmp_path):
+    few = tokenizers.train("whitespace", 4, [WIKITEXT], tmp_path / "few")
+    assert few.tokens(range(4)) == ["<eos>", "<unk>", "=", "A"]
+    without = tokenizers.train("whitespace", 10, ["a b a"], tmp_path / "without")
+    assert without.tokens(range(4)) == ["<eos>", "<unk>", "a", "b"] and without.vocabulary.size == 4
+
+
+def test_bytes_are_those_that_occur(tmp_path):
+    tokenizer = tokenizers.train("byte", 300, ["naïve\n", "an e"], tmp_path)
+    data = "naïve\nan e".encode()
+    most = sorted(set(data), key=lambda byte: (-data.count(byte), byte))
+    assert tokenizer.encode("naïve\nan e") == [most.index(byte) for byte in data]
+    assert tokenizer.vocabulary.size == len(set(data)) and tokenizer.vocabulary.document_end == -1
+    assert tokenizer.vocabulary.bytes and tokenizers.load(tmp_path).vocabulary.bytes
+    with pytest.raises(UserError, match=r"Expected text of the 8 bytes .*, found 'é'; leave it out"):
+        tokenizer.encode("an é")
+
+
+def test_a_counted_vocabulary_needs_all_text():
+    assert tokenizers.sample("byte") == tokenizers.sample("whitespace") > 2**40 > tokenizers.sample("word") == 2**26
 
 
 def test_half_of_a_surrogate_pair_is_named_in_a_text(tmp_path):

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import formats, text_size, tokenizers
-from plmjax.data.formats import records
+from plmjax.data.formats import corpora, records
+from plmjax.data.formats.corpora import SPLITS
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.finetuning.tasks.choices import Choices
 from plmjax.finetuning.tasks.label_sets import LabelSets
@@ -25,6 +26,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.inference import zero_shot
 from plmjax.word_vectors import scores
 from plmjax.word_vectors.vectors import WordVectors
+from tests.data.formats.published import DECLARED, write
 from tests.fuzzing.fuzzer import Reader
 from tests.fuzzing.models import TABLE, TEXT, WORDS, Fixtures
 
@@ -168,7 +170,18 @@ def _raw(format: str, name: str, content: bytes, read: Callable[[str, Path], Non
     return Reader(what, functools.partial(_write, {name: content}), functools.partial(read, format))
 
 
+def _corpus(name: str) -> Reader:
+    """All splits of a small published corpus."""
+
+    def read(folder: Path) -> None:
+        for part in DECLARED[name].parts([folder], SPLITS, lambda count: None):
+            DECLARED[name].size("".join(corpora.units(part.text)))
+
+    return Reader(f"raw text, {name}", lambda folder, given: write(name, folder), read)
+
+
 RAW = [
+    *map(_corpus, DECLARED),
     _raw("auto", "a.txt", TEXT.encode()),
     _raw("text", "a.txt", TEXT.encode()),
     _raw("lines", "a.txt", TEXT.encode()),

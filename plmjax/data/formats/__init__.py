@@ -1,9 +1,11 @@
 """Raw text to documents and their paragraphs, one file per format.
 
 `inputs` lists files and folders and selects the format. A module per format splits a file into raw documents and
-removes its markup. `recognition` recognises formats. `records` reads the parts of a document with several texts.
+removes its markup. `corpora` reads published corpora. `recognition` recognises formats. `records` reads the parts of a
+document with several texts.
 """
 
+from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.formats.document import Document
 from plmjax.data.formats.inputs import (
     DOCUMENTATION,
@@ -13,6 +15,7 @@ from plmjax.data.formats.inputs import (
     documents,
     fields_of,
     files,
+    is_exact,
     prose,
     sources,
     streams_of,
@@ -20,6 +23,7 @@ from plmjax.data.formats.inputs import (
 )
 
 __all__ = [
+    "CORPORA",
     "DOCUMENTATION",
     "FORMATS",
     "TFDS",
@@ -28,6 +32,7 @@ __all__ = [
     "documents",
     "fields_of",
     "files",
+    "is_exact",
     "prose",
     "sources",
     "streams_of",

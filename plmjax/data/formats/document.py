@@ -8,13 +8,15 @@ from typing import NamedTuple
 class Document(NamedTuple):
     """A raw document: its format, its place for messages, its text as read, and the key of the text in a record.
 
-    With the format "jsonl" the text is a record (see `records`), as a JSON object.
+    With the format "jsonl" the text is a record (see `records`), as a JSON object. split: split that a published corpus
+    gives the document; "" where none does.
     """
 
     format: str
     place: str
     text: str
     key: str = "text"
+    split: str = ""
 
 
 class Format(NamedTuple):

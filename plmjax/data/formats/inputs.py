@@ -14,8 +14,9 @@ from pathlib import Path
 
 from plmjax import storage
 from plmjax.data import text_files
-from plmjax.data.formats import documentation, parquet, recognition, records, tfds, tsv
+from plmjax.data.formats import corpora, documentation, parquet, recognition, records, tfds, tsv
 from plmjax.data.formats.books import BOOKS
+from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.formats.document import Document, Format, nonblank_lines
 from plmjax.data.formats.jsonl import JSONL
 from plmjax.data.formats.lines import LINES
@@ -38,6 +39,7 @@ FORMATS = (
     "jsonl",
     "tsv",
     "parquet",
+    *CORPORA,
     DOCUMENTATION,
 )
 """The formats that `documents` reads, besides tfds:NAME."""
@@ -52,7 +54,7 @@ _BY_NAME: dict[str, Format] = {
 """The formats of a raw document. The other formats make documents of these: `tsv` makes records, `jsonl`."""
 
 
-def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
+def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -> list[dict]:
     """Return the files that `documents` would read: path, bytes on disk and SHA-256 of every file.
 
     Raises:
@@ -63,23 +65,27 @@ def sources(inputs: Sequence[str | os.PathLike], format: str) -> list[dict]:
     if format.startswith(TFDS):
         return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
     found = []
-    for path in files(inputs, format):
+    for path in files(inputs, format, split):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         found.append({"path": str(path), "bytes": storage.size(path), "sha256": digest})
     return found
 
 
-def files(inputs: Sequence[str | os.PathLike], format: str = "auto") -> list[Path]:
+def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str = "") -> list[Path]:
     """Return the files of `inputs`, with folders in sorted order and without hidden files.
+
+    Of a published corpus they are the files of `split`, or of the training and the validation split.
 
     Raises:
         UserError: a path does not exist or is not UTF-8, a folder has no files, there is no path, or the format is
-            unknown.
+            unknown; or a published corpus lacks a file.
     """
     check(format)
     if not inputs:
         raise UserError("Expected files or folders of text, found none named; give at least one.")
+    if corpus := CORPORA.get(format):
+        return corpus.files([storage.path(path) for path in inputs], [split] if split else corpora.TRAINING)
     found = []
     for path in map(storage.path, inputs):
         if path.is_dir():
@@ -113,16 +119,22 @@ def documents(
     progress: Callable[[int], None] = lambda count: None,
     text_key: str = "text",
     parts: records.Parts | None = None,
+    split: str = "",
 ) -> Iterator[Document]:
     """Yield the raw documents of `inputs` in order.
 
     progress: function that is called with the bytes read from disk since its last call.
     text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
     parts: parts of every record to read instead, as a document with the format "jsonl".
+    split: one split of a published corpus to read alone; otherwise its training and validation splits are read, and
+        every document has the name of its split.
 
     Raises:
         UserError: an input is missing, empty, binary, truncated, not UTF-8 or not of its format.
     """
+    if format in CORPORA:
+        yield from _corpus_documents(inputs, format, [split] if split else corpora.TRAINING, parts, progress)
+        return
     for source in _sources(inputs, format, text_key, parts, progress):
         yield from source
 
@@ -142,8 +154,18 @@ def _sources(
     return [_file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
 
 
+def is_exact(format: str) -> bool:
+    """Return whether the text of a format is kept as it is, with its white space, and is not split into sentences."""
+    return format in CORPORA
+
+
 def prose(document: Document) -> list[str]:
-    """Return the paragraphs of a raw document without markup and boilerplate; empty if it has no running text."""
+    """Return the paragraphs of a raw document without markup and boilerplate; empty if it has no running text.
+
+    Those of an exact format are its lines with their ends.
+    """
+    if is_exact(document.format):
+        return corpora.units(document.text)
     return _BY_NAME[document.format].prose(document)
 
 
@@ -177,19 +199,47 @@ def texts(
     text_key: str = "text",
     parts: records.Parts | None = None,
 ) -> Iterator[str]:
-    """Yield cleaned documents to train a tokenizer on: about `limit_bytes` of UTF-8, an equal share of each file."""
-    streams = _sources(inputs, format, text_key, parts, lambda count: None)
+    """Yield cleaned documents to train a tokenizer on: about `limit_bytes` of UTF-8, an equal share of each file.
+
+    Of a published corpus they are the documents of the splits whose symbols its vocabulary counts.
+    """
+    if format in CORPORA:
+        streams = [_corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)]
+    else:
+        streams = _sources(inputs, format, text_key, parts, lambda count: None)
+    between = "" if is_exact(format) else "\n"
     for index, stream in enumerate(streams):
         quota = limit_bytes // (len(streams) - index)
         for document in stream:
             if quota <= 0:
                 break
             paragraphs = streams_of(document, parts).values() if parts else [prose(document)]
-            text = "\n".join(itertools.chain.from_iterable(paragraphs))
+            text = between.join(itertools.chain.from_iterable(paragraphs))
             size = len(text.encode())
             quota, limit_bytes = quota - size, limit_bytes - size
             if text:
                 yield text
+
+
+def _corpus_documents(
+    inputs: Sequence[str | os.PathLike],
+    format: str,
+    splits: Sequence[str],
+    parts: records.Parts | None,
+    progress: Callable[[int], None],
+) -> Iterator[Document]:
+    """Yield the documents of these splits of a published corpus. If there are several, each has the name of its own."""
+    if parts:
+        raise _no_records(format, format)
+    for found in CORPORA[format].parts([storage.path(path) for path in inputs], splits, progress):
+        yield Document(format, found.place, found.text, split=found.split if len(splits) > 1 else "")
+
+
+def _no_records(place: object, format: str) -> UserError:
+    return UserError(
+        f"Expected records with named parts in {place} for --streams, found the format {format}; convert it to one "
+        f"of {', '.join(records.FORMATS)}, or name its --format."
+    )
 
 
 def _file_documents(
@@ -203,10 +253,7 @@ def _file_documents(
     if format == "auto":
         format = recognition.recognise(path, first)
     if parts and format not in records.FORMATS:
-        raise UserError(
-            f"Expected records with named parts in {path} for --streams, found the format {format}; convert it to one "
-            f"of {', '.join(records.FORMATS)}, or name its --format."
-        )
+        raise _no_records(path, format)
     blocks = itertools.chain([first], blocks)
     if format == "tsv":
         found, format = tsv.split(path, blocks, parts.keys if parts else (key,)), "jsonl"

@@ -61,10 +61,11 @@ class BlockRows(LayoutRows):
 
     def __init__(self, split: Split, layout: Blocks, sequence_length: int, vocabulary: Vocabulary):
         layout.check(sequence_length)
-        if vocabulary.document_end < 0:
+        if vocabulary.document_end < 0 and split.documents > 1:
             raise UserError(
                 f"Expected a tokenizer with an end or separator token to join documents, for the layout "
-                f"{type(layout).__name__}, found one with neither; use another tokenizer."
+                f"{type(layout).__name__}, found one with neither for {split.documents} documents; use another "
+                f"tokenizer."
             )
         self._pad = max(vocabulary.pad, 0)
         text = JoinedText(split, vocabulary.document_end)

@@ -1,4 +1,4 @@
-"""The documents of a split as one text, with a separator token after each."""
+"""The documents of a split as one text, with a separator token after each, if the tokenizer has one."""
 
 import numpy as np
 
@@ -8,11 +8,14 @@ from plmjax.data.store import Split
 class JoinedText:
     """Tokens 0..size-1: every document, each followed by the token `between`, the last one included.
 
-    starts: int64 [documents + 1], the start of every document, and the size.
+    A `between` below 0 is no token: nothing follows the only document.
+
+    starts: int64 [documents + 1], the start of every document, and the size. separated: 1 if there is such a token.
     """
 
     def __init__(self, split: Split, between: int):
-        self.starts = split.document_tokens + np.arange(split.documents + 1)
+        self.separated = int(between >= 0)
+        self.starts = split.document_tokens + self.separated * np.arange(split.documents + 1)
         self.size = int(self.starts[-1])
         self._split = split
         self._between = between
@@ -27,6 +30,9 @@ class JoinedText:
         last = np.searchsorted(self.starts, stop - 1, "right") - 1
         places = zip(start.tolist(), stop.tolist(), first.tolist(), last.tolist(), strict=True)
         for row, (begin, end, document, final) in zip(out, places, strict=True):
+            if not self.separated:
+                row[: end - begin] = self._split.tokens(begin, end)
+                continue
             ends = self.starts[document + 1 : final + 2] - 1 - begin  # positions of the separators
             ends = ends[ends < end - begin]
             tokens = self._split.tokens(begin - document, end - document - len(ends))
@@ -45,7 +51,7 @@ class ReversedText:
     def __init__(self, text: JoinedText):
         self.size = text.size
         self._text = text
-        self._starts = text.size + 1 - text.starts[:0:-1]
+        self._starts = text.size + text.separated - text.starts[:0:-1]
 
     def starts_within(self, start: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the last tokens of documents, in the form of `JoinedText.starts_within`."""

@@ -73,6 +73,38 @@ def char(lowercase: bool):
     return engine
 
 
+def whitespace(lowercase: bool):
+    """Return a tokenizer of the words between white space, in which a line end is the word `<eos>`.
+
+    Source: kimiyoung/transformer-xl pytorch/utils/vocabulary.py, which reads WikiText so.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    engine = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    line_ends = normalizers.Replace("\n", " <eos> ")
+    engine.normalizer = normalizers.Sequence([line_ends, normalizers.Lowercase()]) if lowercase else line_ends
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # The second step puts a space before each word (see `word`).
+    engine.decoder = decoders.Sequence([decoders.Replace("<eos>", "\n"), decoders.WordPiece("\0", cleanup=False)])
+    return engine
+
+
+def byte(lowercase: bool):
+    """Return a tokenizer of single bytes. It has no unknown token, so text with another byte is an error."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    engine = Tokenizer(models.WordLevel())
+    engine.normalizer = normalizers.Lowercase() if lowercase else None
+    engine.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"),
+        ]
+    )
+    engine.decoder = decoders.ByteLevel()
+    return engine
+
+
 def cased(tokens: Collection[str]) -> bool:
     """Return whether a vocabulary comes from cased text: more than one token in a hundred has a capital letter."""
     return sum(token != token.lower() for token in tokens) > len(tokens) / 100

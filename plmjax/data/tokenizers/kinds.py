@@ -28,14 +28,20 @@ KINDS = {
     "xlnet-unigram": XLNET_SPECIAL,
     "word": BERT_SPECIAL,
     "char": BERT_SPECIAL,
+    "whitespace": {"eos": "<eos>", "unk": "<unk>"},
+    "byte": {},
 }
 SENTENCEPIECE = ("sentencepiece-unigram", "sentencepiece-bpe", "t5-unigram", "xlnet-unigram")
 """Kinds that are trained by SentencePiece."""
 BYTE_LEVEL = ("byte-bpe", "gpt2-bpe")
 """Kinds that merge bytes: RoBERTa's, and GPT-2's, whose only special token separates documents."""
-CASED = (*BYTE_LEVEL, "t5-unigram", "xlnet-unigram")
-"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, T5, XLNet). The other kinds have an uncased form,
-which is the default in training."""
+COUNTED = ("whitespace", "byte")
+"""Kinds whose vocabulary has the symbols of the whole training text, the most frequent first: words between white
+space with `<eos>` for a line end, as Transformer-XL reads WikiText, and the bytes that occur, as it reads enwik8. Their
+special tokens are words like others."""
+CASED = (*BYTE_LEVEL, *COUNTED, "t5-unigram", "xlnet-unigram")
+"""Kinds whose published tokenizers keep upper case (GPT-2, RoBERTa, Transformer-XL, T5, XLNet). The other kinds have an
+uncased form, which is the default in training."""
 BYTES = 256
 SENTINELS = 100
 """Number of sentinel tokens, for hidden spans of a text, after the pieces of T5's tokenizer."""
@@ -49,7 +55,7 @@ ROLES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
     "bos": ("<s>", "[BOS]", "[CLS]", "<|endoftext|>"),
-    "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>"),
+    "eos": ("</s>", "[EOS]", "[SEP]", "<|endoftext|>", "<eos>"),
     # openai/finetune-transformer-lm train.py
     "start": ("_start_",),
     "delimiter": ("_delimiter_",),
@@ -60,6 +66,14 @@ ROLES = {
 }
 OTHERS = ("start", "delimiter", "extract", "between", "paragraph_end")
 """Roles that exist in few systems (`Vocabulary.others`)."""
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Return a dict from character to byte of byte-level vocabularies (openai/gpt-2 src/encoder.py)."""
+    themselves = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(BYTES) if byte not in themselves]
+    return {chr(byte): byte for byte in themselves} | {chr(BYTES + place): byte for place, byte in enumerate(others)}
+
 
 LAST = "tokenizer.json"
 """File that is written last into a tokenizer's folder. A folder without it was never finished."""

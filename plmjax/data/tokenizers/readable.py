@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from plmjax.data.tokenizers import Tokenizer
+from plmjax.data.tokenizers.kinds import byte_alphabet
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -20,14 +21,7 @@ def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     return [f"[id {number}]" if piece is None else _printed(piece) for number, piece in zip(ids, pieces, strict=True)]
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """Return a dict from character to byte of byte-level vocabularies (openai/gpt-2 src/encoder.py)."""
-    themselves = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in themselves]
-    return {chr(byte): byte for byte in themselves} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTES = _byte_alphabet()
+_BYTES = byte_alphabet()
 
 
 def _of_bytes(piece: str) -> str:
@@ -45,6 +39,7 @@ def _of_sentencepiece(piece: str) -> str:
 
 _SPELLINGS = {
     "byte-bpe": _of_bytes,
+    "byte": _of_bytes,
     "sentencepiece-unigram": _of_sentencepiece,
     "sentencepiece-bpe": _of_sentencepiece,
     "bpe": lambda piece: f"{piece.removesuffix('</w>')} " if piece.endswith("</w>") else piece,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SPECIAL
+from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SPECIAL, byte_alphabet
 from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, quoted
 from plmjax.vocabulary import Vocabulary
@@ -21,10 +21,12 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @contextlib.contextmanager
-def _failures_explained(texts: Iterable[str]) -> Iterator[None]:
+def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
     """Convert an error of the tokenizers library during encoding into a UserError.
 
     Its pattern engine aborts with a Rust panic, which is not an Exception.
+
+    alphabet: the bytes of a tokenizer of bytes, each as the character of that number; "" for another kind.
     """
     try:
         yield
@@ -36,6 +38,12 @@ def _failures_explained(texts: Iterable[str]) -> Iterator[None]:
                 raise UserError(
                     f"Expected text, found half of a surrogate pair, which is no character, in {quoted(text)}; leave "
                     f"it out."
+                ) from None
+        for character in itertools.chain.from_iterable(texts) if alphabet else ():
+            if not all(byte in alphabet for byte in character.encode().decode("latin-1")):
+                raise UserError(
+                    f"Expected text of the {len(alphabet)} bytes that the tokenizer was trained on, found "
+                    f"{quoted(character)}; leave it out, or take a tokenizer of another kind."
                 ) from None
         reason = json_text.reason(error)
         raise UserError(
@@ -69,6 +77,8 @@ class Tokenizer:
         self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
         self.vocabulary = _vocabulary(engine, self.kind, special)
         self._cache = WordCache(engine, description)
+        bytes_of = byte_alphabet() if self.kind == "byte" else {}
+        self._alphabet = "".join(chr(bytes_of[token]) for token in engine.get_vocab() if token in bytes_of)
 
     @property
     def special(self) -> Mapping[str, str]:
@@ -87,8 +97,12 @@ class Tokenizer:
 
     def encode_arrays(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all texts, concatenated, int32 [N], and the number of ids of each text, int32 [texts]."""
-        with _failures_explained(texts):
+        with _failures_explained(texts, self._alphabet):
             return self._cache.encode(texts)
+
+    def normalize(self, text: str) -> str:
+        """Return the text as the vocabulary spells it, such as without capital letters."""
+        return self._engine.normalizer.normalize_str(text) if self._engine.normalizer else text
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the ids of every word of every sentence, each encoded as after a space.
@@ -103,7 +117,7 @@ class Tokenizer:
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return for each text its ids, int32 [N], and the character span of each id, int32 [N 2]: first, last + 1."""
-        with _failures_explained(texts):
+        with _failures_explained(texts, self._alphabet):
             encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
         return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
 
@@ -149,7 +163,9 @@ def _kind(description: dict) -> str:
     if model == "BPE":
         return "byte-bpe" if "ByteLevel" in kinds else "sentencepiece-bpe" if "Metaspace" in kinds else "bpe"
     if model == "WordLevel":
-        return "char" if kinds == {"Split"} else "word"
+        if "ByteLevel" in kinds:
+            return "byte"
+        return "char" if kinds == {"Split"} else "whitespace" if kinds == {"WhitespaceSplit"} else "word"
     return {"WordPiece": "wordpiece", "Unigram": "sentencepiece-unigram"}[model]
 
 
@@ -173,7 +189,7 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
         continuation = np.array([not token.startswith(starts[kind]) and token not in marks for token in tokens])
         continuation[sorted(excluded)] = False
     else:  # An end-of-word suffix or a single character does not tell if the token continues a word.
-        continuation = np.zeros(size, bool) if kind == "word" else None
+        continuation = np.zeros(size, bool) if kind in ("word", "whitespace") else None
     return Vocabulary(
         size=size,
         pad=ids.get("pad", -1),
@@ -188,6 +204,7 @@ def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
         others={role: ids[role] for role in OTHERS if ids.get(role, -1) >= 0},
         sentinels=_sentinels(table),
         full_stop=table.get(".</w>", table.get(".", -1)),
+        bytes=kind == "byte",
     )
 
 

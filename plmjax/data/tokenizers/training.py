@@ -2,13 +2,25 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from plmjax.data.tokenizers import engines
-from plmjax.data.tokenizers.kinds import BYTE_LEVEL, BYTES, CASED, KINDS, SENTENCEPIECE, SENTINELS
+from plmjax.data.tokenizers.kinds import (
+    BYTE_LEVEL,
+    BYTES,
+    CASED,
+    COUNTED,
+    KINDS,
+    SENTENCEPIECE,
+    SENTINELS,
+    byte_alphabet,
+)
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.errors import UserError, nearest, quoted
 
@@ -20,6 +32,15 @@ CLASSES = {
     "xlnet-unigram": "XLNetTokenizer",
 }
 """Kind -> class of transformers that rebuilds the tokenizer from its files."""
+SAMPLE = 64 * 2**20
+
+
+def sample(kind: str) -> int:
+    """Return the number of bytes of text to train a kind on: all text if it counts it, else `SAMPLE`.
+
+    More text hardly changes the other kinds.
+    """
+    return sys.maxsize if kind in COUNTED else SAMPLE
 
 
 def train(
@@ -27,9 +48,9 @@ def train(
 ) -> Tokenizer:
     """Train a tokenizer of `vocab_size` tokens (with special tokens) on `texts` and save it to `directory`.
 
-    The same texts give the same tokenizer. They are held in memory, so pass a sample (`formats.texts`). `lowercase`
-    also strips accents in the kinds that split words as BERT does (wordpiece, bpe, word). None lowercases all kinds
-    that are not in `CASED`.
+    The same texts give the same tokenizer. They are held in memory, so pass a `sample` of them (`formats.texts`);
+    a kind of `COUNTED` reads them one by one. `lowercase` also strips accents in the kinds that split words as BERT
+    does (wordpiece, bpe, word). None lowercases all kinds that are not in `CASED`.
 
     Raises:
         UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
@@ -39,10 +60,15 @@ def train(
     check(kind, vocab_size)
     special = KINDS[kind]
     lowercase = kind not in CASED if lowercase is None else lowercase
-    texts = [text for text in texts if text and not text.isspace()]
-    if not texts:
+    texts = (text for text in texts if text and not text.isspace())
+    first = next(texts, None)
+    if first is None:
         raise UserError("Expected text to train a tokenizer on, found none; give --input files that hold some.")
-    files = {}
+    files, texts = {}, chain([first], texts)
+    if kind in COUNTED:
+        engine = _counted(kind, vocab_size, texts, lowercase)
+        return _finished(engine, kind, lowercase, directory, files)
+    texts = list(texts)
     if kind in SENTENCEPIECE:
         files["spiece.model"] = _train_sentencepiece(kind, vocab_size, texts, lowercase)
         engine = engines.sentencepiece(files["spiece.model"], {"tokenizer_class": CLASSES.get(kind, "")})
@@ -84,9 +110,8 @@ def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: 
     special = KINDS[kind]
     # The space before a word is part of its token, so <mask> replaces both.
     stripping = {special["mask"]} if kind == "byte-bpe" else set()
-    engine.add_special_tokens(
-        [AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in dict.fromkeys(special.values())]
-    )
+    added = [] if kind in COUNTED else dict.fromkeys(special.values())
+    engine.add_special_tokens([AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in added])
     surround(engine, special)
     tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), special_tokens({}, engine))
     tokenizer.save(directory)
@@ -105,6 +130,39 @@ def check(kind: str, vocab_size: int) -> None:
             f"Expected a vocabulary of at least {least} tokens for {kind}, {special} special ones and {rest}, "
             f"found {vocab_size}; raise --vocab_size."
         )
+
+
+def _counted(kind: str, vocab_size: int, texts: Iterable[str], lowercase: bool):
+    """Return the engine of a kind of `COUNTED`, with the symbols of these texts: the most frequent first.
+
+    Words as frequent as each other are in the order in which they occur, bytes in that of their numbers.
+    """
+    from tokenizers import models
+
+    engine = engines.whitespace(lowercase) if kind == "whitespace" else engines.byte(lowercase)
+    if lowercase:
+        texts = map(engine.normalizer.normalize_str, texts)
+    if kind == "whitespace":
+        counts = Counter()
+        for text in texts:
+            counts.update(text.split())
+        end, unknown = KINDS[kind].values()
+        del counts[end]  # a line end is counted by no paper
+        words = [word for word, _ in counts.most_common(vocab_size - 1)]
+        words = words if unknown in words else [unknown, *words[: vocab_size - 2]]
+        table = {word: number for number, word in enumerate([end, *words])}
+        engine.model = models.WordLevel(table, unk_token=unknown)
+        return engine
+    occurrences = sum(np.bincount(np.frombuffer(text.encode(), np.uint8), minlength=BYTES) for text in texts)
+    found = np.argsort(-occurrences, kind="stable")[: np.count_nonzero(occurrences)]
+    if len(found) > vocab_size:
+        raise UserError(
+            f"Expected a vocabulary of at least {len(found)} tokens for {kind}, the bytes of this text, found "
+            f"{vocab_size}; raise --vocab_size."
+        )
+    names = {number: character for character, number in byte_alphabet().items()}
+    engine.model = models.WordLevel({names[number]: place for place, number in enumerate(found.tolist())})
+    return engine
 
 
 def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: bool):

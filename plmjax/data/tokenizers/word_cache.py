@@ -20,6 +20,7 @@ _WORD_WITH_SPACE = re.compile(r" ?[^ ]+")
 # Characters that are always words of their own in BERT's splitter, and the runs between them.
 _MARK = r"!-/:-@\[-`{-~‘’“”–—…、。《》「」『』！（），：；？"
 _MARKS_AND_RUNS = re.compile(rf"[{_MARK}]|[^{_MARK}]+")
+_WORDS_AND_SPACES = re.compile(r"\S+|\s+")
 _MARKS_CHINESE_AND_RUNS = re.compile(rf"[{_MARK}\u4e00-\u9fff]|[^{_MARK}\u4e00-\u9fff]+")
 
 
@@ -106,8 +107,10 @@ def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | 
         # A replacement could join the parts on both sides of a punctuation mark.
         plain = {n["type"] for n in normalizers} <= {"BertNormalizer"}
         return _at_spaces, (_MARKS_CHINESE_AND_RUNS if chinese else _MARKS_AND_RUNS) if plain else None
-    if kinds == ["WhitespaceSplit", "Metaspace"]:
+    if kinds in (["WhitespaceSplit", "Metaspace"], ["WhitespaceSplit"]):
         return _at_spaces, None
+    if kinds == ["ByteLevel", "Split"]:
+        return _WORDS_AND_SPACES.findall, None
     by_character = kinds == ["Split"] and description["model"]["type"] == "WordLevel"
     if by_character or (kinds == ["ByteLevel"] and description["pre_tokenizer"]["use_regex"]):
         return _before_spaces, None

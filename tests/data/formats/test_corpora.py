@@ -1,0 +1,194 @@
+"""Published corpora: their files, splits and sizes, and no byte or word changed."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from plmjax.data import formats, text_files, text_size, tokenizers
+from plmjax.data.formats import corpora
+from plmjax.data.formats.corpora import CORPORA, SPLITS
+from plmjax.data.layouts import Blocks
+from plmjax.data.layouts.joined_text import JoinedText, ReversedText
+from plmjax.data.prepare import prepare
+from plmjax.errors import UserError
+from tests.data.formats.published import BYTES, DECLARED, LETTERS, WIKITEXT, WORDS, write
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The declarations of small corpora in place of those of the published ones."""
+    for name, corpus in DECLARED.items():
+        monkeypatch.setitem(CORPORA, name, corpus)
+
+
+def prepared(name, kind, tmp_path, **options):
+    """A dataset of a small corpus, and its tokenizer."""
+    path = write(name, tmp_path / name)
+    texts = formats.texts([path], name, tokenizers.sample(kind))
+    tokenizer = tokenizers.train(kind, 300, texts, tmp_path / kind)
+    return prepare([path], name, tokenizer, tmp_path / "dataset", progress=False, **options), tokenizer
+
+
+def joined(dataset, split, tokenizer):
+    """All ids of a split as its rows join them."""
+    text = JoinedText(dataset.split(split), tokenizer.vocabulary.document_end)
+    ids = np.zeros((1, text.size), np.int32)
+    text.copy(np.array([0]), np.array([text.size]), ids)
+    return ids[0]
+
+
+def test_the_sizes_are_the_published_ones():
+    for name in ("enwik8", "text8"):
+        assert CORPORA[name].sizes == {"train": 90_000_000, "validation": 5_000_000, "test": 5_000_000}
+        assert CORPORA[name].counted == SPLITS
+    held_out = {"validation": 217_646, "test": 245_569}
+    assert CORPORA["wikitext-103"].sizes == {"train": 103_227_021, **held_out}
+    assert CORPORA["wikitext-2"].sizes == {"train": 2_088_628, **held_out}
+    assert CORPORA["wikitext-103"].counted == CORPORA["wikitext-2"].counted == ("train",)
+    assert set(CORPORA) < set(formats.FORMATS)
+
+
+def test_every_byte_is_kept(small, tmp_path):
+    """A character that a cut divides stays whole; half of one at the end is left out."""
+    path = write("enwik8", tmp_path)
+    documents = list(formats.documents([path], "enwik8"))
+    assert [document.split for document in documents] == ["train", "validation"]
+    (test,) = formats.documents([tmp_path], "enwik8", split="test")
+    assert not test.split
+    texts = [document.text.encode() for document in (*documents, test)]
+    assert b"".join(texts) == BYTES[:-1] and list(map(len, texts)) == [901, 49, 49]
+    size = text_size.measure([path], "enwik8", split="train")
+    assert (size.bytes, size.characters, size.words) == (901, 900, len(BYTES[:901].split()))
+
+
+@pytest.mark.parametrize(("name", "data"), [("enwik8", BYTES), ("text8", LETTERS)])
+def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, monkeypatch):
+    """No token is added, whatever the units of the preparation are."""
+    monkeypatch.setattr(corpora, "units", lambda text: [text[start : start + 7] for start in range(0, len(text), 7)])
+    dataset, tokenizer = prepared(name, "byte", tmp_path)
+    assert tokenizer.vocabulary.size == len(set(data[:-1]))  # of all three splits
+    train = 901 if name == "enwik8" else 900
+    for split, expected in (("train", data[:train]), ("validation", data[train:950])):
+        assert tokenizer.decode(joined(dataset, split, tokenizer)).encode() == expected
+        assert dataset.split(split).documents == 1
+    rows = Blocks().rows(dataset, "validation", 16, tokenizer.vocabulary, seed=0)
+    asked = rows.fields(np.arange(rows.count))["next_weights"]
+    assert asked.sum() == 950 - train - 1  # each byte but the first
+    text = JoinedText(dataset.split("validation"), -1)
+    assert [text.starts_within(np.array([0]), 9)[1].tolist(), text.starts.tolist()] == [[0], [0, text.size]]
+    backwards = ReversedText(text)
+    ids = np.zeros((1, text.size), np.int32)
+    backwards.copy(np.array([0]), np.array([text.size]), ids)
+    assert ids[0].tolist() == joined(dataset, "validation", tokenizer)[::-1].tolist()
+    assert backwards.starts_within(np.array([0]), 9)[1].tolist() == [0]
+
+
+def test_a_line_is_cut_before_a_space_if_it_is_long():
+    text = "word " * 20_000 + "x" * 70_000 + "\n\nlast"
+    units = corpora.units(text)
+    assert "".join(units) == text and max(map(len, units)) <= 65_536 and len(units) == 6
+    assert units[0].endswith("word") and units[-2:] == ["\n", "last"]
+
+
+def test_rows_of_several_documents_need_a_token_between_them(small, tmp_path):
+    path = write("wikitext-2", tmp_path / "text")
+    tokenizer = tokenizers.train("byte", 300, WIKITEXT.values(), tmp_path / "tokenizer")
+    dataset = prepare([path], "wikitext-2", tokenizer, tmp_path / "dataset", progress=False)
+    with pytest.raises(UserError, match=r"an end or separator token to join documents, .* neither for 2 documents"):
+        Blocks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0)
+
+
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small, tmp_path, monkeypatch, block):
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    dataset, tokenizer = prepared("wikitext-103", "whitespace", tmp_path)
+    for split in ("train", "validation"):
+        words = [word for line in WIKITEXT[split].split("\n")[:-1] for word in (*line.split(), "<eos>")]
+        assert tokenizer.tokens(joined(dataset, split, tokenizer)) == words
+        assert len(words) == WORDS[split]
+    assert dataset.split("train").documents == 2 and dataset.split("validation").documents == 1
+    known = {word for line in WIKITEXT["train"].split("\n") for word in line.split()}
+    assert set(tokenizer.tokens(range(tokenizer.vocabulary.size))) == known | {"<eos>"}  # of the training split alone
+    size = text_size.measure([tmp_path / "wikitext-103"], "wikitext-103", split="test")
+    text = WIKITEXT["test"]
+    assert (size.bytes, size.characters, size.words) == (len(text.encode()), len(text), WORDS["test"])
+
+
+def test_articles_begin_at_titles_between_blank_lines():
+    lines = [" ", " = A = ", " ", "text = x = ", " = not a title = ", "text", " ", " = = section = = ", " ", " = B = "]
+    articles = list(corpora._articles([*lines, " ", " = J. C. = ", " ", "more"]))
+    assert [article.split("\n")[:2] for article in articles] == [lines[:2], [" = B = ", " "], [" = J. C. = ", " "]]
+    assert "\n".join(articles).split("\n") == [*lines, " ", " = J. C. = ", " ", "more"]
+
+
+def test_one_split_is_prepared_alone_as_text_without_splits(small, tmp_path):
+    dataset, tokenizer = prepared("wikitext-2", "whitespace", tmp_path, validation=0, split="test")
+    assert len(joined(dataset.all_held_out(), "validation", tokenizer)) == WORDS["test"]
+    assert dataset.split("validation").documents == 0
+
+
+def test_a_file_may_be_compressed_or_have_the_name_of_a_mirror(small, tmp_path):
+    for name in ("train", "valid"):
+        text = WIKITEXT["validation" if name == "valid" else name].encode()
+        (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text))
+    assert len(list(formats.documents([tmp_path], "wikitext-2"))) == 3
+    assert [source["path"] for source in formats.sources([tmp_path], "wikitext-2", "validation")] == [
+        str(tmp_path / "valid.txt.gz")
+    ]
+    (tmp_path / "enwik8.gz").write_bytes(gzip.compress(BYTES))
+    assert len(list(formats.documents([tmp_path], "enwik8"))) == 2
+
+
+def test_the_held_out_text_of_wikitext_2_is_whole(shared_data, tmp_path):
+    """217,646 words and line ends in 60 articles, as published; the real declaration reads it."""
+    folder = shared_data / "pretrain" / "wikitext2"
+    articles = [document.text for document in formats.documents([folder], "wikitext-2", split="validation")]
+    text = gzip.decompress((folder / "valid.txt.gz").read_bytes()).decode()
+    assert "\n".join(articles) + "\n" == text and len(articles) == 60
+    assert text_size.measure([folder], "wikitext-2", split="validation") == text_size.TextSize(
+        bytes=len(text.encode()), characters=len(text), words=217_646
+    )
+    tokenizer = tokenizers.train("whitespace", 33_278, [text], tmp_path / "tokenizer")
+    dataset = prepare(
+        [folder], "wikitext-2", tokenizer, tmp_path / "dataset", validation=0, split="validation", progress=False
+    ).all_held_out()
+    words = [word for line in text.split("\n")[:-1] for word in (*line.split(), "<eos>")]
+    assert tokenizer.tokens(joined(dataset, "validation", tokenizer)) == words and len(words) == 217_646
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("enwik8", lambda path: path.write_bytes(b"x" * 999), "Expected 1,000 bytes of enwik8 as published, found 999"),
+        ("text8", lambda path: path.write_bytes(b"x" * 1001), "Expected 1,000 bytes of text8 .* found 1,001 in .*;"),
+        ("enwik8", lambda path: path.write_bytes(b"\xff" * 1000), "byte 0xff at offset 0, which is not UTF-8"),
+        ("enwik8", lambda path: path.write_bytes(b"x" * 910 + b"\xff" * 90), "byte 0xff at offset 910"),
+        ("enwik8", lambda path: path.mkdir(), "Expected the file enwik8 in .*, found none; name the folder of enwik8"),
+        ("wikitext-2", lambda path: path.write_text("x"), "Expected the folder of WikiText-2, found the file"),
+        ("wikitext-2", lambda path: path.mkdir(), "Expected the file wiki.train.tokens or train.txt in .*, found none"),
+        ("wikitext-103", lambda path: None, "Expected WikiText-103 at .*, found nothing; check the path"),
+    ],
+)
+def test_other_files_are_one_sentence(small, tmp_path, name, make, message):
+    make(tmp_path / "path")
+    with pytest.raises(UserError, match=message):
+        list(formats.documents([tmp_path / "path"], name))
+
+
+def test_a_split_of_another_size_is_one_sentence(small, tmp_path):
+    folder = write("wikitext-2", tmp_path)
+    with (folder / "wiki.valid.tokens").open("a") as file:
+        file.write("one more\n")
+    expected = rf"{WORDS['validation']} words and line ends in the validation split .* found {WORDS['validation'] + 3}"
+    with pytest.raises(UserError, match=expected):
+        list(formats.documents([folder], "wikitext-2"))
+    assert list(formats.documents([folder], "wikitext-2", split="test"))
+
+
+def test_bad_requests_are_one_sentence(small, tmp_path):
+    path = write("enwik8", tmp_path)
+    with pytest.raises(UserError, match="Expected one path for enwik8, found 2"):
+        list(formats.documents([path, path], "enwik8"))
+    with pytest.raises(UserError, match="named parts in enwik8 for --streams, found the format enwik8"):
+        list(formats.documents([path], "enwik8", parts=formats.records.Parts({"text": "text"})))

@@ -1,0 +1,143 @@
+"""Published corpora are counted as their papers count: bits of each byte, and nats of each word and line end."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax import cli
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.data import formats, tokenizers
+from plmjax.data.formats.corpora import CORPORA
+from plmjax.inference.evaluate import evaluate
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints
+from tests.data.formats.published import BYTES, DECLARED, WIKITEXT, WORDS, write
+from tests.metric_names import undocumented
+
+SHORT = (
+    "--data.sequence_length 8 --training.steps 2 --training.batch_size 2 --training.evaluate_every 2 "
+    "--training.log_every 1 --training.evaluation_batch_size 1 --checkpoint.every 2"
+)
+TRANSFORMER_XL = (
+    "--model.d_embed 16 --model.d_model 16 --model.n_layer 1 --model.n_head 2 --model.d_head 8 --model.d_inner 16 "
+    "--model.mem_len 8 --model.dropout 0 --objective.evaluation_mem_len 16 --objective.evaluation_same_length none "
+    "--objective.evaluation_clamp_len none --training.evaluation_sequence_length 8 --mesh.data 1 --mesh.tensor 1"
+)
+AWD_LSTM = "--model.embedding_size 8 --model.hidden_size 8 --model.num_layers 1 --data.layout.overlap 3"
+"""Overrides that make the published runs a matter of seconds."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """The declarations of small corpora in place of those of the published ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, corpus in DECLARED.items():
+            patch.setitem(CORPORA, name, corpus)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight would read the text in eight parts."""
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+
+
+def pretrained(experiment: str, sizes: str, corpus: str, symbols: int, folder: Path) -> tuple[Path, Path]:
+    """A run of a published experiment on a small corpus, and the path of the corpus."""
+    text, run = write(corpus, folder / corpus), folder / "run"
+    vocabulary = f"--tokenizer.vocab_size {symbols} --model.vocab_size {symbols}"
+    options = f"{SHORT} {sizes} {vocabulary} --workdir {run} --data.input {text}"
+    cli.run(["pretrain", experiment, *options.split()])
+    return run, text
+
+
+@pytest.fixture(scope="module")
+def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder, symbols = tmp_path_factory.mktemp("enwik8"), len(set(BYTES[:-1]))
+    return pretrained("experiments/transformer_xl_8x8.py", TRANSFORMER_XL, "enwik8", symbols, folder)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder, symbols = tmp_path_factory.mktemp("wikitext"), len(set(WIKITEXT["train"].split())) + 1
+    return pretrained("experiments/awd_lstm_wikitext2.py", AWD_LSTM, "wikitext-2", symbols, folder)
+
+
+def evaluated(capsys: pytest.CaptureFixture, *arguments: object) -> dict[str, Any]:
+    """What `plmjax evaluate` prints."""
+    capsys.readouterr()
+    cli.run(["evaluate", *map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_bits_are_of_each_byte(characters, capsys):
+    run, text = characters
+    found = evaluated(capsys, run, "--data", text, "--data.format", "enwik8", "--split", "test", "--window", 60)
+    params, description = checkpoints.load_parameters(run)
+    test = BYTES[950:-1].decode()
+    ids = jnp.array([tokenizers.load(run / "tokenizer").encode(test)])
+    module = description.experiment.model.module(Purpose.PRETRAINING, Execution())
+    logits = module.apply({"params": params}, ids[:, :-1]).scores.logits()
+    nats = -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[:, 1:, None], axis=-1).sum()
+    assert (found["eval/bytes"], found["eval/characters"], found["eval/tokens"]) == (49, 49, 48)
+    assert found["eval/bits_per_byte"] == pytest.approx(float(nats) / math.log(2) / 49, rel=1e-5)
+    assert found["eval/bits_per_character"] == found["eval/bits_per_byte"]
+    assert not undocumented(found)
+
+
+def test_a_run_on_bytes_tells_its_bits(characters, capsys):
+    run, _ = characters
+    last = metrics.read(run / "metrics.jsonl")[-1]
+    assert last["eval/bits_per_byte"] == pytest.approx(last["eval/loss"] / math.log(2))
+    assert not undocumented(last)
+    own = evaluated(capsys, run)  # on the held-out split of its dataset
+    assert own["eval/bits_per_byte"] == pytest.approx(last["eval/bits_per_byte"], rel=1e-5)
+
+
+def test_perplexity_is_of_words_and_line_ends(words, capsys):
+    run, text = words
+    options = run, "--data", text, "--data.format", "wikitext-2"
+    found = evaluated(capsys, *options, "--split", "test")
+    assert (found["eval/words"], found["eval/tokens"]) == (WORDS["test"], WORDS["test"] - 1)
+    nats = math.log(found["eval/perplexity"]) * (WORDS["test"] - 1)  # of every word but the first
+    assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / WORDS["test"]))
+    assert not undocumented(found)
+    assert evaluated(capsys, *options)["eval/words"] == WORDS["validation"]
+    assert evaluated(capsys, *options, "--split", "train")["eval/words"] == WORDS["train"]
+
+
+def test_perplexity_of_words_does_not_depend_on_the_tokens(decoder_run, tmp_path):
+    """A model of byte-level pieces: its nats are divided by words all the same."""
+    folder = write("wikitext-103", tmp_path)
+    found = evaluate(decoder_run, folder, format="wikitext-103", split="validation")
+    tokenizer = tokenizers.load(decoder_run / "tokenizer")
+    (document,) = formats.documents([folder], "wikitext-103", split="validation")
+    tokens = [*itertools.chain.from_iterable(map(tokenizer.encode, formats.prose(document))), tokenizer.vocabulary.end]
+    assert found["eval/tokens"] == len(tokens) - 1
+    nats = found["eval/loss"] * (len(tokens) - 1)
+    assert found["eval/word_perplexity"] == pytest.approx(math.exp(nats / WORDS["validation"]))
+    assert found["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / len(WIKITEXT["validation"].encode()))
+
+
+def test_a_split_is_one_of_a_published_corpus(fails, decoder_run, characters, prose, tmp_path):
+    run, text = characters
+    for data in (["--data", prose], []):
+        assert "Expected a published corpus in --data for --split" in fails(
+            "evaluate", decoder_run, *data, "--split", "test"
+        )
+    assert "Expected no --split with --task lambada" in fails(
+        "evaluate", decoder_run, "--data", prose, "--task", "lambada", "--split", "test"
+    )
+    (tmp_path / "enwik8").write_bytes(text.read_bytes()[:-1])
+    said = fails("evaluate", run, "--data", tmp_path, "--data.format", "enwik8")
+    assert "Expected 1,000 bytes of enwik8 as published, found 999" in said
+    assert "Expected a prompt, found an empty one and a tokenizer without" in fails("generate", run, "")
+    assert "bytes that the tokenizer was trained on, found 'Z'; leave it out" in fails("generate", run, "A Zoo")
