@@ -7,10 +7,16 @@ import logging
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from plmjax import cli, command_line
+from plmjax.data.layouts import ContinuedPairs
 from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.training.checkpoints import checkpoints
 from tests.small_runs import SMALL_BERT
 
 TINY = "experiments/bert_tiny.py"
@@ -191,6 +197,52 @@ def test_numbers_out_of_range(fails, tmp_path: Path, small_run: Path) -> None:
     for option in ("--training.unroll", "--training.evaluate_every", "--checkpoint.every", "--model.num_hidden_layers"):
         assert option in fails(*same, option, -1)
     assert "--measured_steps" in fails("bench", TINY, "--measured_steps", 0)
+
+
+def test_memories_longer_than_the_text(fails, tmp_path: Path) -> None:
+    documents = (f"Document {n} tells of {n * n} foxes in {n + 7} dens. " * 5 for n in range(100))
+    (tmp_path / "short.txt").write_text("\n\n".join(documents))
+    cases = (
+        ("transformer_xl_tiny", "model.mem_len"),
+        ("transformer_xl_tiny", "objective.evaluation_mem_len"),
+        ("xlnet_tiny", "objective.memory_length"),
+    )
+    sizes = "--tokenizer.vocab_size 400 --model.vocab_size 400 --model.n_layer 1 --model.d_model 8".split()
+    for experiment, option in cases:
+        run = "--workdir", tmp_path / option, "--data.input", tmp_path / "short.txt", "--training.batch_size", 8
+        said = fails("pretrain", experiment, *run, *sizes, f"--{option}", 20_000)
+        assert f"tokens of the training text, found 20000; lower --{option}, or give more text." in said
+
+
+def test_a_memory_is_asked_of_what_has_none(fails, tmp_path: Path, decoder_run: Path) -> None:
+    """XLNet's rows remember in training alone."""
+    config = XlnetConfig.tiny(vocab_size=800)
+    run = Experiment(config, PermutationLanguageModel(), Data(ContinuedPairs(), sequence_length=16))
+    checkpoints.save_parameters(tmp_path / "xlnet", {"none": np.zeros(1)}, run, {})
+    for run, name in ((decoder_run, "NextToken"), (tmp_path / "xlnet", "PermutationLanguageModel")):
+        said = fails("evaluate", run, "--memory", 64)
+        assert "Expected a run whose evaluations remember tokens, such as Transformer-XL's, for --memory" in said
+        assert f"found a run of {name}; leave it out." in said
+
+
+def test_cutoffs_that_cut_no_vocabulary(fails, tmp_path: Path) -> None:
+    same = "pretrain", "transformer_xl_tiny", "--workdir", tmp_path / "run", "--model.cutoffs"
+    expected = "Expected cutoffs that ascend, from 1 to 4095 at most, for 4096 tokens, found"
+    for cutoffs in ((5000,), (4096,), (200, 100), (100, 100), (0, 100)):
+        said = fails(*same, *cutoffs)
+        assert f"{expected} {', '.join(map(str, cutoffs))}; change --model.cutoffs." in said
+
+
+def test_rows_too_short_for_a_permutation(fails, tmp_path: Path) -> None:
+    def pretrain(*options: object) -> str:
+        return fails("pretrain", "xlnet_tiny", "--workdir", tmp_path / "run", *options)
+
+    assert "Expected rows of 10 to" in (said := pretrain("--data.sequence_length", 8)) and "found a sequence" in said
+    assert "Expected an even sequence length" in pretrain("--data.sequence_length", 15)
+    said = pretrain("--data.sequence_length", 16, "--objective.predictions", 12)
+    assert "halves hold more tokens than the 6 and 6 to predict, found 8 and 5; raise --data.sequence_length" in said
+    said = pretrain("--data.sequence_length", 16, "--objective.permutation_size", 16)
+    assert "divide into parts of --objective.permutation_size 16 tokens, found rows of 16; change" in said
 
 
 def test_arguments_are_named_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:

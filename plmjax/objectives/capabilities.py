@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
+import numpy as np
 
-from plmjax.objectives.objective import Batch, LossInputs, Objective
+from plmjax.errors import UserError
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, Objective
 
 
 class ReadsRows(abc.ABC):
@@ -61,6 +63,16 @@ class ScoresNextToken(LanguageModel):
 
 DOCUMENTS = ("joined", "apart")
 """Settings of a memory: it goes on from one document to the next, or a document begins without one."""
+
+
+def check_memory(length: int, option: str, sources: ConstantSources) -> None:
+    """Raise UserError if a memory is longer than the training text. `option` sets its length in tokens."""
+    tokens = int(np.sum(sources.token_counts))  # 0 in a plan, which reads no text
+    if tokens and length > tokens:
+        raise UserError(
+            f"Expected a memory of at most the {tokens} tokens of the training text, found {length}; lower "
+            f"--{option}, or give more text."
+        )
 
 
 class Remembers(abc.ABC):

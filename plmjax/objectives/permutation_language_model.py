@@ -27,8 +27,8 @@ import jax.numpy as jnp
 
 from plmjax.errors import FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetMemory
-from plmjax.objectives.capabilities import DOCUMENTS
-from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
+from plmjax.objectives.capabilities import DOCUMENTS, check_memory
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 from plmjax.vocabulary import Vocabulary
 
 
@@ -56,6 +56,15 @@ class PermutationLanguageModel(Objective):
         check_choice("--objective.documents", self.documents, DOCUMENTS)
         sizes = dict.fromkeys(("predictions", "permutation_size", "memory_length"), FROM_0)
         check_ranges("objective", self, **sizes, longest_span=FROM_1, context=FROM_1)
+
+    def constants(self, config: XlnetConfig, sources: ConstantSources) -> tuple[()]:
+        """Return no constants.
+
+        Raises:
+            UserError: the training text is shorter than the memory.
+        """
+        check_memory(self.memory_length, "objective.memory_length", sources)
+        return ()
 
     def goals(self, length: int) -> tuple[int, int]:
         """Return the number of tokens to predict in each half of a row of `length` tokens.

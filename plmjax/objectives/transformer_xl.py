@@ -11,11 +11,10 @@ import dataclasses
 from typing import Any, Self
 
 import jax
-import numpy as np
 
-from plmjax.errors import FROM_0, UserError, check_choice, check_ranges
+from plmjax.errors import FROM_0, check_choice, check_ranges
 from plmjax.models.transformer_xl import TransformerXlConfig
-from plmjax.objectives.capabilities import DOCUMENTS, Remembers
+from plmjax.objectives.capabilities import DOCUMENTS, Remembers, check_memory
 from plmjax.objectives.objective import Batch, ConstantSources
 from plmjax.objectives.segment_recurrence import SegmentRecurrence
 from plmjax.vocabulary import Vocabulary
@@ -50,16 +49,8 @@ class TransformerXlPretraining(Remembers, SegmentRecurrence):
         Raises:
             UserError: the training text is shorter than a memory.
         """
-        tokens = int(np.sum(sources.token_counts))  # 0 in a plan, which reads no text
-        for length, option in (
-            (config.mem_len, "model.mem_len"),
-            (self.evaluation_mem_len, "objective.evaluation_mem_len"),
-        ):
-            if tokens and length is not None and length > tokens:
-                raise UserError(
-                    f"Expected a memory of at most the {tokens} tokens of the training text, found {length}; lower "
-                    f"--{option}, or give more text."
-                )
+        check_memory(config.mem_len, "model.mem_len", sources)
+        check_memory(self.evaluation_mem_len or 0, "objective.evaluation_mem_len", sources)
         return ()
 
     def evaluated(self, config: TransformerXlConfig) -> TransformerXlConfig:

@@ -120,14 +120,14 @@ class InitialState:
         def start(
             seed: int, sources: ConstantSources | None = None, replaced: Callable[[str], bool] = lambda name: False
         ) -> TrainState:
+            has_constants = bool(jax.tree.leaves(self.boxed_constants))
+            if sources is None and has_constants:
+                raise ValueError(f"Expected sources for the constants of {type(self.objective).__name__}, found none.")
+            # An objective without constants checks the sources; this comes before anything is allocated.
+            made = () if sources is None else nn.meta.unbox(self.objective.constants(self.config, sources))
             names = flax.traverse_util.flatten_dict(described.params, sep="/")
             state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
-            if not jax.tree.leaves(self.boxed_constants):
-                return state
-            if sources is None:
-                raise ValueError(f"Expected sources for the constants of {type(self.objective).__name__}, found none.")
-            made = nn.meta.unbox(self.objective.constants(self.config, sources))
-            return state.replace(constants=placed(made, described.constants))
+            return state.replace(constants=placed(made, described.constants)) if has_constants else state
 
         return start
 

@@ -11,7 +11,6 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
-from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.run import finetune
@@ -169,11 +168,12 @@ def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentim
     np.testing.assert_allclose(found[slots >= 0], expected[order][slots[slots >= 0]], rtol=1e-5, atol=1e-5)
 
 
-def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tmp_path) -> None:
-    run, _, _ = answered
-    run = dataclasses.replace(run, data=dataclasses.replace(run.data, pack=2))
-    with pytest.raises(UserError, match=r"--data\.pack 1 for AnswerSearch, which reads one example in a row, found 2"):
-        finetune(run, xlnet_run, tmp_path / "run")
+def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tmp_path, fails) -> None:
+    data = answered[0].data
+    files = "--data.train", data.train, "--data.validation", data.validation, "--data.pack", 2
+    options = "--from", xlnet_run, "--workdir", tmp_path / "run", *files
+    said = fails("finetune", "experiments/finetune_xlnet.py:squad_v2", *options)
+    assert "--data.pack 1 for AnswerSearch, which reads one example in a row, found 2" in said
 
 
 def test_texts_as_inputs_are_padded_on_the_left(xlnet_run) -> None:

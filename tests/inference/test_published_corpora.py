@@ -139,5 +139,8 @@ def test_a_split_is_one_of_a_published_corpus(fails, decoder_run, characters, pr
     (tmp_path / "enwik8").write_bytes(text.read_bytes()[:-1])
     said = fails("evaluate", run, "--data", tmp_path, "--data.format", "enwik8")
     assert "Expected 1,000 bytes of enwik8 as published, found 999" in said
+    text_of = "--data", text, "--data.format", "enwik8", "--split", "test"
+    said = fails("evaluate", run, *text_of, "--memory", 10**9)
+    assert "Expected a --memory of at most the 49 tokens of the text, found 1000000000; lower it" in said
     assert "Expected a prompt, found an empty one and a tokenizer without" in fails("generate", run, "")
     assert "bytes that the tokenizer was trained on, found 'Z'; leave it out" in fails("generate", run, "A Zoo")
