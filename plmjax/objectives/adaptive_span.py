@@ -20,11 +20,10 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.errors import FROM_0, check_ranges
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
-from plmjax.objectives.capabilities import AdaptsModel
+from plmjax.objectives.capabilities import AdaptsModel, check_memory
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums
 from plmjax.objectives.segment_recurrence import SegmentRecurrence
 
@@ -51,12 +50,7 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
         Raises:
             UserError: the training text is shorter than a span.
         """
-        tokens = int(np.sum(sources.token_counts))  # 0 in a plan, which reads no text
-        if tokens and config.span > tokens:
-            raise UserError(
-                f"Expected a span of at most the {tokens} tokens of the training text, found {config.span}; lower "
-                f"--model.attn_span, or give more text."
-            )
+        check_memory(config.span, "model.attn_span", sources)
         return ()
 
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
