@@ -5,7 +5,7 @@
 
 Base sizes of enwik8 and of XLNet, with a memory; float32 and dropout 0.1 on the CPU. Without positions a score is the
 product of query and key alone, so that nothing else of the step changes. A step is measured in CPU-seconds of the
-process. The share is the median of the turns.
+process. The share is the median of the turns. The FLOPs and the temporary memory are the compiler's.
 
 With --topology, the refined estimate of the steps of as many layers on a TPU slice, which computes in bfloat16.
 """
@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 from unittest import mock
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -74,8 +75,16 @@ def runs(layers: int, rows: int, length: int, memory: int) -> dict[str, Experime
     }
 
 
-def stepper(run: Experiment) -> Callable[[], float]:
-    """Return a function that takes a step and returns its CPU-seconds."""
+class Step(NamedTuple):
+    """A function that takes a step and returns its CPU-seconds; FLOPs and temporary bytes of the program."""
+
+    take: Callable[[], float]
+    flops: float
+    memory: int
+
+
+def step_of(run: Experiment) -> Step:
+    """Compile the train step of a run for one device."""
     (phase,) = phases.resolve(run)
     rows, length = phase.batch_size, phase.sequence_length
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
@@ -91,22 +100,29 @@ def stepper(run: Experiment) -> Callable[[], float]:
         jax.block_until_ready(metrics)
         return time.process_time() - begun
 
-    return take
+    return Step(take, train.cost_analysis()["flops"], train.memory_analysis().temp_size_in_bytes)
 
 
-def measure(run: Experiment, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the CPU-seconds of steps with positions and without."""
-    relative = stepper(run)
+def measure(run: Experiment, repeats: int) -> list[str]:
+    """Return the cells of a row: CPU-seconds, FLOPs and MiB with positions, without, and the shares of positions."""
+    steps = [step_of(run)]
     with plain():
-        other = stepper(run)
-    relative(), other()  # warm up
-    turns = [(relative(), other()) for _ in range(repeats)]
-    return tuple(map(list, zip(*turns, strict=True)))
+        steps.append(step_of(run))
+    turns = [[step.take() for step in steps] for _ in range(repeats + 1)][1:]  # the first one warms up
+    cells = []
+    for seconds, step in zip(zip(*turns, strict=True), steps, strict=True):
+        cells += [f"{statistics.median(seconds):.3g}", f"{min(seconds):.3g} to {max(seconds):.3g}"]
+        cells += [f"{step.flops / 1e9:.1f}", f"{step.memory / 2**20:.0f}"]
+    share = statistics.median(1 - without / relative for relative, without in turns)
+    return [*cells, f"{share:.0%}", f"{1 - steps[1].flops / steps[0].flops:.0%}"]
 
 
-def estimate(run: Experiment, topology: str) -> float:
-    """Return the seconds of a step on a slice by the refined estimate."""
-    return plan(run, topology)["phases"][0]["refined"]["step_seconds"]
+def estimate(run: Experiment, topology: str) -> list[str]:
+    """Return the cells of a row: ms of a step on a slice with positions and without, refined, and the share."""
+    relative = plan(run, topology)["phases"][0]["refined"]["step_seconds"]
+    with plain():
+        without = plan(run, topology)["phases"][0]["refined"]["step_seconds"]
+    return [f"{1e3 * relative:.2f}", f"{1e3 * without:.2f}", f"{1 - without / relative:.0%}"]
 
 
 def main() -> None:
@@ -117,18 +133,14 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=size)
     options = parser.parse_args()
     sizes = options.layers, options.rows, options.length, options.memory
-    unit = "ms, estimated" if options.topology else "CPU-seconds"
-    print(f"| step | with positions, {unit} | range | without | range | share |\n|---|---|---|---|---|---|")
+    names = ["CPU-seconds", "range", "GFLOP", "MiB"]
+    header = ["with positions", "without", "share"]
+    if not options.topology:
+        header = [*names, *(f"{name} without" for name in names), "share", "share of FLOPs"]
+    print(f"| step | {' | '.join(header)} |\n|{'---|' * (len(header) + 1)}")
     for name, run in runs(*sizes).items():
-        if options.topology:
-            relative = [1e3 * estimate(run, options.topology)]
-            with plain():
-                other = [1e3 * estimate(run, options.topology)]
-        else:
-            relative, other = measure(run, options.repeats)
-        share = statistics.median(1 - without / with_them for with_them, without in zip(relative, other, strict=True))
-        cells = [f"{statistics.median(each):.3g} | {min(each):.3g} to {max(each):.3g}" for each in (relative, other)]
-        print(f"| {name} | {' | '.join(cells)} | {share:.0%} |", flush=True)
+        cells = estimate(run, options.topology) if options.topology else measure(run, options.repeats)
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
