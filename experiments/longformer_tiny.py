@@ -1,11 +1,16 @@
 """A Longformer small enough for a laptop, continued from a RoBERTa on the documentation of the Python libraries.
 
-    plmjax pretrain experiments/roberta_tiny.py --data.sequence_length 128 --training.batch_size 8 \
-        --workdir runs/roberta_128
-    plmjax pretrain experiments/longformer_tiny.py --from runs/roberta_128 --workdir runs/longformer_tiny
+    plmjax pretrain experiments/roberta_tiny.py --model.max_position_embeddings 34 --workdir runs/roberta_32
+    plmjax pretrain experiments/longformer_tiny.py --from runs/roberta_32 --workdir runs/longformer_tiny
     plmjax pretrain experiments/longformer_tiny.py --workdir runs/longformer_from_random
 
-Rows of 512 tokens instead of 128, windows of 64 tokens; the 128 positions of the RoBERTa are repeated four times.
+Rows of 512 tokens instead of 32, windows of 64 tokens; the 32 positions of the RoBERTa are repeated 16 times.
+
+Result: held-out loss 5.32 nats per target after 500 steps (5.45, 5.37, 5.33 and 5.32 after 100 to 400), unigram entropy
+of the same targets 6.66; 21 % of the hidden tokens are predicted correctly. The first batch lost 5.88, before any step.
+The RoBERTa lost 4.53 on its own rows of 32 tokens: here equal positions are 32 tokens apart, within one window, and 500
+steps do not make up for it. The published window is as long as the RoBERTa's rows. 4,000 to 6,000 tokens per second on
+two cores that other programs used, seven minutes.
 """
 
 from plmjax.data.layouts import FullSentences
