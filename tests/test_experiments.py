@@ -114,8 +114,6 @@ PUBLISHED = {
     "experiments/xlnet_large_8x8.py": "v3:8x8",
     "experiments/transformer_xl_8x8.py": "v3:2x2",
     "experiments/transformer_xl_8x8.py:enwik8_large": "v5e:8x8",
-    "experiments/transformer_xl_8x8.py:wikitext103": "v3:2x2",
-    "experiments/transformer_xl_8x8.py:wikitext103_large": "v3:8x8",
 }
 
 
