@@ -196,7 +196,10 @@ def test_the_task_of_a_mixture() -> None:
 
 
 def test_every_kind_has_its_command() -> None:
+    """On this page, or on that of texts so long that they need another attention."""
     files = {command[2].partition(":")[0] for command in COMMANDS if command[1] == "finetune"}
+    long_text = (ROOT / "docs" / "long_text.md").read_text(encoding="utf-8")
+    files |= set(re.findall(r"^plmjax finetune (experiments/\w+\.py)", long_text, re.M))
     tasks = [
         file
         for kind in ("finetune_", "translate_", "summarize_", "t5_mixture", "ulmfit")
