@@ -2,6 +2,9 @@
 
     plmjax pretrain experiments/adaptive_span_tiny.py
 
+Result: held-out loss 1.52 nats a byte after 1,000 steps (1.99, 1.67 and 1.60 after 250, 500 and 750), unigram entropy
+of the same bytes 3.13. The farthest head looks back 45 bytes, so that the program reads 64 of the 256 that it could.
+
 As published except for the size: spans that begin at the ramp alone, vectors of distances shared by all heads,
 post-norm, ReLU, Adagrad with the gradient of each array clipped to 0.03. The header says how many tokens are read, and
 the metric `longest_span` how far a head looks back.
