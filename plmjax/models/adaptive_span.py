@@ -53,7 +53,7 @@ from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.transformer_xl import Memory, TransformerXlOutput, segment_documents
+from plmjax.models.families.segments import Memory, SegmentOutput, segment_documents
 
 ROW = ("batch", "length", "embed")
 LAYER_NORM_EPSILON = 1e-5
@@ -300,7 +300,7 @@ class AdaptiveSpanModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
-    ) -> TransformerXlOutput:
+    ) -> SegmentOutput:
         """Read a segment of each row.
 
         Args:
@@ -327,7 +327,7 @@ class AdaptiveSpanModel(nn.Module):
         layers = AdaptiveSpanLayer(config, self.execution, deterministic, name="layers")
         read = memory.hidden[:, :, config.attn_span - past :]
         x, inputs = stack(body, layers, config.n_layer, self.execution, x, read)
-        return TransformerXlOutput(
+        return SegmentOutput(
             last_hidden_state=x,
             cache=None if cache is None else memory.after(inputs, documents),
             hidden_states=jnp.concatenate([inputs, x[None]]) if output_hidden_states else None,
@@ -368,7 +368,7 @@ class AdaptiveSpanForCausalLM(nn.Module):
             "output_bias", nn.with_logical_partitioning(nn.initializers.zeros, bias), (config.vocab_size,)
         )
 
-    def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: object) -> TransformerXlOutput:
+    def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: object) -> SegmentOutput:
         """Take and return the same as `AdaptiveSpanModel`, with `scores`."""
         outputs = self.encoder(input_ids, *arguments, **settings)
         scores = VocabularyScores(outputs.last_hidden_state, self.output, self.output_bias)

@@ -33,7 +33,6 @@ import math
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +42,6 @@ from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
@@ -60,6 +58,7 @@ from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from plmjax.models.families.segments import KeyValueMemory, Memory, SegmentOutput, segment_documents
 
 INITIAL_MEMORIES = ("empty", "zeros")
 PROJECTION_DEVIATION = 0.01
@@ -215,86 +214,6 @@ class TransformerXlConfig(ModelConfig):
         return 6.0 * (self.n_layer * layer + words)
 
 
-@flax.struct.dataclass
-class Memory(Cache):
-    """The inputs of every layer at the last M tokens, for text without end.
-
-    hidden: [L B M D]. documents: int32 [B M], the number of each token's document, from 1 on; 0 for an empty place.
-    """
-
-    hidden: jax.Array
-    documents: jax.Array
-
-    def after(self, hidden: jax.Array, documents: jax.Array) -> Self:
-        """Return the memory after T further tokens, [L B T D] and int [B T]; no gradient passes through it."""
-        length = self.hidden.shape[2]
-        hidden = jnp.concatenate([self.hidden, hidden.astype(self.hidden.dtype)], axis=2)
-        documents = jnp.concatenate([self.documents, documents], axis=1)
-        kept = self.replace(
-            hidden=hidden[:, :, hidden.shape[2] - length :], documents=documents[:, documents.shape[1] - length :]
-        )
-        return jax.lax.stop_gradient(kept)
-
-    def take_rows(self, indices: jax.Array) -> Self:
-        """Return the memory of other rows, int [B']."""
-        return Memory(jnp.take(self.hidden, indices, axis=1), jnp.take(self.documents, indices, axis=0))
-
-
-@flax.struct.dataclass
-class KeyValueMemory(Cache):
-    """The keys and values of every layer at the last M tokens, while text is written with the same parameters.
-
-    key_values: [L B N H M] each, as in `KeyValueCache`, in the dtype of the computation. documents: as in `Memory`.
-    """
-
-    key_values: KeyValues
-    documents: jax.Array
-
-    @classmethod
-    def empty(cls, config: TransformerXlConfig, batch: int, capacity: int, execution: Execution) -> Cache:
-        """Return the memory before a text, of one size for any capacity.
-
-        A `Memory` if its zeros are normalised before they are attended to: only the layers know their keys.
-        """
-        memory = config.memory(batch)
-        if config.pre_lnorm and config.initial_memory == "zeros":
-            return memory
-        shape = (config.n_layer, batch, config.n_head, config.d_head, config.mem_len)
-        zeros = nn.with_logical_constraint(jnp.zeros(shape, execution.dtype), AXES)
-        return cls(KeyValues(zeros, zeros), memory.documents)
-
-    def after(self, key_values: KeyValues, documents: jax.Array) -> Self:
-        """Return the memory with the keys and values of the last M tokens, after T further tokens, int [B T]."""
-        documents = jnp.concatenate([self.documents, documents], axis=1)[:, documents.shape[1] :]
-        return KeyValueMemory(key_values, documents)
-
-    def take_rows(self, indices: jax.Array) -> Self:
-        """Return the memory of other rows, int [B']."""
-        key_values = jax.tree.map(lambda x: jnp.take(x, indices, axis=1), self.key_values)
-        return KeyValueMemory(key_values, jnp.take(self.documents, indices, axis=0))
-
-
-@flax.struct.dataclass
-class TransformerXlOutput:
-    """The output of the modules.
-
-    last_hidden_state: [B T D].
-    cache: the memory after the row; None if there was none before it.
-    hidden_states: the embeddings and the outputs of every layer, [L+1 B T D]; only if requested.
-    scores: scores of the next token at every position; only for a language model.
-    logits: float32, the scores as an array, [B T V].
-    """
-
-    last_hidden_state: jax.Array
-    cache: Memory | KeyValueMemory | None = None
-    hidden_states: jax.Array | None = None
-    scores: TokenScores | None = None
-
-    @property
-    def logits(self) -> jax.Array:
-        return self.scores.logits()
-
-
 class TransformerXlLayer(nn.Module):
     """Attention to the memory and to the segment, then feed-forward."""
 
@@ -391,7 +310,7 @@ class TransformerXlModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
-    ) -> TransformerXlOutput:
+    ) -> SegmentOutput:
         """Read a segment of each row.
 
         Args:
@@ -429,7 +348,7 @@ class TransformerXlModel(nn.Module):
         remembered = memory.key_values if written else memory.hidden
         x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
         x = self.dropout(x, deterministic)
-        return TransformerXlOutput(
+        return SegmentOutput(
             last_hidden_state=x,
             cache=None if cache is None else memory.after(outputs, documents),
             hidden_states=jnp.concatenate([outputs, x[None]]) if output_hidden_states else None,
@@ -442,16 +361,6 @@ def position_biases(module: nn.Module, config: TransformerXlConfig) -> tuple[jax
     return module.param("content_bias", init, shape), module.param("position_bias", init, shape)
 
 
-def segment_documents(
-    memory: Memory | KeyValueMemory, length: int, attention_mask: jax.Array | None, starts: jax.Array | None
-) -> jax.Array:
-    """Return the document number of each token of a segment, int32 [B T]; 0 for padding."""
-    last = jnp.maximum(jnp.max(memory.documents, axis=1, initial=0), 1)[:, None]
-    begun = 0 if starts is None else jnp.cumsum(starts, axis=1, dtype=jnp.int32)
-    documents = jnp.broadcast_to(last + begun, (len(last), length))
-    return documents if attention_mask is None else jnp.where(attention_mask > 0, documents, 0)
-
-
 class TransformerXlForCausalLM(nn.Module):
     """The model with the scores of the next token."""
 
@@ -459,7 +368,7 @@ class TransformerXlForCausalLM(nn.Module):
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: object) -> TransformerXlOutput:
+    def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: object) -> SegmentOutput:
         """Take and return the same as `TransformerXlModel`, with `scores`."""
         config = self.config
         encoder = config.module(Purpose.ENCODING, self.execution)
@@ -473,6 +382,20 @@ class TransformerXlForCausalLM(nn.Module):
         )
         outputs = encoder(input_ids, *arguments, **settings)
         return outputs.replace(scores=softmax(outputs.last_hidden_state, encoder.words))
+
+
+def _cache(config: TransformerXlConfig, batch: int, capacity: int, execution: Execution) -> Cache:
+    """Return the memory before a text, of one size for any capacity.
+
+    It keeps keys and values. It keeps inputs if zeros are normalised before they are attended to: only the layers know
+    their keys.
+    """
+    memory = config.memory(batch)
+    if config.pre_lnorm and config.initial_memory == "zeros":
+        return memory
+    shape = (config.n_layer, batch, config.n_head, config.d_head, config.mem_len)
+    zeros = nn.with_logical_constraint(jnp.zeros(shape, execution.dtype), AXES)
+    return KeyValueMemory(KeyValues(zeros, zeros), memory.documents)
 
 
 def _parts(config: TransformerXlConfig) -> tuple[ParameterGroup, ...]:
@@ -507,7 +430,7 @@ SYSTEM = declare(
         template=lambda config: TEXT_ALONE,
         parts=_parts,
         token_vectors=_token_vectors,
-        cache=KeyValueMemory.empty,
+        cache=_cache,
         packs=False,
     )
 )

@@ -1,7 +1,7 @@
 """The next token with a memory that is carried from row to row, for models such as Transformer-XL and Adaptive-Span.
 
 Rows are such as `Streams` gives. No gradient passes from one row to the row before it. The model's config makes the
-memory before a text (`memory`), a `Memory` of plmjax/models/transformer_xl.py.
+memory before a text (`memory`), a `Memory` of plmjax/models/families/segments.py.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.models.transformer_xl import Memory
+from plmjax.models.families.segments import Memory
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply
 

@@ -11,7 +11,8 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.models.transformer_xl import Memory, TransformerXlConfig, TransformerXlForCausalLM
+from plmjax.models.families.segments import Memory
+from plmjax.models.transformer_xl import TransformerXlConfig, TransformerXlForCausalLM
 from tests.families.memories import TXL
 from tests.products import flops
 from tests.systems.modules import initial_params, random_params
