@@ -80,7 +80,7 @@ class AdaptiveSpanConfig(ModelConfig):
     attn_span: int = 8192
     """Longest span that a head can learn, S."""
     computed_span: int | None = None
-    """Number of earlier tokens that are read; none is all of the longest span. A run sets it itself."""
+    """Number of earlier tokens that are read; None reads the longest span. A run sets it."""
     ramp: int = 32
     """Number of tokens over which a mask falls from 1 to 0, R."""
     initial_share: float = 0.0

@@ -37,18 +37,17 @@ from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
-from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
-from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.encoder_decoder import EncoderDecoderConfig, EncoderDecoderForConditionalGeneration
-from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, TransformerModel
+from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, TransformerModel, attention_of, feed_forward_of
 
 
 def flattened(size: int, **fields: Any) -> dict[str, Any]:
@@ -237,10 +236,10 @@ class EncoderLayer(nn.Module):
     def setup(self) -> None:
         """Create the two branches, the feed-forward network and the norms."""
         config, execution = self.config, self.execution
-        self.attention = _attention(config, config.d_model // 2, config.encoder_attention_heads, execution)
+        self.attention = attention_of(config, config.d_model // 2, config.encoder_attention_heads, execution)
         self.convolution = _convolution(config, self.kernel_size, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.feed_forward = _feed_forward(config, config.encoder_ffn_dim, execution)
+        self.feed_forward = feed_forward_of(config, config.encoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.dropout = Dropout(config.dropout)
 
@@ -254,10 +253,8 @@ class EncoderLayer(nn.Module):
         distant, near = jnp.split(x, 2, axis=-1)
         inputs, side = self.convolution.inputs(near, rows.mask), self.kernel_size // 2
         window = jnp.pad(inputs, ((0, 0), (side, side), (0, 0)))
-        distant, near = (
-            attention(distant, distant, rows.visibility),
-            convolution(inputs, window, rows.segment_ids, side),
-        )
+        distant = attention(distant, distant, rows.visibility)
+        near = convolution(inputs, window, rows.segment_ids, side)
         x = self.attention_layer_norm(x + dropout(jnp.concatenate([distant, near], axis=-1)))
         x = nn.with_logical_constraint(x, ROW)
         x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
@@ -277,12 +274,12 @@ class DecoderLayer(nn.Module):
     def setup(self) -> None:
         """Create the two branches, the other sublayers and the norms."""
         config, execution = self.config, self.execution
-        self.attention = _attention(config, config.d_model // 2, config.decoder_attention_heads, execution)
+        self.attention = attention_of(config, config.d_model // 2, config.decoder_attention_heads, execution)
         self.convolution = _convolution(config, self.kernel_size, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.cross_attention = _attention(config, config.d_model, config.cross_attention_heads, execution)
+        self.cross_attention = attention_of(config, config.d_model, config.cross_attention_heads, execution)
         self.cross_attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.feed_forward = _feed_forward(config, config.decoder_ffn_dim, execution)
+        self.feed_forward = feed_forward_of(config, config.decoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.dropout = Dropout(config.dropout)
 
@@ -323,19 +320,9 @@ class DecoderLayer(nn.Module):
         return nn.with_logical_constraint(y, ROW), cache
 
 
-def _attention(config: LiteTransformerConfig, size: int, heads: int, execution: Execution) -> MultiHeadAttention:
-    init, joining = config.heads_initializer, config.joining_initializer
-    return MultiHeadAttention(size, heads, config.attention_dropout, init, execution, output_init=joining)
-
-
 def _convolution(config: LiteTransformerConfig, kernel_size: int, execution: Execution) -> LightweightConvolution:
     sizes = config.d_model // 2, config.convolution_heads, kernel_size
     return CONVOLUTIONS[config.convolution](*sizes, config.convolution_dropout, config.initializer, execution)
-
-
-def _feed_forward(config: LiteTransformerConfig, inner_size: int, execution: Execution) -> FeedForward:
-    activation, dropout = config.activation_function, config.activation_dropout
-    return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
 
 
 def equal_kernels(kernel_sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

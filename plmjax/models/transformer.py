@@ -117,9 +117,9 @@ class EncoderLayer(nn.Module):
     def setup(self) -> None:
         """Create two sublayers and their norms."""
         config, execution = self.config, self.execution
-        self.attention = _attention(config, config.encoder_attention_heads, execution)
+        self.attention = attention_of(config, config.d_model, config.encoder_attention_heads, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.feed_forward = _feed_forward(config, config.encoder_ffn_dim, execution)
+        self.feed_forward = feed_forward_of(config, config.encoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.dropout = Dropout(config.dropout)
 
@@ -147,11 +147,11 @@ class DecoderLayer(nn.Module):
     def setup(self) -> None:
         """Create three sublayers and their norms."""
         config, execution, heads = self.config, self.execution, self.config.decoder_attention_heads
-        self.attention = _attention(config, heads, execution)
+        self.attention = attention_of(config, config.d_model, heads, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.cross_attention = _attention(config, heads, execution)
+        self.cross_attention = attention_of(config, config.d_model, heads, execution)
         self.cross_attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.feed_forward = _feed_forward(config, config.decoder_ffn_dim, execution)
+        self.feed_forward = feed_forward_of(config, config.decoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.dropout = Dropout(config.dropout)
 
@@ -186,12 +186,14 @@ class DecoderLayer(nn.Module):
         return nn.with_logical_constraint(y, ROW), cache
 
 
-def _attention(config: EncoderDecoderConfig, heads: int, execution: Execution) -> MultiHeadAttention:
+def attention_of(config: EncoderDecoderConfig, size: int, heads: int, execution: Execution) -> MultiHeadAttention:
+    """Return the attention of a layer to `size` features."""
     init, joining = config.heads_initializer, config.joining_initializer
-    return MultiHeadAttention(config.d_model, heads, config.attention_dropout, init, execution, output_init=joining)
+    return MultiHeadAttention(size, heads, config.attention_dropout, init, execution, output_init=joining)
 
 
-def _feed_forward(config: EncoderDecoderConfig, inner_size: int, execution: Execution) -> FeedForward:
+def feed_forward_of(config: EncoderDecoderConfig, inner_size: int, execution: Execution) -> FeedForward:
+    """Return the feed-forward network of a layer."""
     activation, dropout = config.activation_function, config.activation_dropout
     return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
 
