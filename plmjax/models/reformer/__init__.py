@@ -1,0 +1,1 @@
+"""Reformer: attention in chunks, by hashing or by position, and its reversible layers."""

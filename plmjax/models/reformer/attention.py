@@ -1,0 +1,244 @@
+"""The two attentions of Reformer: LSH attention and local attention, both in chunks.
+
+LSH attention has one projection for queries and keys. A key is its query with the length 1. Tokens are sorted by the
+bucket of their hash, then by position, and the sorted row is divided into chunks of W tokens. A token sees the tokens
+of its chunk and of the chunk before, so mostly those of its bucket. R rounds of hashing are joined into one softmax:
+
+    q_i = W_q x_i,   k_i = q_i / |q_i|,   v_i = W_v x_i
+    softmax over rounds r and keys j of (q_i . k_j)         for all j in the chunks that i sees in round r
+
+Local attention has three projections, and chunks of the row as it is.
+
+Deviation: a key that a query sees in several rounds counts several times, as in trax and in transformers; equation 7 of
+the paper's appendix divides by the number of times.
+Deviation: tokens of other buckets in the same chunk are seen, as in trax and in transformers; equation 4 hides them.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.product import float32_product
+from plmjax.layers.projection import Projection
+from plmjax.models.reformer.cache import ReformerCache
+from plmjax.models.reformer.chunked_attention import HIDDEN, Chunks, Context, Tokens, attend
+from plmjax.models.reformer.hashing import hashed, in_order, in_place, order_by_bucket, random_rotations
+
+ITSELF = -1e5
+"""Score of a token for itself in LSH attention, as in trax: it counts only where the token sees no other."""
+LENGTH_EPSILON = 1e-6
+"""Added to the mean square of a query, which its key is divided by the root of."""
+
+
+class Vectors(NamedTuple):
+    """Projected queries, keys and values, [B N T H] each."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+
+
+class ChunkedAttention(nn.Module):
+    """The part that both attentions share: N heads of size H, and the projection of their results to D features.
+
+    chunks: size of a chunk, and its neighbours that are seen.
+    """
+
+    features: int
+    num_heads: int
+    head_size: int
+    chunks: Chunks
+    causal: bool
+    dropout: float
+    kernel_init: Initializer
+    execution: Execution
+
+    def setup(self) -> None:
+        """Create the projection of the result, and dropout."""
+        self.output = self._projection((self.features,), ("heads", "head", "embed"))
+        self.probability_dropout = Dropout(self.dropout)
+
+    def vectors(self, x: jax.Array) -> Vectors:
+        """Project [B T D]."""
+        raise NotImplementedError(f"{type(self).__name__} must define `vectors`.")
+
+    def attend(self, *vectors: jax.Array, tokens: Tokens, itself: float | None, deterministic: bool) -> Context:
+        """Attend within the chunks of rows, [B N S H] each; a row that is not longer than a chunk is one chunk."""
+        length = vectors[0].shape[2]
+        chunks = Chunks(length, 0, 0) if length <= self.chunks.size else self.chunks
+        key = self.probability_dropout.key(deterministic)
+        return attend(*vectors, tokens, chunks, self.causal, itself, self.dropout, key, self.execution.at_once)
+
+    def join(self, context: jax.Array) -> jax.Array:
+        """Project the results of all heads: [B N T H] -> [B T D]."""
+        return self.output(jnp.moveaxis(context, 1, 2).astype(self.execution.dtype))
+
+    def _heads(self) -> Projection:
+        return self._projection((self.num_heads, self.head_size), ("embed", "heads", "head"))
+
+    def _projection(self, features: tuple[int, ...], axes: tuple[str, ...]) -> Projection:
+        return Projection(features, axes, self.kernel_init, self.execution.dtype, use_bias=False)
+
+
+class LocalAttention(ChunkedAttention):
+    """Attention to the tokens of the same chunk and of its neighbours."""
+
+    def setup(self) -> None:
+        """Create the projections."""
+        super().setup()
+        self.query, self.key, self.value = self._heads(), self._heads(), self._heads()
+
+    def vectors(self, x: jax.Array) -> Vectors:
+        """Project [B T D]; the keys are scaled."""
+        key = self.key(x) * jnp.asarray(self.head_size**-0.5, self.execution.dtype)
+        return Vectors(*map(_by_heads, (self.query(x), key, self.value(x))))
+
+    def __call__(self, x: jax.Array, documents: jax.Array, *, deterministic: bool) -> tuple[jax.Array, Vectors]:
+        """Attend within rows, [B T D] -> [B T D], and return the projected vectors.
+
+        documents: int [B T], the document of each token; 0 for padding.
+        """
+        vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
+        context = self.attend(*vectors, tokens=tokens, itself=None, deterministic=deterministic)
+        return self.join(context.result()), vectors
+
+    def decode_step(self, x: jax.Array, cache: ReformerCache, layer: jax.Array) -> tuple[jax.Array, ReformerCache]:
+        """Attend from one more token of each row, [B 1 D] -> [B 1 D], and return the cache with it.
+
+        layer: the number of the layer, int scalar.
+        """
+        vectors = self.vectors(x)
+        cache = cache.write(layer, vectors.key, vectors.value)
+        first = (cache.length // self.chunks.size - self.chunks.before) * self.chunks.size
+        counts = (jnp.arange(cache.capacity) >= first).astype(jnp.float32)
+        return self.join(_of_one_token(vectors.query, cache, layer, counts, None)), cache
+
+
+class LshAttention(ChunkedAttention):
+    """Attention to the tokens with similar vectors.
+
+    rounds: number of rounds of hashing, R.
+    buckets: factors of the number of buckets.
+    seed: of the rotations where no random collection "sampling" is given.
+    """
+
+    rounds: int = 1
+    buckets: tuple[int, ...] = (2,)
+    seed: int = 0
+
+    def setup(self) -> None:
+        """Create the projections."""
+        super().setup()
+        self.query_key, self.value = self._heads(), self._heads()
+
+    def vectors(self, x: jax.Array) -> Vectors:
+        """Project [B T D]."""
+        query, value = _by_heads(self.query_key(x)), _by_heads(self.value(x))
+        return Vectors(query, self.keys(query), value)
+
+    def keys(self, query: jax.Array) -> jax.Array:
+        """Return the keys of queries, [... H]: of length 1, which is sqrt(H) times the factor 1 / sqrt(H) of scores."""
+        square = jnp.mean(jnp.square(query.astype(jnp.float32)), axis=-1, keepdims=True)
+        key = query.astype(jnp.float32) * jax.lax.rsqrt(square + LENGTH_EPSILON) / math.sqrt(self.head_size)
+        return key.astype(query.dtype)
+
+    def hash(self, query: jax.Array, real: jax.Array, layer: jax.Array) -> jax.Array:
+        """Return the buckets of projected queries: [B N T H], bool [B T] -> int [B N R T]."""
+        sampled = self.has_rng("sampling")
+        key = self.make_rng("sampling") if sampled else jax.random.fold_in(jax.random.key(self.seed), layer)
+        rotations = random_rotations(key, self.num_heads, self.head_size, self.rounds, self.buckets)
+        return hashed(query, rotations, self.buckets, real)
+
+    def __call__(
+        self, x: jax.Array, documents: jax.Array, layer: jax.Array, buckets: jax.Array | None, *, deterministic: bool
+    ) -> tuple[jax.Array, Vectors, jax.Array]:
+        """Attend within rows, [B T D] -> [B T D], and return the projected vectors and the buckets, int [B N R T].
+
+        Args:
+            documents: int [B T], the document of each token; 0 for padding.
+            layer: the number of the layer, int scalar.
+            buckets: those of the same vectors in an earlier pass; None hashes the vectors.
+        """
+        vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
+        buckets = self.hash(vectors.query, documents > 0, layer) if buckets is None else buckets
+        attend = functools.partial(self.attend, itself=ITSELF, deterministic=deterministic)
+        if x.shape[1] <= self.chunks.size:
+            return self.join(attend(*vectors, tokens=tokens).result()), vectors, buckets
+
+        order, ranks = order_by_bucket(buckets)
+        query, value = (_rounds_joined(in_order(one, order, ranks)) for one in (vectors.query, vectors.value))
+        documents = jnp.take_along_axis(documents[:, None, None], order, axis=-1)
+        tokens = Tokens(_rounds_joined(order), _rounds_joined(documents))
+        context = attend(query, self.keys(query), value, tokens=tokens)
+        rounds = Context(*(in_place(part.reshape(*order.shape, *part.shape[3:]), order, ranks) for part in context))
+        return self.join(rounds.joined()), vectors, buckets
+
+    def decode_step(
+        self, x: jax.Array, cache: ReformerCache, layer: jax.Array, hashing_layer: jax.Array
+    ) -> tuple[jax.Array, ReformerCache]:
+        """Attend from one more token of each row, [B 1 D] -> [B 1 D], and return the cache with it.
+
+        The token sees what the last token of the same row sees when the row is read at once.
+
+        Args:
+            layer: the number of the layer, int scalar.
+            hashing_layer: its number among the layers that hash.
+        """
+        vectors = self.vectors(x)
+        new = self.hash(vectors.query, cache.last_mask > 0, layer)
+        cache = cache.write(layer, vectors.key, vectors.value).write_buckets(hashing_layer, new)
+        ranks = order_by_bucket(cache.buckets[hashing_layer])[1]
+        counts = self._counts(ranks, cache.length, cache.padded_length)
+        return self.join(_of_one_token(vectors.query, cache, layer, counts, ITSELF)), cache
+
+    def _counts(self, ranks: jax.Array, last: jax.Array, length: jax.Array) -> jax.Array:
+        """Return how often the token at `last` sees each token: int [B N R S] -> float32 [B N S].
+
+        ranks: the place of each token in the order of each round.
+        length: number of tokens of the row with its padding, int scalar.
+        """
+        size, before = self.chunks.size, self.chunks.before
+        chunks = length // size
+        number = jnp.arange(self.rounds)[:, None] * chunks + ranks // size  # in the circle of all rounds
+        own = jnp.take(number, last, axis=-1)[..., None, None]  # [B N R 1 1], of the token in each round
+        back = (own - number[:, :, None]) % jnp.maximum(self.rounds * chunks, 1)
+        return jnp.where(length <= size, 1.0, jnp.sum(back <= before, axis=(2, 3), dtype=jnp.float32))
+
+
+def _rounds_joined(x: jax.Array) -> jax.Array:
+    """Return all rounds as one row: [B N R T ...] -> [B N R*T ...]."""
+    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+
+def _of_one_token(
+    query: jax.Array, cache: ReformerCache, layer: jax.Array, counts: jax.Array, itself: float | None
+) -> jax.Array:
+    """Attend from the last token in a cache: [B N 1 H] -> float32 [B N 1 H].
+
+    counts: how often it sees each token, float32 that broadcasts to [B N S]. itself: its score for itself.
+    """
+    kept, places = cache.layer(layer), jnp.arange(cache.capacity)
+    scores = float32_product(functools.partial(jnp.einsum, "BNTH,BSNH->BNTS"), query, kept.keys)
+    seen = (places <= cache.length) & (cache.key_mask > 0)
+    scores = jnp.where(seen[:, None, None], scores, HIDDEN)
+    if itself is not None:
+        scores = jnp.where(places == cache.length, itself, scores)
+    counts = jnp.broadcast_to(counts[..., None, :], scores.shape)
+    largest = jnp.max(jnp.where(counts > 0, scores, -jnp.inf), axis=-1, keepdims=True)
+    weights = counts * jnp.exp(jnp.minimum(scores - largest, 0))
+    weights /= jnp.sum(weights, axis=-1, keepdims=True)
+    return float32_product(
+        functools.partial(jnp.einsum, "BNTS,BSNH->BNTH"), weights.astype(kept.values.dtype), kept.values
+    )
+
+
+def _by_heads(x: jax.Array) -> jax.Array:
+    """Transpose [B T N H] to [B N T H]."""
+    return nn.with_logical_constraint(jnp.moveaxis(x, 2, 1), ("batch", "heads", "length", "head"))

@@ -1,0 +1,285 @@
+"""The sizes of a Reformer."""
+
+import dataclasses
+import math
+from typing import ClassVar, Self
+
+import flax.linen as nn
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.models.reformer.chunked_attention import Chunks
+
+LAYERS = ("local", "lsh")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReformerConfig(ModelConfig):
+    """Sizes of a Reformer, named as in transformers' config.json; the defaults are those of `enwik8`.
+
+    Raises:
+        UserError: sizes that do not fit each other, unknown layers, axial sizes whose product is not the longest row or
+            whose features are not the hidden size, and buckets that are odd or more than the tokens.
+    """
+
+    vocab_size: int = 258
+    """Vocabulary size."""
+    hidden_size: int = 1024
+    """Hidden size of each stream, D."""
+    attn_layers: tuple[str, ...] = ("local", "local", "lsh", "local") * 3
+    """Attention of each layer: local or lsh."""
+    num_attention_heads: int = 8
+    """Number of attention heads, N."""
+    attention_head_size: int = 128
+    """Size of a head, H."""
+    feed_forward_size: int = 4096
+    """Inner size of the feed-forward network, F."""
+    hidden_act: str = "relu"
+    """Activation: relu, gelu (exact), gelu_new (tanh form) or swish."""
+    axial_pos_shape: tuple[int, ...] = (128, 512)
+    """Rows of each axial table; their product is the maximum sequence length."""
+    axial_pos_embds_dim: tuple[int, ...] = (256, 768)
+    """Features of each axial table; their sum is the hidden size."""
+    axial_norm_std: float = 1.0
+    """Standard deviation of the initial values of the axial tables."""
+    is_decoder: bool = True
+    """True for a decoder, whose tokens see no later token."""
+    local_attn_chunk_length: int = 128
+    """Number of tokens in a chunk of a local layer."""
+    local_num_chunks_before: int = 1
+    """Number of chunks before its own that a token of a local layer sees."""
+    local_num_chunks_after: int = 0
+    """Number of chunks after its own that a token of a local layer sees; only in an encoder."""
+    lsh_attn_chunk_length: int = 256
+    """Number of tokens in a chunk of an LSH layer, after they are sorted."""
+    lsh_num_chunks_before: int = 1
+    """Number of chunks before its own that a token of an LSH layer sees."""
+    lsh_num_chunks_after: int = 0
+    """Number of chunks after its own that a token of an LSH layer sees; only in an encoder."""
+    num_buckets: tuple[int, ...] = (512,)
+    """Factors of the number of buckets, even numbers; none: a number that fits the longest row."""
+    num_hashes: int = 4
+    """Number of rounds of hashing, R."""
+    hash_seed: int = 0
+    """Seed of the hashes outside of pretraining, which draws new ones at every step."""
+    chunk_size_feed_forward: int = 0
+    """Number of tokens that the feed-forward network reads at a time; 0 for all."""
+    hidden_dropout_prob: float = 0.2
+    """Dropout rate of embeddings, sublayers and the last hidden states."""
+    local_attention_probs_dropout_prob: float = 0.2
+    """Dropout rate of attention probabilities in local layers."""
+    lsh_attention_probs_dropout_prob: float = 0.1
+    """Dropout rate of attention probabilities in LSH layers."""
+    classifier_dropout: float | None = None
+    """Dropout rate of the input of a downstream task's head; none for that of the hidden states."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in layer normalisation."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    pad_token_id: int | None = 0
+    """Padding token id; the model itself does not need it."""
+    eos_token_id: int | None = 2
+    """Token id that ends a generated text."""
+
+    field_names: ClassVar[dict[str, str]] = {
+        "width": "hidden_size",
+        "longest": "axial_pos_shape",
+        "end_token": "eos_token_id",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the settings that no later shape error would explain."""
+        sizes = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "feed_forward_size")
+        chunks = ("local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes")
+        neighbours = ("local_num_chunks_before", "local_num_chunks_after", "lsh_num_chunks_before")
+        others = (*neighbours, "lsh_num_chunks_after", "chunk_size_feed_forward", "axial_norm_std", "initializer_range")
+        check_ranges("model", self, **dict.fromkeys((*sizes, *chunks), FROM_1), **dict.fromkeys(others, FROM_0))
+        rates = ("hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob")
+        check_ranges("model", self, **dict.fromkeys(rates, SHARE))
+        check_choice("activation", self.hidden_act, ACTIVATIONS)
+        if not self.attn_layers:
+            raise UserError("Expected --model.attn_layers of local or lsh, one for each layer, found none; set it.")
+        for layer in self.attn_layers:
+            check_choice("--model.attn_layers", layer, LAYERS)
+        self._check_positions()
+        self._check_buckets()
+        if self.is_decoder and (self.local_num_chunks_after or self.lsh_num_chunks_after):
+            raise UserError(
+                "Expected no chunks after a token's own in a decoder, found --model.local_num_chunks_after "
+                f"{self.local_num_chunks_after} and --model.lsh_num_chunks_after {self.lsh_num_chunks_after}; set both "
+                f"to 0, or --model.is_decoder False."
+            )
+
+    def _check_positions(self) -> None:
+        shape, sizes = self.axial_pos_shape, self.axial_pos_embds_dim
+        if len(shape) != len(sizes) or len(shape) < 2 or min((*shape, *sizes)) < 1:
+            raise UserError(
+                f"Expected --model.axial_pos_shape and --model.axial_pos_embds_dim of as many numbers from 1, at least "
+                f"two, found {_spaced(shape)} and {_spaced(sizes)}; change them."
+            )
+        if sum(sizes) != self.hidden_size:
+            raise UserError(
+                f"Expected --model.axial_pos_embds_dim whose sum is the hidden size {self.hidden_size}, found "
+                f"{_spaced(sizes)}, whose sum is {sum(sizes)}; change it or --model.hidden_size."
+            )
+        multiple = self.padding_multiple
+        if self.longest > self.smallest_chunk and self.longest % multiple:
+            raise UserError(
+                f"Expected --model.axial_pos_shape whose product is a multiple of {multiple}, in which all chunks end, "
+                f"found {_spaced(shape)}, whose product is {self.longest}; change it or the chunks."
+            )
+
+    def _check_buckets(self) -> None:
+        if any(factor < 2 or factor % 2 for factor in self.num_buckets):
+            raise UserError(
+                f"Expected --model.num_buckets of even numbers from 2, found {_spaced(self.num_buckets)}; change it."
+            )
+        if "lsh" in self.attn_layers and math.prod(self.num_buckets) > self.longest:
+            raise UserError(
+                f"Expected --model.num_buckets whose product is at most the {self.longest} tokens of the longest row, "
+                f"found {_spaced(self.num_buckets)}, whose product is {math.prod(self.num_buckets)}; lower it."
+            )
+
+    enwik8 = Size("The published model for enwik8, 65,536 bytes: 148,659,202 parameters.")
+    crime_and_punishment = Size(
+        "The published model for Crime and Punishment, 524,288 tokens: 2,586,944 parameters.",
+        vocab_size=320,
+        hidden_size=256,
+        attn_layers=("local", "lsh") * 3,
+        num_attention_heads=2,
+        attention_head_size=64,
+        feed_forward_size=512,
+        axial_pos_shape=(512, 1024),
+        axial_pos_embds_dim=(64, 192),
+        local_attn_chunk_length=64,
+        lsh_attn_chunk_length=64,
+        num_buckets=(64, 128),
+        num_hashes=1,
+        hidden_dropout_prob=0.05,
+        local_attention_probs_dropout_prob=0.05,
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+    tiny = Size(
+        "Four layers of 128 for rows of 512 tokens.",
+        hidden_size=128,
+        attn_layers=("local", "lsh") * 2,
+        num_attention_heads=2,
+        attention_head_size=64,
+        feed_forward_size=512,
+        axial_pos_shape=(16, 32),
+        axial_pos_embds_dim=(32, 96),
+        local_attn_chunk_length=32,
+        lsh_attn_chunk_length=32,
+        num_buckets=(32,),
+        num_hashes=2,
+        hidden_dropout_prob=0.0,
+        local_attention_probs_dropout_prob=0.0,
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, L."""
+        return len(self.attn_layers)
+
+    @property
+    def longest(self) -> int:
+        """Maximum number of tokens in a row."""
+        return math.prod(self.axial_pos_shape)
+
+    @property
+    def period(self) -> tuple[str, ...]:
+        """The shortest pattern whose repetition is all layers. Equal layers of all repetitions are one stack."""
+        layers, depth = self.attn_layers, self.depth
+        lengths = (length for length in range(1, depth + 1) if depth % length == 0)
+        return next(layers[:length] for length in lengths if layers == layers[:length] * (depth // length))
+
+    @property
+    def chunk_lengths(self) -> tuple[int, ...]:
+        """The chunk lengths of the layers that the model has."""
+        lengths = {"local": self.local_attn_chunk_length, "lsh": self.lsh_attn_chunk_length}
+        return tuple(lengths[layer] for layer in LAYERS if layer in self.attn_layers)
+
+    @property
+    def smallest_chunk(self) -> int:
+        """Maximum number of tokens in a row that is one chunk for all layers."""
+        return min(self.chunk_lengths)
+
+    @property
+    def padding_multiple(self) -> int:
+        """The number of tokens of which longer rows are padded to a multiple."""
+        return math.lcm(*self.chunk_lengths)
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The factors of the number of buckets; by default about two chunks in a row share one bucket.
+
+        A number above twice the chunk's length, or twice the root of the number of chunks, has two factors.
+        """
+        if self.num_buckets:
+            return self.num_buckets
+        chunks = self.longest // self.lsh_attn_chunk_length
+        power = max(1, (2 * chunks).bit_length() - 1)
+        if 2**power > 2 * max(math.isqrt(chunks), self.lsh_attn_chunk_length):
+            return 2 ** (power // 2), 2 ** (power - power // 2)
+        return (2**power,)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout rate of the input of a downstream task's head."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal distribution, not truncated."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return the same sizes with another dropout rate of hidden states and of attention probabilities."""
+        return dataclasses.replace(
+            self,
+            hidden_dropout_prob=rate,
+            local_attention_probs_dropout_prob=rate,
+            lsh_attention_probs_dropout_prob=rate,
+        )
+
+    def with_tokens(self, size: int, padding: int) -> Self:
+        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
+        return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Return the model FLOPs of one training step (backward = 2 x forward, without the second forward pass).
+
+        There are `predictions` scored positions per row. Matrix products only; the scores of a token are those of the
+        chunks that it sees, in each round. No gradient passes through the product with the rotations.
+        """
+        length, inner = self.padded_length(sequence_length), self.num_attention_heads * self.attention_head_size
+        total = hashing = 0
+        for layer in self.attn_layers:
+            local = layer == "local"
+            chunks = self.chunks(layer)
+            single = length <= chunks.size
+            keys = length if single else chunks.size * (1 + chunks.before + chunks.after)
+            rounds = 1 if local or single else self.num_hashes
+            projections = (4 if local else 3) * self.hidden_size * inner + 2 * self.hidden_size * self.feed_forward_size
+            total += length * (projections + 2 * rounds * keys * inner)
+            hashing += 0 if local else length * inner * self.num_hashes * (sum(self.buckets) // 2)
+        head = predictions * 2 * self.hidden_size * self.vocab_size
+        return 6.0 * batch_size * (total + head) + 2.0 * batch_size * hashing
+
+    def chunks(self, layer: str) -> Chunks:
+        """Return the chunks of a layer, local or lsh."""
+        if layer == "local":
+            return Chunks(self.local_attn_chunk_length, self.local_num_chunks_before, self.local_num_chunks_after)
+        return Chunks(self.lsh_attn_chunk_length, self.lsh_num_chunks_before, self.lsh_num_chunks_after)
+
+    def padded_length(self, length: int) -> int:
+        """Return the length to which rows of `length` tokens are padded."""
+        return length if length <= self.smallest_chunk else length + -length % self.padding_multiple
+
+
+def _spaced(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers)) or "none"
