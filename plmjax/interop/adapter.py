@@ -94,6 +94,8 @@ class Adapter:
     example: config -> a random batch of the inputs that every architecture takes. The keys are the argument names that
         both libraries share. The shapes of the parameters follow from this example.
     rows: module -> the template for one text or a pair; by default the config's template.
+    longest: config -> the maximum number of tokens in a row for which both libraries compute the same; by default the
+        model's.
     exported_as: module without a class in the other library -> the architecture that holds its reusable part.
     """
 
@@ -104,6 +106,7 @@ class Adapter:
     names: TensorNames
     example: Callable[[Any], dict[str, np.ndarray]]
     rows: Callable[[nn.Module], Template] = lambda module: module.config.template
+    longest: Callable[[Any], int | None] = lambda config: config.longest
     exported_as: Mapping[type[nn.Module], str] = dataclasses.field(default_factory=dict)
 
     def knows(self, module: nn.Module) -> bool:

@@ -50,9 +50,10 @@ def compare(
     module, params = huggingface.as_architecture(model, params, name)
     vocabulary, config = tokenizer.vocabulary, module.config
     apart = config.system.kind is Kind.ENCODER_DECODER
-    room = (config.longest or LONGEST + NEW) - (0 if apart else NEW)
+    longest = huggingface.adapter_of(model).longest(config)
+    room = (longest or LONGEST + NEW) - (0 if apart else NEW)
     prompts = _prompts(tokenizer, template, min(room, LONGEST))
-    if not prompts or (config.longest or NEW) < NEW:
+    if not prompts or (longest or NEW) < NEW:
         return 0
     never = _never(vocabulary, config.vocab_size)
     texts, expected = _written_there(directory, name, prompts, vocabulary, never)

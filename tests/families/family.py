@@ -181,6 +181,7 @@ class Family:
 
     adapter: its checkpoints in transformers, where there are any.
     oracle: the reference of its modules, where it is not transformers.
+    transformers_oracle: class of the models of transformers, where it compares in a way of its own.
     heads: modules that equal the reference and keep the invariants.
     bodies: modules that equal the reference; the first is the encoder, whose tokens' view is proved.
     switches: fields of the config that change what is computed -> compared with the reference for the first head.
@@ -223,6 +224,7 @@ class Family:
     step: Callable[[], Experiment]
     adapter: Adapter | None = None
     oracle: Oracle | None = None
+    transformers_oracle: type[TransformersOracle] = TransformersOracle
     source: type[ChainSource] = ChainSource
     learning: Mapping[str, Mapping[str, Any]] | None = dataclasses.field(default_factory=lambda: {"model": WIDER})
     repeats: bool = True
@@ -256,7 +258,7 @@ class Family:
     @property
     def transformers(self) -> TransformersOracle:
         """The models of transformers; of rows with an adapter alone."""
-        return TransformersOracle(self.adapter, self.reference_config, self.settings)
+        return self.transformers_oracle(self.adapter, self.reference_config, self.settings)
 
     @property
     def shared_heads(self) -> list[nn.Module]:

@@ -46,6 +46,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
+from plmjax.models.reformer.config import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.taglm import TaglmConfig
@@ -136,6 +137,26 @@ def gpt2() -> Experiment:
     model = Gpt2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=32)
     data = Data(layout=Blocks(), sequence_length=16)
     return Experiment(model, NextToken(), data, optimizer=OPTIMIZER, training=TRAINING, checkpoint=CHECKPOINT)
+
+
+def reformer() -> Experiment:
+    """Rows of two chunks and more, hashed twice."""
+    model = ReformerConfig(
+        vocab_size=64,
+        hidden_size=16,
+        attn_layers=("local", "lsh"),
+        num_attention_heads=2,
+        attention_head_size=8,
+        feed_forward_size=32,
+        axial_pos_shape=(4, 4),
+        axial_pos_embds_dim=(8, 8),
+        local_attn_chunk_length=8,
+        lsh_attn_chunk_length=4,
+        num_buckets=(4,),
+        num_hashes=2,
+        eos_token_id=None,
+    )
+    return dataclasses.replace(gpt2(), model=model)
 
 
 def xlnet() -> Experiment:

@@ -1,0 +1,153 @@
+"""The row of Reformer, which transformers has with random hashes: they are given to it here."""
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plmjax.interop import reformer as reformer_interop
+from plmjax.models.families.task_heads import QuestionAnswering
+from plmjax.models.reformer import reformer
+from plmjax.models.reformer.config import ReformerConfig
+from plmjax.models.reformer.hashing import random_rotations
+from tests.families.family import LARGER, READS_FORWARD, ROWS, Batch, Count, Family, Head
+from tests.families.oracles import TransformersOracle
+from tests.optional import torch
+from tests.strangers import experiments
+from tests.systems.comparison import Reference, converted, transformers_reference
+
+LENGTH = 32
+"""transformers differentiates rows of exactly as many tokens as the axial tables have positions."""
+
+
+def rows(config: Any) -> Batch:
+    """Rows of 32, 21 and 1 real tokens."""
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, (ROWS, LENGTH), np.int32)
+    return {"input_ids": ids, "attention_mask": (np.arange(LENGTH) < np.array([[32], [21], [1]])).astype(np.int32)}
+
+
+def rotations(config: ReformerConfig) -> list[np.ndarray]:
+    """The rotations of every LSH layer, in the order of the layers."""
+    sizes = config.num_attention_heads, config.attention_head_size, config.num_hashes, config.buckets
+    keys = (jax.random.fold_in(jax.random.key(config.hash_seed), layer) for layer in range(config.depth))
+    pairs = zip(config.attn_layers, keys, strict=True)
+    return [np.asarray(random_rotations(key, *sizes)) for kind, key in pairs if kind == "lsh"]
+
+
+def hashing_with(config: ReformerConfig) -> AbstractContextManager:
+    """Has transformers hash with the rotations of our model."""
+    given = iter(rotations(config))
+    return mock.patch("torch.randn", lambda *shape, dtype=None, **_: torch.tensor(next(given), dtype=dtype))
+
+
+class ReformerOracle(TransformersOracle):
+    """In float64: where a token sees itself alone, transformers' float32 has few digits left of a score of -1e5.
+
+    transformers gives the parameters of its layers their gradient where `backward` is called, and in training alone.
+    """
+
+    def __call__(self, module: nn.Module, batch: Mapping[str, np.ndarray]) -> Reference:
+        model = self.model(module).double().train()
+        with hashing_with(module.config):
+            found = transformers_reference(self.adapter, module, model, batch)
+        outputs = dict(found.outputs)
+        outputs.pop("hidden_states")  # of one stream: tests/models/reformer
+        names = self.adapter.architectures[type(model).__name__].outputs
+        named = {name: one for name, one in model.named_parameters() if name != "lm_head.bias"}
+
+        def gradient(cotangents: Mapping[str, Any]) -> Any:
+            model.zero_grad()
+            with hashing_with(module.config):
+                given = model(**{name: torch.tensor(array).long() for name, array in batch.items()})
+            total = sum((given[names[ours]] * torch.tensor(one)).sum() for ours, one in cotangents.items())
+            total.backward()
+            gradients = ((name, torch.zeros_like(one) if one.grad is None else one.grad) for name, one in named.items())
+            return converted(self.adapter, [(name, one.float()) for name, one in gradients], module)
+
+        return dataclasses.replace(found, outputs=outputs, gradient=gradient)
+
+
+REFORMER = ReformerConfig(
+    vocab_size=53,
+    hidden_size=18,
+    attn_layers=("local", "lsh", "lsh") * 2,
+    num_attention_heads=3,
+    attention_head_size=5,
+    feed_forward_size=37,
+    axial_pos_shape=(4, 8),
+    axial_pos_embds_dim=(7, 11),
+    local_attn_chunk_length=32,
+    lsh_attn_chunk_length=32,
+    num_buckets=(2, 4),
+    num_hashes=2,
+    hidden_dropout_prob=0.0,
+    local_attention_probs_dropout_prob=0.0,
+    lsh_attention_probs_dropout_prob=0.0,
+)
+"""Rows are one chunk, so that a token sees all before it: that is what the invariants expect."""
+CHUNKED = {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 4}
+"""Rows of several chunks, which are hashed."""
+ENCODER = dataclasses.replace(REFORMER, is_decoder=False)
+AROUND = {"local_num_chunks_after": 1, "lsh_num_chunks_after": 1, "num_buckets": (6,), "num_hashes": 1}
+TRAINED = dataclasses.replace(
+    REFORMER.with_dropout(0.2),
+    **CHUNKED,
+    vocab_size=56,
+    hidden_size=24,
+    num_attention_heads=4,
+    attention_head_size=6,
+    feed_forward_size=32,
+    axial_pos_embds_dim=(8, 16),
+)
+
+
+def hashed(module: type[nn.Module], config: ReformerConfig, **settings: Any) -> nn.Module:
+    """A module whose rows have several chunks."""
+    return module(dataclasses.replace(config, **CHUNKED | settings))
+
+
+REFORMER_ROW = Family(
+    adapter=reformer_interop.ADAPTER,
+    transformers_oracle=ReformerOracle,
+    heads=(
+        Head(reformer.ReformerForCausalLM(REFORMER), packs=False),
+        Head(reformer.ReformerForMaskedLM(ENCODER), predicts=True, packs=False),
+        Head(reformer.ReformerForSequenceClassification(ENCODER, num_labels=5), ("logits",), packs=False),
+    ),
+    bodies=(
+        reformer.ReformerModel(REFORMER),
+        hashed(reformer.ReformerModel, REFORMER),
+        hashed(reformer.ReformerForMaskedLM, ENCODER, **AROUND),
+        hashed(QuestionAnswering, ENCODER),
+    ),
+    stored=(reformer.ReformerForCausalLM(dataclasses.replace(REFORMER, num_buckets=(), attn_layers=("lsh",))),),
+    switches=(
+        CHUNKED | {"num_hashes": 3, "lsh_num_chunks_before": 2},
+        CHUNKED | {"attn_layers": ("lsh", "local", "lsh"), "hidden_act": "gelu", "num_hashes": 1},
+    ),
+    trained=Head(reformer.ReformerForCausalLM(TRAINED), packs=False),
+    sharded=("reformer/layers/layer_1/attention/query_key/kernel", (2, 12, 2, 6)),
+    counts={
+        "enwik8": (ReformerConfig.enwik8(), (Count(reformer.ReformerForCausalLM, 149_182_464),)),
+        "crime_and_punishment": (
+            ReformerConfig.crime_and_punishment(),
+            (Count(reformer.ReformerForCausalLM, 2_586_944),),
+        ),
+    },
+    initial=reformer.ReformerForCausalLM(ReformerConfig.tiny(vocab_size=2000)),
+    own_loop=True,
+    drawn=r"(kernel|embedding|axis_\d|output/table)$",
+    truncated=False,
+    deviations={r"axis_\d": 1.0},
+    words="word_embeddings/embedding",
+    token_heads=False,  # of questions alone: it is among those above
+    step=experiments.reformer,
+    learning={"model": {"hidden_size": 32, "axial_pos_embds_dim": (16, 16), "feed_forward_size": 64, **LARGER}},
+    batches={"tokens": rows},
+    views=READS_FORWARD,
+)
