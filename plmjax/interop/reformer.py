@@ -41,7 +41,6 @@ DEFAULTS = {
     "is_decoder": False,
     "local_attn_chunk_length": 64,
     "lsh_attn_chunk_length": 64,
-    "num_buckets": (),
     "num_hashes": 1,
     "hidden_dropout_prob": 0.05,
     "local_attention_probs_dropout_prob": 0.05,
@@ -104,7 +103,10 @@ def unused_bias(config: ReformerConfig) -> dict[str, np.ndarray]:
 
 
 def read_config(found: Mapping[str, Any]) -> ReformerConfig:
-    """Return the ReformerConfig of a config.json; the number of buckets is a number, a list of factors, or null."""
+    """Return the ReformerConfig of a config.json; the number of buckets is a number, a list of factors, or null.
+
+    Deviation: for null, the number follows from the longest row; transformers takes the first row that it reads.
+    """
     tuples = {}
     for name, kind in TUPLES.items():
         value = found.get(name)
@@ -117,8 +119,24 @@ def read_config(found: Mapping[str, Any]) -> ReformerConfig:
             )
         tuples[name] = tuple(value)
     _check_small(tuples)
+    if "num_buckets" not in tuples:
+        chunk = found.get("lsh_attn_chunk_length", DEFAULTS["lsh_attn_chunk_length"])
+        shape = tuples.get("axial_pos_shape", DEFAULTS["axial_pos_shape"])
+        tuples["num_buckets"] = fitting_buckets(math.prod(shape), chunk if type(chunk) is int and chunk > 0 else 1)
     others = {name: value for name, value in found.items() if name not in TUPLES}
     return config_json.read(others, ReformerConfig, DEFAULTS | tuples, REQUIRED)
+
+
+def fitting_buckets(length: int, chunk: int) -> tuple[int, ...]:
+    """Return the factors of about twice as many buckets as a row has chunks, as transformers chooses them.
+
+    More than twice the chunk's length, or twice the root of the number of chunks, are two factors.
+    """
+    chunks = length // chunk
+    power = max(1, (2 * chunks).bit_length() - 1)
+    if 2**power > 2 * max(math.isqrt(chunks), chunk):
+        return 2 ** (power // 2), 2 ** (power - power // 2)
+    return (2**power,)
 
 
 def _check_small(tuples: Mapping[str, tuple]) -> None:
@@ -136,13 +154,10 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
     Without a seed of the hashes, transformers draws them anew at every call, as its users expect.
     """
-    config, buckets = model.config, list(model.config.num_buckets)
     return config_json.write(model, labels, "reformer") | {
         "tie_word_embeddings": False,
         "axial_pos_embds": True,
-        "max_position_embeddings": math.prod(config.axial_pos_shape),
-        "num_buckets": buckets[0] if len(buckets) == 1 else buckets or None,
-        "hash_seed": config.hash_seed or None,
+        "max_position_embeddings": model.config.longest,
     }
 
 

@@ -67,7 +67,10 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
     rates = sorted(field for field in fields if "drop" in field)
     changes = {field: number / 16 for number, field in enumerate(rates, start=1)} | dict.fromkeys(fields & {*LAYERS}, 1)
     of_layers = {field: getattr(module.config, field) for field in fields}  # a number for each layer
-    changes |= {field: value[:1] for field, value in of_layers.items() if isinstance(value, tuple)}
+    depth = module.config.depth
+    changes |= {
+        field: value[:1] for field, value in of_layers.items() if isinstance(value, tuple) and len(value) == depth
+    }
     module = module.clone(config=dataclasses.replace(module.config, **changes))
     model, batch = family.transformers.model(module), family.batch(module)
     ours, theirs = drawn(module, batch), drawn_there(model, batch, monkeypatch)

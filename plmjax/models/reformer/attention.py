@@ -204,12 +204,13 @@ class LshAttention(ChunkedAttention):
         ranks: the place of each token in the order of each round.
         length: number of tokens of the row with its padding, int scalar.
         """
-        size, before = self.chunks.size, self.chunks.before
-        chunks = length // size
+        size, chunks = self.chunks.size, length // self.chunks.size
         number = jnp.arange(self.rounds)[:, None] * chunks + ranks // size  # in the circle of all rounds
         own = jnp.take(number, last, axis=-1)[..., None, None]  # [B N R 1 1], of the token in each round
-        back = (own - number[:, :, None]) % jnp.maximum(self.rounds * chunks, 1)
-        return jnp.where(length <= size, 1.0, jnp.sum(back <= before, axis=(2, 3), dtype=jnp.float32))
+        around = jnp.maximum(self.rounds * chunks, 1)
+        back = (own - number[:, :, None]) % around
+        seen = sum((back == before % around).astype(jnp.int32) for before in range(self.chunks.before + 1))
+        return jnp.where(length <= size, 1.0, jnp.sum(seen, axis=(2, 3), dtype=jnp.float32))
 
 
 def _rounds_joined(x: jax.Array) -> jax.Array:

@@ -40,7 +40,9 @@ class AxialPositions(nn.Module):
             self.param(f"axis_{axis}", init, sizes)
             for axis, sizes in enumerate(zip(self.shape, self.sizes, strict=True))
         ]
-        x = jnp.concatenate([table[place] for table, place in zip(tables, places, strict=True)], axis=-1)
+        x = jnp.concatenate(
+            [jnp.take(table, place, axis=0) for table, place in zip(tables, places, strict=True)], axis=-1
+        )
         columns = math.prod(self.shape[1:])
         kept = Dropout(self.dropout)(jnp.ones((len(positions), columns)), deterministic)
         take = functools.partial(jnp.take_along_axis, axis=1)

@@ -60,7 +60,7 @@ class Tokens:
         return cls(jnp.arange(documents.shape[1])[None, None], documents[:, None])
 
     def visible(self, keys: Self, causal: bool) -> jax.Array:
-        """Return the keys of a chunk that its tokens see: bool [... W S]. Padding sees all tokens, and no token sees it."""
+        """Return the keys of a chunk that its tokens see: bool [... W S]. Padding sees all, and no token sees it."""
         own, others = self.documents[..., None], keys.documents[..., None, :]
         seen = (others > 0) & ((own == others) | (own == 0))
         if causal:

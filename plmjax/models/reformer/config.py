@@ -60,11 +60,11 @@ class ReformerConfig(ModelConfig):
     lsh_num_chunks_after: int = 0
     """Number of chunks after its own that a token of an LSH layer sees; only in an encoder."""
     num_buckets: tuple[int, ...] = (512,)
-    """Factors of the number of buckets, even numbers; none: a number that fits the longest row."""
+    """Factors of the number of buckets, even numbers; their product is about twice the number of chunks."""
     num_hashes: int = 4
     """Number of rounds of hashing, R."""
-    hash_seed: int = 0
-    """Seed of the hashes outside of pretraining, which draws new ones at every step."""
+    hash_seed: int | None = None
+    """Seed of the hashes outside of pretraining, which draws new ones at every step; none for 0."""
     chunk_size_feed_forward: int = 0
     """Number of tokens that the feed-forward network reads at a time; 0 for all."""
     hidden_dropout_prob: float = 0.2
@@ -133,7 +133,7 @@ class ReformerConfig(ModelConfig):
             )
 
     def _check_buckets(self) -> None:
-        if any(factor < 2 or factor % 2 for factor in self.num_buckets):
+        if not self.num_buckets or any(factor < 2 or factor % 2 for factor in self.num_buckets):
             raise UserError(
                 f"Expected --model.num_buckets of even numbers from 2, found {_spaced(self.num_buckets)}; change it."
             )
@@ -143,9 +143,9 @@ class ReformerConfig(ModelConfig):
                 f"found {_spaced(self.num_buckets)}, whose product is {math.prod(self.num_buckets)}; lower it."
             )
 
-    enwik8 = Size("The published model for enwik8, 65,536 bytes: 148,659,202 parameters.")
+    enwik8 = Size("The published model for enwik8, 65,536 bytes: 149,182,722 parameters.")
     crime_and_punishment = Size(
-        "The published model for Crime and Punishment, 524,288 tokens: 2,586,944 parameters.",
+        "The published model for Crime and Punishment, 524,288 tokens: 2,748,224 parameters.",
         vocab_size=320,
         hidden_size=256,
         attn_layers=("local", "lsh") * 3,
@@ -214,20 +214,6 @@ class ReformerConfig(ModelConfig):
         return math.lcm(*self.chunk_lengths)
 
     @property
-    def buckets(self) -> tuple[int, ...]:
-        """The factors of the number of buckets; by default about two chunks in a row share one bucket.
-
-        A number above twice the chunk's length, or twice the root of the number of chunks, has two factors.
-        """
-        if self.num_buckets:
-            return self.num_buckets
-        chunks = self.longest // self.lsh_attn_chunk_length
-        power = max(1, (2 * chunks).bit_length() - 1)
-        if 2**power > 2 * max(math.isqrt(chunks), self.lsh_attn_chunk_length):
-            return 2 ** (power // 2), 2 ** (power - power // 2)
-        return (2**power,)
-
-    @property
     def head_dropout(self) -> float:
         """Dropout rate of the input of a downstream task's head."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
@@ -266,7 +252,7 @@ class ReformerConfig(ModelConfig):
             rounds = 1 if local or single else self.num_hashes
             projections = (4 if local else 3) * self.hidden_size * inner + 2 * self.hidden_size * self.feed_forward_size
             total += length * (projections + 2 * rounds * keys * inner)
-            hashing += 0 if local else length * inner * self.num_hashes * (sum(self.buckets) // 2)
+            hashing += 0 if local else length * inner * self.num_hashes * (sum(self.num_buckets) // 2)
         head = predictions * 2 * self.hidden_size * self.vocab_size
         return 6.0 * batch_size * (total + head) + 2.0 * batch_size * hashing
 

@@ -16,7 +16,6 @@ all positions of the axial tables: --data.sequence_length is the product of `axi
 
 Deviation: the rotations of the hashes are those of `hash_seed` outside of pretraining, so that the outputs of a row
 are always the same. transformers draws others at every call, unless its config has a `hash_seed` for torch.
-Deviation: without `num_buckets` the number follows from the longest row; in transformers from the first row it reads.
 Deviation: axial tables are initialized as in transformers, with `axial_norm_std`.
 """
 
@@ -124,8 +123,8 @@ class ReformerLayer(nn.Module):
                 **shared,
                 dropout=config.lsh_attention_probs_dropout_prob,
                 rounds=config.num_hashes,
-                buckets=config.buckets,
-                seed=config.hash_seed,
+                buckets=config.num_buckets,
+                seed=config.hash_seed or 0,
             )
         self.attention_layer_norm = LayerNorm(config.layer_norm_eps, dtype)
         self.feed_forward_layer_norm = LayerNorm(config.layer_norm_eps, dtype)
@@ -409,7 +408,7 @@ def _empty_cache(config: ReformerConfig, batch: int, capacity: int, execution: E
     heads = config.num_attention_heads, config.attention_head_size
     key_values = KeyValueCache.empty(config.depth, batch, capacity, *heads, execution.dtype)
     shape = (config.attn_layers.count("lsh"), batch, heads[0], config.num_hashes, capacity)
-    buckets = jnp.full(shape, math.prod(config.buckets), bucket_type(config.buckets))
+    buckets = jnp.full(shape, math.prod(config.num_buckets), bucket_type(config.num_buckets))
     return ReformerCache(key_values, buckets, config.smallest_chunk, config.padding_multiple)
 
 

@@ -1,0 +1,138 @@
+"""Properties of Reformer's attention alone: hashes, order, chunks, and the token that is read behind a cache."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.models.reformer import hashing
+from plmjax.models.reformer.chunked_attention import Chunks, Tokens, attend
+from plmjax.models.reformer.reformer import ReformerForCausalLM
+from tests.families.hashes import CHUNKED, REFORMER
+from tests.systems.modules import random_params
+
+LENGTH = 32
+IDS = np.random.default_rng(0).integers(0, REFORMER.vocab_size, (2, LENGTH), np.int32)
+
+
+def test_similar_vectors_share_a_bucket() -> None:
+    """The bucket is the place of the largest of [x R; -x R]; padding has one of its own behind all others."""
+    random = np.random.default_rng(0)
+    vectors, factors = random.normal(size=(1, 7, 2, 5)).astype(np.float32), (4, 6)
+    rotations = hashing.random_rotations(jax.random.key(0), 2, 5, 3, factors)
+    real = np.array([[1, 1, 1, 0, 1, 1, 1]]) > 0
+    found = hashing.hashed(jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
+    assert found.shape == (1, 2, 3, 7) and found.dtype == jnp.uint8
+    for token, head, turn in np.ndindex(7, 2, 3):
+        parts = np.split(vectors[0, token, head] @ rotations[head, :, turn], [2])
+        first, second = (np.argmax(np.concatenate([part, -part])) for part in parts)
+        assert found[0, head, turn, token] == (first + 4 * second if real[0, token] else 24)
+    scaled = hashing.hashed(3.0 * jnp.moveaxis(vectors, 1, 2), rotations, factors, real)
+    np.testing.assert_array_equal(found, scaled)
+
+
+@pytest.mark.parametrize(("factors", "kind"), [((4, 6), "uint8"), ((256,), "uint16"), ((512, 256), "uint32")])
+def test_buckets_are_as_small_as_their_number(factors: tuple[int, ...], kind: str) -> None:
+    assert hashing.bucket_type(factors) == kind
+
+
+def test_tokens_are_in_the_order_of_buckets_and_positions() -> None:
+    buckets = jnp.array([[[[2, 0, 2, 1, 0], [1, 1, 0, 0, 1]]]], jnp.uint8)
+    order, ranks = hashing.order_by_bucket(buckets)
+    np.testing.assert_array_equal(order[0, 0], [[1, 4, 3, 0, 2], [2, 3, 0, 1, 4]])
+    x = jnp.arange(10.0).reshape(1, 1, 5, 2)
+    there = hashing.in_order(x, order, ranks)
+    np.testing.assert_array_equal(there[0, 0, 1, :, 0], [4, 6, 0, 2, 8])
+    np.testing.assert_array_equal(hashing.in_place(there, order, ranks), jnp.stack([x, x], axis=2))
+
+
+def test_gradients_of_an_order_are_those_of_a_lookup() -> None:
+    order, ranks = hashing.order_by_bucket(jnp.array([[[[2, 0, 2, 1, 0], [1, 1, 0, 0, 1]]]], jnp.uint8))
+    x = jax.random.normal(jax.random.key(0), (1, 1, 5, 3))
+    rounds = jax.random.normal(jax.random.key(1), (1, 1, 2, 5, 3))
+    plain = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.stack([x[:, :, order[0, 0, r]] for r in range(2)], 2)) * rounds))(x)
+    found = jax.grad(lambda x: jnp.sum(jnp.sin(hashing.in_order(x, order, ranks)) * rounds))(x)
+    np.testing.assert_allclose(found, plain, rtol=1e-6)
+    back = jax.grad(lambda y: jnp.sum(jnp.sin(hashing.in_place(y, order, ranks)) * rounds))(rounds)
+    expected = [jnp.cos(rounds[0, 0, r]) * rounds[0, 0, r][order[0, 0, r]] for r in range(2)]
+    expected = jnp.stack([jnp.cos(rounds[0, 0, r]) * rounds[0, 0, r, order[0, 0, r]] for r in range(2)])
+    np.testing.assert_allclose(back[0, 0], expected, rtol=1e-6)
+
+
+def test_a_chunk_sees_its_neighbours_in_a_circle() -> None:
+    """Without scores, the context is the mean of the chunks that are seen; the first chunk sees the last one."""
+    zeros, values = jnp.zeros((1, 1, 12, 2)), jnp.arange(12.0)[None, None, :, None]
+    tokens = Tokens.of_rows(jnp.ones((1, 12), jnp.int32))
+    found = attend(zeros, zeros, values, tokens, Chunks(4, 1, 0), False, None, 0.0, None, True).result()
+    np.testing.assert_allclose(found[0, 0, ::4, 0], [(1.5 + 9.5) / 2, 3.5, 7.5])
+    after = attend(zeros, zeros, values, tokens, Chunks(4, 0, 1), True, None, 0.0, None, True).result()
+    np.testing.assert_allclose(after[0, 0, [0, 3, 9], 0], [0, 1.5, (8 + 9 + 0 + 1 + 2 + 3) / 6])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_chunk_at_a_time_gives_the_same(rate: float) -> None:
+    """With dropout, which draws other bits, the mean stays."""
+    shape = (2, 3, 16, 5)
+    q, k, v = (jax.random.normal(jax.random.key(seed), shape) for seed in range(3))
+    tokens = Tokens.of_rows(jnp.array([[1] * 10 + [2] * 4 + [0] * 2, [1] * 16]))
+    key = jax.random.key(3) if rate else None
+    ways = [
+        attend(q, k, v, tokens, Chunks(4, 1, 0), True, -1e5, rate, key, at_once).result() for at_once in (True, False)
+    ]
+    if not rate:
+        np.testing.assert_allclose(*ways, rtol=1e-6, atol=1e-6)
+    assert np.abs(ways[0].mean() - ways[1].mean()) < 0.1
+
+
+@pytest.mark.parametrize("backend", ["dense", "blockwise"])
+def test_no_token_sees_a_later_one_or_padding(backend: str) -> None:
+    """The hashes of later tokens move the chunks, but their content is hidden: the gradient is zero."""
+    config = dataclasses.replace(REFORMER, **CHUNKED)
+    module, params = (
+        ReformerForCausalLM(config, Execution(attention=backend)),
+        random_params(ReformerForCausalLM(config)),
+    )
+    mask = np.ones((1, LENGTH), np.int32)
+    mask[0, 27:] = 0
+    embedding = params["reformer"]["word_embeddings"].pop("embedding")
+    ids = np.arange(LENGTH)[None]
+
+    def outputs(words: jax.Array) -> jax.Array:
+        own = params | {"reformer": params["reformer"] | {"word_embeddings": {"embedding": words}}}
+        return module.apply({"params": own}, ids, mask).last_hidden_state[0].sum(-1)
+
+    reach = np.abs(jax.jit(jax.jacrev(outputs))(embedding)[:, ids[0]]).max(-1) > 0
+    assert not np.triu(reach, 1)[:27].any() and not reach[:27, 27:].any()
+    assert np.diag(reach)[:27].all() and reach[:27].sum() > 3 * 27
+
+
+TWO_BEFORE = CHUNKED | {"num_hashes": 1, "lsh_num_chunks_before": 2}
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes"),
+    [(("local", "lsh"), CHUNKED), (("lsh",), TWO_BEFORE), (("local", "local"), CHUNKED), (("local", "lsh", "lsh"), {})],
+    ids=str,
+)
+def test_a_token_behind_a_cache_sees_what_the_last_of_a_row_sees(layers: tuple[str, ...], changes: dict) -> None:
+    """Where nothing below has seen a hash: the chunks of earlier tokens change when a row becomes longer."""
+    config = dataclasses.replace(REFORMER, attn_layers=layers, **changes)
+    module, params = ReformerForCausalLM(config), random_params(ReformerForCausalLM(config))
+    real = np.ones((2, LENGTH), np.int32)
+    real[1, :3] = 0  # the padding before a prompt
+
+    @jax.jit
+    def read(ids, mask, cache):
+        return module.apply({"params": params}, ids, mask, cache=cache)
+
+    whole = jax.jit(lambda ids, mask, positions: module.apply({"params": params}, ids, mask, positions=positions))
+    output = read(IDS[:, :5], real[:, :5], config.empty_cache(2, LENGTH, Execution()))
+    for length in range(6, 24):
+        output = read(IDS[:, length - 1 : length], real[:, length - 1 : length], output.cache)
+        padded = 24 if config.smallest_chunk >= 24 else config.padded_length(length)
+        mask = real[:, :padded] * (np.arange(padded) < length)
+        expected = whole(IDS[:, :padded], mask, np.maximum(np.cumsum(mask, axis=1) - 1, 0))
+        np.testing.assert_allclose(output.logits[:, -1], expected.logits[:, length - 1], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,193 @@
+"""Properties of Reformer alone: its backward pass, streams, positions, FLOPs and refused sizes."""
+
+import dataclasses
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.layers import reversible_stack
+from plmjax.models.reformer.axial_positions import AxialPositions
+from plmjax.models.reformer.config import ReformerConfig
+from plmjax.models.reformer.reformer import ReformerForCausalLM, ReformerModel
+from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
+from tests.optional import needs_torch, torch
+from tests.products import flops
+from tests.systems.modules import outputs, random_params
+
+BATCH = rows(REFORMER)
+
+
+def gradient(module: nn.Module, params, **inputs):
+    """Of a number of all hidden states of real tokens."""
+
+    def score(params) -> jax.Array:
+        found = module.apply({"params": params}, **BATCH, **inputs)
+        return jnp.sum(jnp.sin(found.last_hidden_state) * BATCH["attention_mask"][..., None])
+
+    return jax.jit(jax.grad(score))(params)
+
+
+def test_the_backward_pass_gives_the_gradients_of_plain_autodiff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropout and new hashes; also where hidden states are asked for, which is no reversible loop."""
+    module = hashed(ReformerForCausalLM, TRAINED, attn_layers=("local", "lsh") * 2)
+    random = {"dropout": jax.random.key(1), "sampling": jax.random.key(2)}
+    params = random_params(module)
+    certain, uncertain = gradient(module, params), gradient(module, params, deterministic=False, rngs=random)
+    kept = gradient(module, params, output_hidden_states=True)
+    chex.assert_trees_all_close(certain, kept, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._forward(*arguments)[0])
+    expected = gradient(module, params, deterministic=False, rngs=random)
+    chex.assert_trees_all_close(uncertain, expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_torch
+def test_the_second_stream_is_transformers_hidden_state() -> None:
+    module = hashed(ReformerModel, REFORMER)
+    oracle = REFORMER_ROW.transformers
+    model = oracle.model(module).double()
+    params = oracle(module, BATCH).params
+    with hashing_with(module.config), torch.no_grad():
+        given = {name: torch.tensor(array).long() for name, array in BATCH.items()}
+        expected = model(**given, output_hidden_states=True).hidden_states
+    found = jax.jit(lambda params: module.apply({"params": params}, **BATCH, output_hidden_states=True))(params)
+    assert len(found.hidden_states) == module.config.depth + 1 == len(expected)
+    for own, states in zip(found.hidden_states[:-1], expected, strict=False):
+        np.testing.assert_allclose(own[..., module.config.hidden_size :], states.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_a_step_grows_with_depth_by_parameters_and_buckets_alone() -> None:
+    config = dataclasses.replace(
+        ReformerConfig.tiny(vocab_size=64), hidden_size=32, feed_forward_size=64, axial_pos_embds_dim=(16, 16)
+    )
+
+    def step_bytes(layers: int) -> tuple[int, int]:
+        module = ReformerForCausalLM(dataclasses.replace(config, attn_layers=("local", "lsh") * layers))
+        ids = jnp.zeros((2, 512), jnp.int32)
+        params = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), ids))["params"])
+
+        def loss(params) -> jax.Array:
+            return module.apply({"params": params}, ids).scores.weighted_cross_entropy(ids, jnp.ones(ids.shape))[0]
+
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        return compiled.memory_analysis().temp_size_in_bytes, sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+
+    (few, smaller), (many, larger) = step_bytes(2), step_bytes(8)
+    stream = 4 * 2 * 512 * 32
+    buckets = 6 * 2 * 512 * 2 * 2  # a byte for each head, round and token of six LSH layers
+    assert many - few <= (larger - smaller) + buckets + 0.2 * stream
+
+
+def test_hashes_are_drawn_in_training_and_fixed_elsewhere() -> None:
+    module = hashed(ReformerForCausalLM, REFORMER)
+    params, ids = random_params(module), BATCH["input_ids"]
+    read = lambda **rngs: module.apply({"params": params}, ids, **rngs).last_hidden_state  # noqa: E731
+    fixed = read()
+    np.testing.assert_array_equal(fixed, read())
+    drawn = [read(rngs={"sampling": jax.random.key(seed)}) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert np.abs(drawn[0] - drawn[2]).max() > 1e-3 and np.abs(drawn[0] - fixed).max() > 1e-3
+    seeded = module.clone(config=dataclasses.replace(module.config, hash_seed=5))
+    assert np.abs(outputs(seeded, params, {"input_ids": ids}).last_hidden_state - fixed).max() > 1e-3
+
+
+def test_a_few_tokens_at_a_time_are_fed_forward_as_all_at_once() -> None:
+    module = ReformerForCausalLM(REFORMER)
+    params, ids = random_params(module), {"input_ids": BATCH["input_ids"]}
+    for size in (4, 5):
+        parts = module.clone(config=dataclasses.replace(REFORMER, chunk_size_feed_forward=size))
+        chex.assert_trees_all_close(
+            outputs(parts, params, ids).logits, outputs(module, params, ids).logits, rtol=1e-5, atol=1e-5
+        )
+        chex.assert_trees_all_close(gradient(parts, params), gradient(module, params), rtol=1e-4, atol=1e-4)
+
+
+def test_documents_of_a_row_do_not_see_each_other() -> None:
+    module = hashed(ReformerForCausalLM, REFORMER)
+    params, ids = random_params(module), BATCH["input_ids"][:1]
+    segments = np.repeat([[1, 2]], [20, 12], axis=1)
+    positions = np.concatenate([np.arange(20), np.arange(12)])[None]
+    found = module.apply({"params": params}, ids, segment_ids=segments, positions=positions)
+    changed = module.apply(
+        {"params": params}, np.where(segments == 1, 7, ids), segment_ids=segments, positions=positions
+    )
+    own = module.config
+    whole = dataclasses.replace(own, lsh_attn_chunk_length=32, local_attn_chunk_length=32)
+    alone = module.clone(config=whole).apply({"params": params}, ids[:, 20:])
+    beside = module.clone(config=whole).apply({"params": params}, ids, segment_ids=segments, positions=positions)
+    np.testing.assert_allclose(beside.logits[:, 20:], alone.logits, rtol=1e-5, atol=1e-5)
+    assert np.abs(found.logits[:, :20] - changed.logits[:, :20]).max() > 1e-3
+
+
+def test_axial_positions_are_sums_of_small_tables() -> None:
+    module = AxialPositions((3, 4), (2, 5), 1.0, 0.5)
+    positions = np.arange(12)[None].repeat(2, axis=0)
+    params = nn.meta.unbox(module.init(jax.random.key(0), positions, True))["params"]
+    found = module.apply({"params": params}, positions, True)
+    expected = [np.concatenate([params["axis_0"][p // 4], params["axis_1"][p % 4]]) for p in range(12)]
+    np.testing.assert_array_equal(found, np.stack([expected] * 2))
+    dropped = module.apply({"params": params}, positions, False, rngs={"dropout": jax.random.key(0)})
+    gone = (dropped == 0).all(-1).reshape(2, 3, 4)
+    assert (gone == gone[:, :1]).all() and (gone[0] != gone[1]).any()
+    np.testing.assert_allclose(dropped[~gone.reshape(2, 12)], 2 * found[~gone.reshape(2, 12)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [11, 32])
+@pytest.mark.parametrize("changes", [{}, CHUNKED, CHUNKED | {"num_hashes": 1, "lsh_num_chunks_before": 2}], ids=str)
+def test_flops_are_those_of_the_products(changes: dict, length: int) -> None:
+    """The product with the rotations has no backward pass."""
+    config = dataclasses.replace(REFORMER, **changes)
+    module, ids = ReformerForCausalLM(config), jnp.zeros((2, length), jnp.int32)
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), ids))
+    forward = flops(lambda variables: module.apply(variables, ids).logits, variables)
+    inner = config.num_attention_heads * config.attention_head_size
+    tokens = 2 * config.padded_length(length) * config.attn_layers.count("lsh")
+    hashing = 2 * tokens * inner * config.num_hashes * sum(config.num_buckets) // 2
+    assert 3 * (forward - hashing) + hashing == config.train_flops(2, length, length)
+
+
+def test_equal_layers_of_all_periods_are_one_stack() -> None:
+    assert ReformerConfig.enwik8().period == ("local", "local", "lsh", "local")
+    assert dataclasses.replace(REFORMER, attn_layers=("lsh", "local", "lsh")).period == ("lsh", "local", "lsh")
+    assert dataclasses.replace(REFORMER, attn_layers=("lsh",) * 4).period == ("lsh",)
+
+
+@pytest.mark.parametrize(
+    ("config", "purpose", "message"),
+    [
+        (REFORMER, Purpose.MASKED_TOKENS, r"--model.is_decoder False for a Reformer that restores masked tokens"),
+        (REFORMER, Purpose.TEXT_LABELS, r"--model.is_decoder False for a Reformer that labels texts, found True"),
+        (ENCODER, Purpose.WRITING, r"--model.is_decoder True for a Reformer that writes text, found False; set it"),
+    ],
+)
+def test_a_decoder_does_not_do_what_an_encoder_does(config, purpose, message) -> None:
+    module = config.module(purpose, Execution())
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(module.init, jax.random.key(0), BATCH["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attn_layers": ()}, r"--model.attn_layers of local or lsh, one for each layer, found none"),
+        ({"attn_layers": ("local", "global")}, r"known --model.attn_layers, found 'global'"),
+        ({"axial_pos_embds_dim": (7, 12)}, r"sum is the hidden size 18, found 7 12, whose sum is 19; "),
+        ({"axial_pos_shape": (32,)}, r"as many numbers from 1, at least two, found 32 and 7 11; "),
+        (CHUNKED | {"axial_pos_shape": (5, 6)}, r"a multiple of 8, in which all chunks end, found 5 6, whose product"),
+        ({"num_buckets": (2, 3)}, r"even numbers from 2, found 2 3; "),
+        ({"num_buckets": ()}, r"even numbers from 2, found none; "),
+        ({"num_buckets": (8, 8)}, r"at most the 32 tokens of the longest row, found 8 8, whose product is 64; "),
+        ({"lsh_num_chunks_after": 1}, r"no chunks after a token's own in a decoder, found .*_after 0 and .*_after 1"),
+        ({"num_hashes": 0}, r"--model.num_hashes of at least 1"),
+        ({"local_attention_probs_dropout_prob": 1.0}, r"--model.local_attention_probs_dropout_prob"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(REFORMER, **changes)
