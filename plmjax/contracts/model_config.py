@@ -115,6 +115,9 @@ class ModelConfig:
         """Return the command line's option that sets one of these numbers."""
         return f"--model.{self.field_names.get(name, name)}"
 
+    def check_sequence_length(self, length: int) -> None:
+        """Raise UserError if a pretraining cannot have rows of `length` tokens for a reason other than `longest`."""
+
     def with_dropout(self, rate: float) -> Self:
         """Return the same model with the dropout rate `rate` in all its layers."""
         self.system.refuse("has one dropout rate for all its layers")

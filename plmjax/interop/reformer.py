@@ -17,13 +17,12 @@ from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, one_to_one, parameter, weight
 from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.models.reformer.config import ReformerConfig
-from plmjax.models.reformer.reformer import (
+from plmjax.models.reformer.heads import (
     ReformerForCausalLM,
     ReformerForMaskedLM,
     ReformerForSequenceClassification,
-    ReformerModel,
 )
+from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 
 REQUIRED = {"axial_pos_embds": True, "tie_word_embeddings": False, "pruned_heads": {}, "quantization_config": None}
 """transformers settings that change the computation, with the one value that this model implements."""

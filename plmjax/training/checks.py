@@ -61,6 +61,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         )
     resolved = phases.resolve(run)
     for phase in resolved:
+        run.model.check_sequence_length(phase.sequence_length)
         evaluated = phases.evaluation(run, phase).sequence_length
         for length, option in ((phase.sequence_length, ""), (evaluated, programs.EVALUATION_LENGTH)):
             run.data.layout.check(length)

@@ -12,9 +12,9 @@ import numpy as np
 
 from plmjax.interop import reformer as reformer_interop
 from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.models.reformer import reformer
-from plmjax.models.reformer.config import ReformerConfig
+from plmjax.models.reformer import heads
 from plmjax.models.reformer.hashing import random_rotations
+from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.family import LARGER, READS_FORWARD, ROWS, Batch, Count, Family, Head
 from tests.families.oracles import TransformersOracle
 from tests.optional import torch
@@ -115,31 +115,32 @@ REFORMER_ROW = Family(
     adapter=reformer_interop.ADAPTER,
     transformers_oracle=ReformerOracle,
     heads=(
-        Head(reformer.ReformerForCausalLM(REFORMER), packs=False),
-        Head(reformer.ReformerForMaskedLM(ENCODER), predicts=True, packs=False),
-        Head(reformer.ReformerForSequenceClassification(ENCODER, num_labels=5), ("logits",), packs=False),
+        Head(heads.ReformerForCausalLM(REFORMER), packs=False),
+        Head(heads.ReformerForMaskedLM(ENCODER), predicts=True, packs=False),
+        Head(heads.ReformerForSequenceClassification(ENCODER, num_labels=5), ("logits",), packs=False),
     ),
     bodies=(
-        reformer.ReformerModel(REFORMER),
-        hashed(reformer.ReformerModel, REFORMER),
-        hashed(reformer.ReformerForMaskedLM, ENCODER, **AROUND),
+        ReformerModel(REFORMER),
+        hashed(ReformerModel, REFORMER),
+        hashed(heads.ReformerForMaskedLM, ENCODER, **AROUND),
         hashed(QuestionAnswering, ENCODER),
     ),
-    stored=(reformer.ReformerForCausalLM(dataclasses.replace(REFORMER, hash_seed=7, attn_layers=("lsh",))),),
+    stored=(heads.ReformerForCausalLM(dataclasses.replace(REFORMER, hash_seed=7, attn_layers=("lsh",))),),
     switches=(
         CHUNKED | {"num_hashes": 3, "lsh_num_chunks_before": 2},
         CHUNKED | {"attn_layers": ("lsh", "local", "lsh"), "hidden_act": "gelu", "num_hashes": 1},
     ),
-    trained=Head(reformer.ReformerForCausalLM(TRAINED), packs=False),
+    trained=Head(heads.ReformerForCausalLM(TRAINED), packs=False),
     sharded=("reformer/layers/layer_1/attention/query_key/kernel", (2, 12, 2, 6)),
     counts={
-        "enwik8": (ReformerConfig.enwik8(), (Count(reformer.ReformerForCausalLM, 149_182_722),)),
+        "enwik8": (ReformerConfig.enwik8(), (Count(heads.ReformerForCausalLM, 149_182_722),)),
+        "enwik8_base": (ReformerConfig.enwik8_base(), (Count(heads.ReformerForCausalLM, 56_406_786),)),
         "crime_and_punishment": (
             ReformerConfig.crime_and_punishment(),
-            (Count(reformer.ReformerForCausalLM, 2_748_224),),
+            (Count(heads.ReformerForCausalLM, 2_748_224),),
         ),
     },
-    initial=reformer.ReformerForCausalLM(ReformerConfig.tiny(vocab_size=2000)),
+    initial=heads.ReformerForCausalLM(ReformerConfig.tiny(vocab_size=2000)),
     own_loop=True,
     drawn=r"(kernel|embedding|axis_\d|output/table)$",
     truncated=False,

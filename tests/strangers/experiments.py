@@ -46,7 +46,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
-from plmjax.models.reformer.config import ReformerConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.taglm import TaglmConfig

@@ -86,6 +86,8 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
         rows, length = batch["input_ids"].shape
         counts = {rows * 24 * 24: rows * length * 24, rows * 3 * 4 * 24: None}
         theirs = collections.Counter((rate, counts.get(count, count)) for rate, count in theirs.elements())
+    if name == "reformer":  # transformers drops columns of positions with torch's dropout2d
+        theirs[changes["hidden_dropout_prob"], batch["input_ids"].shape[0] * module.config.axial_pos_shape[1]] += 1
     if name == "gpt":  # of whose table rows are dropped before they are looked up: tests/models/test_gpt.py
         ours, theirs = (collections.Counter(rate for rate, _ in draws.elements()) for draws in (ours, theirs))
     assert ours == theirs and len(ours) > 0

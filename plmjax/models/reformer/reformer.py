@@ -19,206 +19,321 @@ are always the same. transformers draws others at every call, unless its config 
 Deviation: axial tables are initialized as in transformers, with `axial_norm_std`.
 """
 
+import dataclasses
 import math
-from typing import Any
+from typing import ClassVar, Self
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.scores import TokenScores
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE, Template
-from plmjax.errors import UserError
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import LayerNorm
-from plmjax.layers.projection import Projection
-from plmjax.layers.reversible_stack import Streams, reversible_stack
+from plmjax.layers.reversible_stack import reversible_stack
 from plmjax.layers.stack import stack
-from plmjax.layers.tokens import check_token_inputs, first_tokens, gather_tokens
+from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
-from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.families.task_heads import ClassificationHead, QuestionAnswering
-from plmjax.models.reformer.attention import LocalAttention, LshAttention
+from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.models.reformer.axial_positions import AxialPositions
 from plmjax.models.reformer.cache import ReformerCache
-from plmjax.models.reformer.config import ReformerConfig
+from plmjax.models.reformer.chunked_attention import Chunks
 from plmjax.models.reformer.hashing import bucket_type
+from plmjax.models.reformer.heads import (
+    ReformerForCausalLM,
+    ReformerForMaskedLM,
+    ReformerForSequenceClassification,
+    ReformerOutput,
+)
+from plmjax.models.reformer.layers import ReformerBlock
+
+LAYERS = ("local", "lsh")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReformerConfig(ModelConfig):
+    """Sizes of a Reformer, named as in transformers' config.json; the defaults are those of `enwik8`.
+
+    Raises:
+        UserError: sizes that do not fit each other, unknown layers, axial sizes whose product is not the longest row or
+            whose features are not the hidden size, and buckets that are odd or more than the tokens.
+    """
+
+    vocab_size: int = 258
+    """Vocabulary size."""
+    hidden_size: int = 1024
+    """Hidden size of each stream, D."""
+    attn_layers: tuple[str, ...] = ("local", "local", "lsh", "local") * 3
+    """Attention of each layer: local or lsh."""
+    num_attention_heads: int = 8
+    """Number of attention heads, N."""
+    attention_head_size: int = 128
+    """Size of a head, H."""
+    feed_forward_size: int = 4096
+    """Inner size of the feed-forward network, F."""
+    hidden_act: str = "relu"
+    """Activation: relu, gelu (exact), gelu_new (tanh form) or swish."""
+    axial_pos_shape: tuple[int, ...] = (128, 512)
+    """Rows of each axial table; their product is the maximum sequence length."""
+    axial_pos_embds_dim: tuple[int, ...] = (256, 768)
+    """Features of each axial table; their sum is the hidden size."""
+    axial_norm_std: float = 1.0
+    """Standard deviation of the initial values of the axial tables."""
+    is_decoder: bool = True
+    """True for a decoder, whose tokens see no later token."""
+    local_attn_chunk_length: int = 128
+    """Number of tokens in a chunk of a local layer."""
+    local_num_chunks_before: int = 1
+    """Number of chunks before its own that a token of a local layer sees."""
+    local_num_chunks_after: int = 0
+    """Number of chunks after its own that a token of a local layer sees; only in an encoder."""
+    lsh_attn_chunk_length: int = 256
+    """Number of tokens in a chunk of an LSH layer, after they are sorted."""
+    lsh_num_chunks_before: int = 1
+    """Number of chunks before its own that a token of an LSH layer sees."""
+    lsh_num_chunks_after: int = 0
+    """Number of chunks after its own that a token of an LSH layer sees; only in an encoder."""
+    num_buckets: tuple[int, ...] = (512,)
+    """Factors of the number of buckets, even numbers; their product is about twice the number of chunks."""
+    num_hashes: int = 4
+    """Number of rounds of hashing, R."""
+    hash_seed: int | None = None
+    """Seed of the hashes outside of pretraining, which draws new ones at every step; none for 0."""
+    chunk_size_feed_forward: int = 0
+    """Number of tokens that the feed-forward network reads at a time; 0 for all."""
+    hidden_dropout_prob: float = 0.2
+    """Dropout rate of embeddings, sublayers and the last hidden states."""
+    local_attention_probs_dropout_prob: float = 0.2
+    """Dropout rate of attention probabilities in local layers."""
+    lsh_attention_probs_dropout_prob: float = 0.1
+    """Dropout rate of attention probabilities in LSH layers."""
+    classifier_dropout: float | None = None
+    """Dropout rate of the input of a downstream task's head; none for that of the hidden states."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in layer normalisation."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    pad_token_id: int | None = 0
+    """Padding token id; the model itself does not need it."""
+    eos_token_id: int | None = 2
+    """Token id that ends a generated text."""
+
+    field_names: ClassVar[dict[str, str]] = {
+        "width": "hidden_size",
+        "longest": "axial_pos_shape",
+        "end_token": "eos_token_id",
+    }
+
+    def __post_init__(self) -> None:
+        """Check the settings that no later shape error would explain."""
+        sizes = ("vocab_size", "hidden_size", "num_attention_heads", "attention_head_size", "feed_forward_size")
+        chunks = ("local_attn_chunk_length", "lsh_attn_chunk_length", "num_hashes")
+        neighbours = ("local_num_chunks_before", "local_num_chunks_after", "lsh_num_chunks_before")
+        others = (*neighbours, "lsh_num_chunks_after", "chunk_size_feed_forward", "axial_norm_std", "initializer_range")
+        check_ranges("model", self, **dict.fromkeys((*sizes, *chunks), FROM_1), **dict.fromkeys(others, FROM_0))
+        rates = ("hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob")
+        check_ranges("model", self, **dict.fromkeys(rates, SHARE))
+        check_choice("activation", self.hidden_act, ACTIVATIONS)
+        if not self.attn_layers:
+            raise UserError("Expected --model.attn_layers of local or lsh, one for each layer, found none; set it.")
+        for layer in self.attn_layers:
+            check_choice("--model.attn_layers", layer, LAYERS)
+        self._check_positions()
+        self._check_buckets()
+        if self.is_decoder and (self.local_num_chunks_after or self.lsh_num_chunks_after):
+            raise UserError(
+                "Expected no chunks after a token's own in a decoder, found --model.local_num_chunks_after "
+                f"{self.local_num_chunks_after} and --model.lsh_num_chunks_after {self.lsh_num_chunks_after}; set both "
+                f"to 0, or --model.is_decoder False."
+            )
+
+    def _check_positions(self) -> None:
+        shape, sizes = self.axial_pos_shape, self.axial_pos_embds_dim
+        if len(shape) != len(sizes) or len(shape) < 2 or min((*shape, *sizes)) < 1:
+            raise UserError(
+                f"Expected --model.axial_pos_shape and --model.axial_pos_embds_dim of as many numbers from 1, at least "
+                f"two, found {_spaced(shape)} and {_spaced(sizes)}; change them."
+            )
+        if sum(sizes) != self.hidden_size:
+            raise UserError(
+                f"Expected --model.axial_pos_embds_dim whose sum is the hidden size {self.hidden_size}, found "
+                f"{_spaced(sizes)}, whose sum is {sum(sizes)}; change it or --model.hidden_size."
+            )
+        multiple = self.padding_multiple
+        if self.longest > self.smallest_chunk and self.longest % multiple:
+            raise UserError(
+                f"Expected --model.axial_pos_shape whose product is a multiple of {multiple}, in which all chunks end, "
+                f"found {_spaced(shape)}, whose product is {self.longest}; change it or the chunks."
+            )
+
+    def _check_buckets(self) -> None:
+        if not self.num_buckets or any(factor < 2 or factor % 2 for factor in self.num_buckets):
+            raise UserError(
+                f"Expected --model.num_buckets of even numbers from 2, found {_spaced(self.num_buckets)}; change it."
+            )
+        if "lsh" in self.attn_layers and math.prod(self.num_buckets) > self.longest:
+            raise UserError(
+                f"Expected --model.num_buckets whose product is at most the {self.longest} tokens of the longest row, "
+                f"found {_spaced(self.num_buckets)}, whose product is {math.prod(self.num_buckets)}; lower it."
+            )
+
+    enwik8 = Size("The published model for enwik8, 65,536 bytes: 149,182,722 parameters.")
+    enwik8_base = Size(
+        "The model for enwik8 on devices of 16 GB: 56,406,786 parameters.",
+        hidden_size=768,
+        attention_head_size=64,
+        feed_forward_size=2048,
+        axial_pos_embds_dim=(256, 512),
+        num_hashes=2,
+        lsh_attention_probs_dropout_prob=0.2,
+    )
+    crime_and_punishment = Size(
+        "The published model for Crime and Punishment, 524,288 tokens: 2,748,224 parameters.",
+        vocab_size=320,
+        hidden_size=256,
+        attn_layers=("local", "lsh") * 3,
+        num_attention_heads=2,
+        attention_head_size=64,
+        feed_forward_size=512,
+        axial_pos_shape=(512, 1024),
+        axial_pos_embds_dim=(64, 192),
+        local_attn_chunk_length=64,
+        lsh_attn_chunk_length=64,
+        num_buckets=(64, 128),
+        num_hashes=1,
+        hidden_dropout_prob=0.05,
+        local_attention_probs_dropout_prob=0.05,
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+    tiny = Size(
+        "Four layers of 128 for rows of 512 tokens.",
+        hidden_size=128,
+        attn_layers=("local", "lsh") * 2,
+        num_attention_heads=2,
+        attention_head_size=64,
+        feed_forward_size=512,
+        axial_pos_shape=(16, 32),
+        axial_pos_embds_dim=(32, 96),
+        local_attn_chunk_length=32,
+        lsh_attn_chunk_length=32,
+        num_buckets=(32,),
+        num_hashes=2,
+        hidden_dropout_prob=0.0,
+        local_attention_probs_dropout_prob=0.0,
+        lsh_attention_probs_dropout_prob=0.0,
+    )
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, L."""
+        return len(self.attn_layers)
+
+    @property
+    def longest(self) -> int:
+        """Maximum number of tokens in a row."""
+        return math.prod(self.axial_pos_shape)
+
+    @property
+    def period(self) -> tuple[str, ...]:
+        """The shortest pattern whose repetition is all layers. Equal layers of all repetitions are one stack."""
+        layers, depth = self.attn_layers, self.depth
+        lengths = (length for length in range(1, depth + 1) if depth % length == 0)
+        return next(layers[:length] for length in lengths if layers == layers[:length] * (depth // length))
+
+    @property
+    def chunk_lengths(self) -> tuple[int, ...]:
+        """The chunk lengths of the layers that the model has."""
+        lengths = {"local": self.local_attn_chunk_length, "lsh": self.lsh_attn_chunk_length}
+        return tuple(lengths[layer] for layer in LAYERS if layer in self.attn_layers)
+
+    @property
+    def smallest_chunk(self) -> int:
+        """Maximum number of tokens in a row that is one chunk for all layers."""
+        return min(self.chunk_lengths)
+
+    @property
+    def padding_multiple(self) -> int:
+        """The number of tokens of which longer rows are padded to a multiple."""
+        return math.lcm(*self.chunk_lengths)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout rate of the input of a downstream task's head."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal distribution, not truncated."""
+        return nn.initializers.normal(self.initializer_range)
+
+    def check_sequence_length(self, length: int) -> None:
+        """Raise UserError for rows of a pretraining that do not have all positions of the axial tables.
+
+        Other positions would keep their initial values.
+        """
+        if length != self.longest:
+            raise UserError(
+                f"Expected rows of {self.longest} tokens, the product of --model.axial_pos_shape "
+                f"{_spaced(self.axial_pos_shape)}, found a sequence length of {length}; change one of them."
+            )
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return the same sizes with another dropout rate of hidden states and of attention probabilities."""
+        return dataclasses.replace(
+            self,
+            hidden_dropout_prob=rate,
+            local_attention_probs_dropout_prob=rate,
+            lsh_attention_probs_dropout_prob=rate,
+        )
+
+    def with_tokens(self, size: int, padding: int) -> Self:
+        """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
+        return dataclasses.replace(self, vocab_size=size, pad_token_id=padding)
+
+    def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
+        """Return the model FLOPs of one training step (backward = 2 x forward, without the second forward pass).
+
+        There are `predictions` scored positions per row. Matrix products only; the scores of a token are those of the
+        chunks that it sees, in each round. No gradient passes through the product with the rotations.
+        """
+        length, inner = self.padded_length(sequence_length), self.num_attention_heads * self.attention_head_size
+        total = hashing = 0
+        for layer in self.attn_layers:
+            local = layer == "local"
+            chunks = self.chunks(layer)
+            single = length <= chunks.size
+            keys = length if single else chunks.size * (1 + chunks.before + chunks.after)
+            rounds = 1 if local or single else self.num_hashes
+            projections = (4 if local else 3) * self.hidden_size * inner + 2 * self.hidden_size * self.feed_forward_size
+            total += length * (projections + 2 * rounds * keys * inner)
+            hashing += 0 if local else length * inner * self.num_hashes * (sum(self.num_buckets) // 2)
+        head = predictions * 2 * self.hidden_size * self.vocab_size
+        return 6.0 * batch_size * (total + head) + 2.0 * batch_size * hashing
+
+    def chunks(self, layer: str) -> Chunks:
+        """Return the chunks of a layer, local or lsh."""
+        if layer == "local":
+            return Chunks(self.local_attn_chunk_length, self.local_num_chunks_before, self.local_num_chunks_after)
+        return Chunks(self.lsh_attn_chunk_length, self.lsh_num_chunks_before, self.lsh_num_chunks_after)
+
+    def padded_length(self, length: int) -> int:
+        """Return the length to which rows of `length` tokens are padded."""
+        return length if length <= self.smallest_chunk else length + -length % self.padding_multiple
+
+
+def _spaced(numbers: tuple[int, ...]) -> str:
+    return " ".join(map(str, numbers)) or "none"
+
 
 ROW = ("batch", "length", "embed")
-
-
-@flax.struct.dataclass
-class ReformerOutput:
-    """The output of a Reformer; fields that a module does not compute are None.
-
-    last_hidden_state: both streams, normalised, [B T 2D].
-    hidden_states: both streams before each layer, and `last_hidden_state`, [L+1 B T 2D]; only if requested.
-    scores: scores of the next token at every position; only of a causal language model.
-    logits: float32, [B T V] or [B P V] of a masked language model, [B labels] of a classifier.
-    cache: the given cache, with the tokens of this call.
-    """
-
-    last_hidden_state: jax.Array
-    hidden_states: jax.Array | None = None
-    scores: TokenScores | None = None
-    head_logits: jax.Array | None = None
-    cache: ReformerCache | None = None
-
-    @property
-    def logits(self) -> jax.Array:
-        """The scores as an array, or those of a head."""
-        return self.scores.logits() if self.head_logits is None else self.head_logits
-
-
-class ReformerFeedForward(nn.Module):
-    """activation(dropout(x W1 + b1)) W2 + b2, then dropout: [B T D] -> [B T D]."""
-
-    config: ReformerConfig
-    execution: Execution
-
-    def setup(self) -> None:
-        """Create two projections and dropout."""
-        config, dtype = self.config, self.execution.dtype
-        init = config.initializer
-        self.intermediate = Projection((config.feed_forward_size,), ("embed", "mlp"), init, dtype)
-        self.output = Projection((config.hidden_size,), ("mlp", "embed"), init, dtype)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Read all tokens at once."""
-        inner = nn.with_logical_constraint(self.intermediate(x), ("batch", "length", "mlp"))
-        inner = ACTIVATIONS[self.config.hidden_act](self.dropout(inner, deterministic))
-        return self.dropout(self.output(inner), deterministic)
-
-
-class ReformerLayer(nn.Module):
-    """The two functions of a layer: attention, local or LSH, and the feed-forward network; each after a norm."""
-
-    config: ReformerConfig
-    execution: Execution
-    kind: str
-    deterministic: bool
-
-    def setup(self) -> None:
-        """Create both functions."""
-        config, dtype = self.config, self.execution.dtype
-        shared = {
-            "features": config.hidden_size,
-            "num_heads": config.num_attention_heads,
-            "head_size": config.attention_head_size,
-            "chunks": config.chunks(self.kind),
-            "causal": config.is_decoder,
-            "kernel_init": config.initializer,
-            "execution": self.execution,
-        }
-        if self.kind == "local":
-            self.attention = LocalAttention(**shared, dropout=config.local_attention_probs_dropout_prob)
-        else:
-            self.attention = LshAttention(
-                **shared,
-                dropout=config.lsh_attention_probs_dropout_prob,
-                rounds=config.num_hashes,
-                buckets=config.num_buckets,
-                seed=config.hash_seed or 0,
-            )
-        self.attention_layer_norm = LayerNorm(config.layer_norm_eps, dtype)
-        self.feed_forward_layer_norm = LayerNorm(config.layer_norm_eps, dtype)
-        self.feed_forward = ReformerFeedForward(config, self.execution)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def attend(
-        self, x: jax.Array, documents: jax.Array, layer: jax.Array, buckets: jax.Array | None
-    ) -> tuple[jax.Array, Any, jax.Array | None]:
-        """Return attention(norm(x)), [B T D], the projected vectors, and the buckets of an LSH layer."""
-        x = self.attention_layer_norm(x)
-        if self.kind == "local":
-            y, vectors = self.attention(x, documents, deterministic=self.deterministic)
-            return self.dropout(y, self.deterministic), vectors, None
-        y, vectors, buckets = self.attention(x, documents, layer, buckets, deterministic=self.deterministic)
-        return self.dropout(y, self.deterministic), vectors, buckets
-
-    def decode_step(
-        self, x: jax.Array, cache: ReformerCache, layer: jax.Array, hashing_layer: jax.Array
-    ) -> tuple[jax.Array, ReformerCache]:
-        """Return attention(norm(x)) of one more token of each row, [B 1 D], and the cache with it."""
-        x = self.attention_layer_norm(x)
-        if self.kind == "local":
-            return self.attention.decode_step(x, cache, layer)
-        return self.attention.decode_step(x, cache, layer, hashing_layer)
-
-    def feed(self, x: jax.Array) -> jax.Array:
-        """Return feed_forward(norm(x)), [B T D], for all tokens at once or `chunk_size_feed_forward` at a time."""
-        size, (rows, length, features) = self.config.chunk_size_feed_forward, x.shape
-        if not size or size >= length or self.is_initializing():
-            return self.feed_forward(self.feed_forward_layer_norm(x), self.deterministic)
-
-        def of_chunk(layer: ReformerLayer, carry: None, x: jax.Array) -> tuple[None, jax.Array]:
-            return carry, layer.feed_forward(layer.feed_forward_layer_norm(x), layer.deterministic)
-
-        padded = jnp.pad(x, ((0, 0), (0, -length % size), (0, 0)))
-        chunks = jnp.moveaxis(padded.reshape(rows, -1, size, features), 1, 0)
-        each = {"params": False, nn.DenyList("params"): True}
-        step = nn.scan(nn.remat(of_chunk, prevent_cse=False), variable_broadcast="params", split_rngs=each)
-        _, found = step(self, None, chunks)
-        return jnp.moveaxis(found, 0, 1).reshape(rows, -1, features)[:, :length]
-
-
-class ReformerBlock(nn.Module):
-    """The layers of one period, `layer_0`, `layer_1`, ..., as functions of a reversible stack.
-
-    The context is the documents of the tokens, int [B T], and the inputs of a block are the numbers of its layers.
-    """
-
-    config: ReformerConfig
-    execution: Execution
-    deterministic: bool
-
-    def setup(self) -> None:
-        """Create the layers."""
-        kinds = self.config.period
-        self.layer = [ReformerLayer(self.config, self.execution, kind, self.deterministic) for kind in kinds]
-
-    @property
-    def functions(self) -> int:
-        """Two functions for each layer."""
-        return 2 * len(self.config.period)
-
-    def function(
-        self, number: int, x: jax.Array, context: jax.Array, inputs: jax.Array, kept: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Compute the attention or the feed-forward network of a layer; keep the buckets of an LSH layer."""
-        place, feeds = divmod(number, 2)
-        if feeds:
-            return self.layer[place].feed(x), None
-        y, _, buckets = self.layer[place].attend(x, context, inputs[place], kept)
-        return y, buckets
-
-    def read(
-        self, streams: Streams, cache: ReformerCache | None, documents: jax.Array, numbers: jax.Array
-    ) -> tuple[tuple[Streams, ReformerCache | None], jax.Array]:
-        """Return the streams and the cache behind the block, and the streams before every layer, [layers B T 2D].
-
-        A cache takes the first tokens of each row, or one token more.
-        """
-        (x1, x2), kinds, before = streams, self.config.period, []
-        for place, layer in enumerate(self.layer):
-            before.append(jnp.concatenate([x1, x2], axis=-1))
-            hashing = numbers[0] // len(kinds) * kinds.count("lsh") + kinds[:place].count("lsh")
-            if cache is not None and x2.shape[1] == 1:
-                y, cache = layer.decode_step(x2, cache, numbers[place], hashing)
-            else:
-                y, vectors, buckets = layer.attend(x2, documents, numbers[place], None)
-                if cache is not None:
-                    cache = cache.write(numbers[place], vectors.key, vectors.value)
-                    cache = cache if buckets is None else cache.write_buckets(hashing, buckets)
-            x1 = x1 + y
-            x2 = x2 + layer.feed(x1)
-        return ((x1, x2), cache), jnp.stack(before)
 
 
 class ReformerModel(nn.Module):
@@ -304,94 +419,6 @@ class ReformerModel(nn.Module):
             states = states.reshape(-1, *states.shape[2:])[:, :, :length].astype(x.dtype)
             states = jnp.concatenate([states, x[None]])
         return ReformerOutput(x, hidden_states=states, cache=None if cache is None else cache.advance(length))
-
-
-class ReformerForCausalLM(nn.Module):
-    """A decoder with the scores of the next token; its output layer has a table of its own and a bias."""
-
-    config: ReformerConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """Create the model and the output layer."""
-        _require_decoder(self.config, True, "writes text")
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        self.output = OutputLayer(self.config)
-
-    def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: Any) -> ReformerOutput:
-        """Take and return the same as `ReformerModel`, with `scores`."""
-        outputs = self.encoder(input_ids, *arguments, **settings)
-        return outputs.replace(scores=self.output(outputs.last_hidden_state))
-
-
-class ReformerForMaskedLM(nn.Module):
-    """An encoder with the scores of every token, or of the tokens at `masked_positions`."""
-
-    config: ReformerConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """Create the model and the output layer."""
-        _require_decoder(self.config, False, "restores masked tokens")
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        self.output = OutputLayer(self.config)
-
-    def __call__(
-        self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
-    ) -> ReformerOutput:
-        """Take and return the same as `ReformerModel`, with logits [B T V], or [B P V] at positions int [B P]."""
-        outputs = self.encoder(input_ids, **inputs)
-        hidden = gather_tokens(outputs.last_hidden_state, masked_positions)
-        return outputs.replace(head_logits=self.output(hidden).logits())
-
-
-class ReformerForSequenceClassification(nn.Module):
-    """An encoder with a head of two layers on the first token."""
-
-    config: ReformerConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """Create the model and the head."""
-        _require_decoder(self.config, False, "labels texts")
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        *,
-        cls_positions: jax.Array | None = None,
-        deterministic: bool = True,
-        **inputs: Any,
-    ) -> ReformerOutput:
-        """Take and return the same as `ReformerModel`, with logits [B labels], or [B 1 labels] at `cls_positions`."""
-        outputs = self.encoder(input_ids, deterministic=deterministic, **inputs)
-        first = first_tokens(outputs.last_hidden_state, cls_positions)
-        return outputs.replace(head_logits=self.classifier(first, deterministic))
-
-
-class OutputLayer(nn.Module):
-    """The scores of all tokens, W x + b, with a table of its own [V 2D]."""
-
-    config: ReformerConfig
-
-    @nn.compact
-    def __call__(self, hidden: jax.Array) -> VocabularyScores:
-        """Return the scores of hidden states, [B T 2D]."""
-        config, shape = self.config, (self.config.vocab_size, 2 * self.config.hidden_size)
-        table = self.param("table", nn.with_logical_partitioning(config.initializer, ("vocab", "embed")), shape)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        return VocabularyScores(hidden, table, self.param("bias", zeros, shape[:1]))
-
-
-def _require_decoder(config: ReformerConfig, expected: bool, purpose: str) -> None:
-    """Raise UserError unless the model is a decoder, or an encoder, as a purpose needs."""
-    if config.is_decoder != expected:
-        raise UserError(
-            f"Expected --model.is_decoder {expected} for a Reformer that {purpose}, found {config.is_decoder}; set it."
-        )
 
 
 def _parts(config: ReformerConfig) -> tuple[ParameterGroup, ...]:

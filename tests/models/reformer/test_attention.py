@@ -10,7 +10,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.models.reformer import hashing
 from plmjax.models.reformer.chunked_attention import Chunks, Tokens, attend
-from plmjax.models.reformer.reformer import ReformerForCausalLM
+from plmjax.models.reformer.heads import ReformerForCausalLM
 from tests.families.hashes import CHUNKED, REFORMER
 from tests.systems.modules import random_params
 

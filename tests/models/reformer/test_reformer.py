@@ -14,8 +14,8 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers import reversible_stack
 from plmjax.models.reformer.axial_positions import AxialPositions
-from plmjax.models.reformer.config import ReformerConfig
-from plmjax.models.reformer.reformer import ReformerForCausalLM, ReformerModel
+from plmjax.models.reformer.heads import ReformerForCausalLM
+from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
 from tests.optional import needs_torch, torch
 from tests.products import flops

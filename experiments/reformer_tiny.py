@@ -1,0 +1,27 @@
+"""A Reformer small enough for a laptop, on text that every machine has: the documentation of its Python libraries.
+
+    plmjax pretrain experiments/reformer_tiny.py
+    plmjax pretrain experiments/reformer_tiny.py --workdir runs/mine --data.input my_text/
+
+Four layers, local and LSH in turn, for rows of 512 tokens; two rounds of 32 buckets, chunks of 32 tokens.
+"""
+
+from plmjax.data.layouts import Blocks
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.models.reformer.reformer import ReformerConfig
+from plmjax.objectives.next_token import NextToken
+from plmjax.training.optimizers import AdamW
+from plmjax.training.optimizers.schedules import InverseSquareRoot
+
+
+def experiment() -> Experiment:
+    """Four layers of width 128, 500 steps of 4,096 tokens."""
+    return Experiment(
+        model=ReformerConfig.tiny(vocab_size=4096, eos_token_id=0, initializer_range=0.05, axial_norm_std=0.1),
+        objective=NextToken(),
+        tokenizer=Tokenizer(kind="gpt2-bpe", vocab_size=4096),
+        data=Data(layout=Blocks(), format="documentation", sequence_length=512, held_out=0.05),
+        optimizer=AdamW(learning_rate=2e-3, schedule=InverseSquareRoot(warmup_steps=100), beta2=0.98, epsilon=1e-9),
+        training=Training(steps=500, batch_size=8, log_every=50, evaluate_every=100, evaluation_batches=20),
+        checkpoint=Checkpoint(every=100, keep=2, best="eval/loss"),
+    )
