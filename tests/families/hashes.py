@@ -75,7 +75,7 @@ class ReformerOracle(TransformersOracle):
 REFORMER = ReformerConfig(
     vocab_size=53,
     hidden_size=18,
-    attn_layers=("local", "lsh", "lsh") * 2,
+    attn_layers=("local", "lsh") * 2,
     num_attention_heads=3,
     attention_head_size=5,
     feed_forward_size=37,
@@ -141,7 +141,6 @@ REFORMER_ROW = Family(
         ),
     },
     initial=heads.ReformerForCausalLM(ReformerConfig.tiny(vocab_size=2000)),
-    own_loop=True,
     drawn=r"(kernel|embedding|axis_\d|output/table)$",
     truncated=False,
     deviations={r"axis_\d": 1.0},

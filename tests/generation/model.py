@@ -16,6 +16,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.nnlm import NnlmConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
@@ -128,3 +129,21 @@ def scaled_parameters(config: ModelConfig) -> Any:
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
     return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+REFORMER = ReformerConfig(
+    vocab_size=29,
+    hidden_size=16,
+    attn_layers=("local", "lsh"),
+    num_attention_heads=2,
+    attention_head_size=8,
+    feed_forward_size=32,
+    axial_pos_shape=(4, 8),
+    axial_pos_embds_dim=(8, 8),
+    local_attn_chunk_length=32,
+    lsh_attn_chunk_length=32,
+    num_buckets=(4,),
+    num_hashes=2,
+    initializer_range=0.4,
+)
+"""Its rows are one chunk: earlier tokens of a longer row change with the chunks."""

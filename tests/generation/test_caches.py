@@ -1,4 +1,4 @@
-"""Text from models with other caches than keys and values: an AWD-LSTM's states, an NNLM's last words, a memory."""
+"""Text from models with other caches than keys and values: an AWD-LSTM's states, last words, a memory, buckets."""
 
 import dataclasses
 
@@ -16,10 +16,12 @@ from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.ulmfit import UlmfitConfig
-from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, TRANSFORMER_XL, VOCABULARY, scaled_parameters
+from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, REFORMER, TRANSFORMER_XL, VOCABULARY, scaled_parameters
 
 NEW = 12
-MODELS = pytest.mark.parametrize("config", [AWD_LSTM, NNLM, TRANSFORMER_XL], ids=["awd_lstm", "nnlm", "transformer_xl"])
+MODELS = pytest.mark.parametrize(
+    "config", [AWD_LSTM, NNLM, TRANSFORMER_XL, REFORMER], ids=["awd_lstm", "nnlm", "transformer_xl", "reformer"]
+)
 
 
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:

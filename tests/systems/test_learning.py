@@ -36,7 +36,10 @@ class Repeated(ChainSource):
         return batch
 
 
-ALIKE = ("roberta", "albert", "electra", "longformer", "gpt", "adaptive_span", "xlnet", "transformer", "bart", "cove")
+ALIKE = (
+    "roberta", "albert", "electra", "longformer", "gpt", "reformer", "adaptive_span", "xlnet", "transformer", "bart",
+    "cove",
+)  # fmt: skip
 """Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5 and ELMo. That nothing keeps their
 gradients from flowing, or a position from being seen, test_parity and test_invariants prove; their losses,
 tests/objectives."""
