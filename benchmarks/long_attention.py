@@ -1,11 +1,12 @@
-"""Time and memory of a training step against the length of its row: whole rows, windows, and Longformer's attention.
+"""Time and memory of a training step against the length of its row: whole rows, windows, Longformer's attention, LSH.
 
     python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3]
 
 An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
-512 tokens; Longformer has 64 global tokens besides. The steps take turns, in one process on one core, and their time is
-that of the processor; with `--repeats 0` no time is taken. The memory is that of the compiled step, besides parameters
-and inputs. Linux only.
+512 tokens; Longformer has 64 global tokens besides. Reformer's layers (LSH) hash twice, into chunks of 64 tokens, and
+are reversible. Adaptive-Span (span) is a decoder whose heads look back 512 tokens at most. The steps take turns, in one
+process on one core, and their time is that of the processor; with `--repeats 0` no time is taken. The memory is that of
+the compiled step, besides parameters and inputs. Linux only.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 WINDOW, GLOBAL = 512, 64
+KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span")
 SIZES = {
     "vocab_size": 4096,
     "hidden_size": 256,
@@ -28,6 +30,49 @@ SIZES = {
 }
 
 
+def config_of(kind: str, length: int) -> Any:
+    """Return the sizes of a kind for rows of `length` tokens."""
+    from plmjax.interop.reformer import fitting_buckets
+    from plmjax.models.adaptive_span import AdaptiveSpanConfig
+    from plmjax.models.longformer.longformer import LongformerConfig
+    from plmjax.models.reformer.reformer import ReformerConfig
+    from plmjax.models.roberta import RobertaConfig
+
+    sizes = SIZES | {"max_position_embeddings": length + 2}
+    windowed = {"attention_window": min(WINDOW, length)}
+    return {
+        "dense": lambda: RobertaConfig(**sizes),
+        "blockwise": lambda: RobertaConfig(**sizes),
+        "window": lambda: RobertaConfig(**sizes, **windowed),
+        "Longformer": lambda: LongformerConfig(
+            **sizes, attention_window=(min(WINDOW, length),), max_global_tokens=GLOBAL
+        ),
+        "LSH": lambda: ReformerConfig(
+            vocab_size=SIZES["vocab_size"],
+            hidden_size=256,
+            attn_layers=("lsh", "lsh"),
+            num_attention_heads=4,
+            attention_head_size=64,
+            feed_forward_size=1024,
+            axial_pos_shape=(length // 64, 64),
+            axial_pos_embds_dim=(128, 128),
+            is_decoder=False,
+            lsh_attn_chunk_length=64,
+            num_buckets=fitting_buckets(length, 64),
+            num_hashes=2,
+        ),
+        "span": lambda: AdaptiveSpanConfig(
+            vocab_size=SIZES["vocab_size"],
+            d_model=256,
+            n_layer=2,
+            n_head=4,
+            d_inner=1024,
+            attn_span=WINDOW,
+            dropout=0.0,
+        ),
+    }[kind]()
+
+
 def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
     """Return a function that takes a step and waits for it, and the bytes of memory that the step needs."""
     import flax.linen as nn
@@ -37,30 +82,25 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
 
     from plmjax.contracts.execution import Execution
     from plmjax.contracts.system import Purpose
-    from plmjax.models.longformer.longformer import LongformerConfig
-    from plmjax.models.roberta import RobertaConfig
 
-    sizes = SIZES | {"max_position_embeddings": length + 2}
-    windowed = {"attention_window": min(WINDOW, length)}
-    config = {
-        "dense": lambda: RobertaConfig(**sizes),
-        "blockwise": lambda: RobertaConfig(**sizes),
-        "window": lambda: RobertaConfig(**sizes, **windowed),
-        "Longformer": lambda: LongformerConfig(
-            **sizes, attention_window=(min(WINDOW, length),), max_global_tokens=GLOBAL
-        ),
-    }[kind]()
+    config = config_of(kind, length)
     execution = Execution(attention="blockwise" if kind == "blockwise" else "dense")
-    module, rule = config.module(Purpose.MASKED_TOKENS, execution), optax.adamw(1e-4)
-    ids = jax.random.randint(jax.random.key(0), (1, length), 5, config.vocab_size)
-    inputs = {"input_ids": ids, "masked_positions": jnp.arange(0, length, 7)[None]}
+    purpose = Purpose.PRETRAINING if kind == "span" else Purpose.MASKED_TOKENS
+    module, rule = config.module(purpose, execution), optax.adamw(1e-4)
+    ids, predicted = jax.random.randint(jax.random.key(0), (1, length), 5, config.vocab_size), jnp.arange(0, length, 7)
+    inputs = {"input_ids": ids} if kind == "span" else {"input_ids": ids, "masked_positions": predicted[None]}
     if kind == "Longformer":
         inputs["global_attention_mask"] = (jnp.arange(length) < GLOBAL)[None]
 
+    def logits_of(params: Any, inputs: dict[str, jax.Array]) -> jax.Array:
+        found = module.apply({"params": params}, **inputs)
+        if kind != "span":
+            return found.logits
+        return found.scores.replace(hidden=found.last_hidden_state[:, predicted]).logits()
+
     def step(params: Any, state: Any, inputs: dict[str, jax.Array]) -> tuple[Any, Any]:
         def loss(params: Any) -> jax.Array:
-            logits = module.apply({"params": params}, **inputs).logits
-            targets = jnp.take_along_axis(inputs["input_ids"], inputs["masked_positions"], axis=1)
+            logits, targets = logits_of(params, inputs), inputs["input_ids"][:, predicted]
             return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
         updates, state = rule.update(jax.grad(loss)(params), state, params)
@@ -79,7 +119,7 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
 
 def measured(length: int, repeats: int) -> dict[str, tuple[list[float], int]]:
     """Return kind -> CPU-seconds of each turn, and the bytes of memory that a step needs."""
-    steps = {kind: compiled_step(kind, length) for kind in ("dense", "blockwise", "window", "Longformer")}
+    steps = {kind: compiled_step(kind, length) for kind in KINDS}
     seconds: dict[str, list[float]] = {kind: [] for kind in steps}
     for turn in range(repeats + 1 if repeats else 0):
         for kind, (take, _) in steps.items():
