@@ -233,6 +233,22 @@ def test_cutoffs_that_cut_no_vocabulary(fails, tmp_path: Path) -> None:
         assert f"{expected} {', '.join(map(str, cutoffs))}; change --model.cutoffs." in said
 
 
+def test_sizes_that_do_not_fit_a_reformer(fails, tmp_path: Path) -> None:
+    """Axial tables that are not as long as a row, and buckets that are odd or more than the tokens."""
+    same = "pretrain", "reformer_tiny", "--workdir", tmp_path / "run"
+    cases = {
+        ("--data.sequence_length", 256): "512 tokens, the product of --model.axial_pos_shape 16 32, found a sequence",
+        ("--model.axial_pos_shape", 15, 32): "480 tokens, the product of --model.axial_pos_shape 15 32, found a",
+        ("--model.axial_pos_embds_dim", 32, 32): "whose sum is the hidden size 128, found 32 32, whose sum is 64; ",
+        ("--model.num_buckets", 15): "--model.num_buckets of even numbers from 2, found 15; change it.",
+        ("--model.num_buckets", 32, 32): "at most the 512 tokens of the longest row, found 32 32, whose product is",
+        ("--model.attn_layers", "global"): "Expected a known --model.attn_layers, found 'global'",
+    }
+    for options, expected in cases.items():
+        assert expected in fails(*same, *options), options
+    assert not (tmp_path / "run").exists()
+
+
 def test_rows_too_short_for_a_permutation(fails, tmp_path: Path) -> None:
     def pretrain(*options: object) -> str:
         return fails("pretrain", "xlnet_tiny", "--workdir", tmp_path / "run", *options)

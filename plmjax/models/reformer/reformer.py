@@ -282,7 +282,8 @@ class ReformerConfig(ModelConfig):
         if length != self.longest:
             raise UserError(
                 f"Expected rows of {self.longest} tokens, the product of --model.axial_pos_shape "
-                f"{_spaced(self.axial_pos_shape)}, found a sequence length of {length}; change one of them."
+                f"{_spaced(self.axial_pos_shape)}, found a sequence length of {length}; change it or "
+                f"--model.axial_pos_shape."
             )
 
     def with_dropout(self, rate: float) -> Self:
