@@ -4,9 +4,10 @@
 
 An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
 512 tokens; Longformer has 64 global tokens besides. Reformer's layers (LSH) hash twice, into chunks of 64 tokens, and
-are reversible. Adaptive-Span (span) is a decoder whose heads look back 512 tokens at most. The steps take turns, in one
-process on one core, and their time is that of the processor; with `--repeats 0` no time is taken. The memory is that of
-the compiled step, besides parameters and inputs. Linux only.
+are reversible. Adaptive-Span (span) is a decoder whose heads look back 512 tokens at most. It reads the row in segments
+of 512 tokens, and no gradient passes from one to the one before. The steps take turns, in one process on one core, and
+their time is that of the processor; with `--repeats 0` no time is taken. The memory is that of the compiled step,
+besides parameters and inputs. Linux only.
 """
 
 import argparse
@@ -82,6 +83,7 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
 
     from plmjax.contracts.execution import Execution
     from plmjax.contracts.system import Purpose
+    from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
     config = config_of(kind, length)
     execution = Execution(attention="blockwise" if kind == "blockwise" else "dense")
@@ -93,10 +95,18 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
         inputs["global_attention_mask"] = (jnp.arange(length) < GLOBAL)[None]
 
     def logits_of(params: Any, inputs: dict[str, jax.Array]) -> jax.Array:
-        found = module.apply({"params": params}, **inputs)
         if kind != "span":
-            return found.logits
-        return found.scores.replace(hidden=found.last_hidden_state[:, predicted]).logits()
+            return module.apply({"params": params}, **inputs).logits
+
+        def read(memory: Any, segment: jax.Array) -> tuple[Any, Any]:
+            found = module.apply({"params": params}, segment, cache=memory)
+            return found.cache, found
+
+        segments = inputs["input_ids"].reshape(-1, 1, WINDOW)
+        _, found = jax.lax.scan(read, config.memory(1), segments)
+        table, bias = (one[0] for one in (found.scores.table, found.scores.bias))
+        hidden = found.last_hidden_state.reshape(1, length, -1)[:, predicted]
+        return VocabularyScores(hidden, table, bias).logits()
 
     def step(params: Any, state: Any, inputs: dict[str, jax.Array]) -> tuple[Any, Any]:
         def loss(params: Any) -> jax.Array:

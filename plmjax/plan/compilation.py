@@ -85,7 +85,16 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
     start = time.perf_counter()
     vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
     program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
-    lowered = program.train.lower(program.state, program.batch)
+    memory, text, written = compiled_for_slice(program.train.lower(program.state, program.batch))
+    return Compilation(program, memory, text, written, time.perf_counter() - start)
+
+
+def compiled_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
+    """Compile a lowered function for the devices of its arguments, and return its memory, HLO and schedules.
+
+    Raises:
+        DoesNotFit: the program needs more HBM than a device has.
+    """
     schedules.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         try:
@@ -101,8 +110,7 @@ def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.shardi
         finally:
             written = schedules.read(topologies.schedules())
         files = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
-        text = files[0].read_text(encoding="utf-8")
-    return Compilation(program, compiled.memory_analysis(), text, written, time.perf_counter() - start)
+        return compiled.memory_analysis(), files[0].read_text(encoding="utf-8"), written
 
 
 def out_of_memory(message: str) -> DoesNotFit | None:

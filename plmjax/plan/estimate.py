@@ -24,7 +24,7 @@ slower.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ from plmjax.parallel import sharding, topologies
 from plmjax.plan import collectives, hlo, refined, traffic
 from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
+from plmjax.plan.schedules import Schedule
 from plmjax.training import paths
 from plmjax.training import program as programs
 from plmjax.training.metrics import compact
@@ -189,12 +190,12 @@ def unpriced_calls(costs: refined.Costs) -> list[str]:
     ]
 
 
-def _costs(read: hlo.Program, compilation: Compilation, chip: topologies.Chip) -> refined.Costs | None:
+def costs_of(read: hlo.Program, schedules: Mapping[str, Schedule], chip: topologies.Chip) -> refined.Costs | None:
     """Return the costs of the instructions on a device; None if the schedules or the clock are not known."""
-    if not compilation.schedules or not chip.clock:
+    if not schedules or not chip.clock:
         return None
     cycles = chip.devices * chip.clock  # of all devices of a chip together
-    return refined.Costs(read, compilation.schedules, refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles))
+    return refined.Costs(read, schedules, refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles))
 
 
 def describe(
@@ -210,7 +211,7 @@ def describe(
     compute = flops / (part.chips * chip.peak)
     hbm = traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
     interconnect = interconnect_seconds(communicated, part)
-    costs = _costs(read, compilation, chip)
+    costs = costs_of(read, compilation.schedules, chip)
     cycles = round(sum(times * costs[one].estimated for one, times in costs.computing())) if costs else read.cycles()
     own = cycles / chip.clock if cycles and chip.clock else None
     roofline = max(compute, hbm, interconnect)

@@ -64,13 +64,13 @@ def in_order(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def in_place(x: jax.Array, order: jax.Array, ranks: jax.Array) -> jax.Array:
-    """Undo the order of each round: [B N R T ...], int [B N R T] twice -> [B N R T ...]."""
+    """Undo the order of each round: [B N R T H], int [B N R T] twice -> [B N R T H]."""
     return _looked_up(x, ranks)
 
 
 def _looked_up(x: jax.Array, places: jax.Array) -> jax.Array:
-    """Return the tokens at places: [B N R T ...], int [B N R S] -> [B N R S ...]; R of x may be 1."""
-    return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - places.ndim)), axis=3)
+    """Return the tokens at places: [B N R T H], int [B N R S] -> [B N R S H]; R of x may be 1."""
+    return jnp.take_along_axis(x, places[..., None], axis=3)
 
 
 in_order.defvjp(

@@ -1,0 +1,114 @@
+"""Attention of long rows on one TPU v5e, forward and backward, as libtpu compiles it: the refined estimate, in ms.
+
+    python benchmarks/planned_attention.py [--cases window dense lsh local causal]
+
+`window` and `dense` are the scores and values of one row of 4,096 tokens with 12 heads of 64, with a window of 512 and
+without one. `lsh`, `local` and `causal` are layers of attention with their projections, on one row of 65,536 tokens of
+512 features with 8 heads of 64: Reformer's LSH attention in two rounds, with its hashes, its order and chunks of 256;
+its local attention with chunks of 128; and attention to all earlier tokens, a block at a time. All compute in bfloat16
+and without dropout. Nothing is run: the schedule of the compiler is counted (docs/tpu.md).
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+TOPOLOGY = "v5e:1x1"
+CASES = ("window", "dense", "lsh", "local", "causal")
+SHORT = (1, 4096, 12, 64)
+"""Shape of queries, keys and values, [B T N H]."""
+LONG = (1, 65_536, 512)
+"""Shape of hidden states, [B T D]."""
+HEADS, HEAD_SIZE = 8, 64
+
+
+def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function to differentiate, and the shapes of its arguments."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+
+    from plmjax.contracts.execution import Execution
+    from plmjax.contracts.visibility import Causal, Visibility, Window
+    from plmjax.layers.attention.backends import BACKENDS
+    from plmjax.layers.attention.multi_head import MultiHeadAttention
+    from plmjax.models.reformer.attention import LocalAttention, LshAttention
+    from plmjax.models.reformer.chunked_attention import Chunks
+
+    if case in ("window", "dense"):
+        visibility = Visibility((Window(256, 256),) if case == "window" else ())
+        vectors = jax.ShapeDtypeStruct(SHORT, jnp.bfloat16)
+        return lambda *vectors: BACKENDS["dense"](*vectors, visibility, (), 0.0, None), (vectors,) * 3
+
+    init, backend = nn.initializers.normal(0.02), "blockwise" if case == "causal" else "dense"
+    execution = Execution(dtype=jnp.bfloat16, attention=backend)
+    sizes = (LONG[-1], HEADS, HEAD_SIZE)
+    documents, layer = jnp.ones(LONG[:2], jnp.int32), jnp.zeros((), jnp.int32)
+    module, inputs = {
+        "lsh": lambda: (
+            LshAttention(*sizes, Chunks(256, 1, 0), True, 0.0, init, execution, rounds=2, buckets=(16, 32)),
+            (documents, layer, None),
+        ),
+        "local": lambda: (LocalAttention(*sizes, Chunks(128, 1, 0), True, 0.0, init, execution), (documents,)),
+        "causal": lambda: (MultiHeadAttention(LONG[-1], HEADS, 0.0, init, execution, use_bias=False), ()),
+    }[case]()
+
+    def attend(params: Any, x: jax.Array) -> jax.Array:
+        given = (x, Visibility((Causal(),))) if case == "causal" else inputs
+        found = module.apply({"params": params}, x, *given, deterministic=True)
+        return found if case == "causal" else found[0]
+
+    hidden = jax.ShapeDtypeStruct(LONG, jnp.bfloat16)
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), *_small(case), deterministic=True))["params"]
+    return attend, (nn.meta.unbox(params), hidden)
+
+
+def _small(case: str) -> tuple[Any, ...]:
+    """Return inputs of a layer that is initialized."""
+    import jax.numpy as jnp
+
+    x, documents = jnp.zeros((1, 8, LONG[-1]), jnp.bfloat16), jnp.ones((1, 8), jnp.int32)
+    return {"lsh": (x, documents, 0, None), "local": (x, documents), "causal": (x, x)}[case]
+
+
+def estimated(case: str) -> tuple[float, float]:
+    """Return the refined estimate in seconds, and the bytes of memory besides arguments and results."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from plmjax.parallel import topologies
+    from plmjax.plan import compilation, estimate, hlo, refined
+
+    function, shapes = function_of(case)
+    part = topologies.parse(TOPOLOGY)
+    mesh = Mesh(part.devices(), ("data",))
+
+    def gradient(*arguments: Any) -> Any:
+        found, pull = jax.vjp(function, *arguments)
+        return pull(jnp.ones_like(found))
+
+    placed = jax.tree.map(
+        lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, PartitionSpec())), shapes
+    )
+    memory, text, schedules = compilation.compiled_for_slice(jax.jit(gradient).lower(*placed))
+    costs = estimate.costs_of(hlo.Program(text), schedules, part.chip)
+    return refined.timeline(costs, {}).total / part.chip.clock, memory.temp_size_in_bytes
+
+
+def main() -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    options = parser.parse_args()
+    os.environ |= {"JAX_PLATFORMS": "cpu"}
+    print("| attention | tokens | ms | memory, MiB |\n|---|---|---|---|", flush=True)
+    for case in options.cases:
+        seconds, size = estimated(case)
+        tokens = (SHORT if case in ("window", "dense") else LONG)[1]
+        print(f"| {case} | {tokens:,} | {1e3 * seconds:.2f} | {size / 2**20:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
