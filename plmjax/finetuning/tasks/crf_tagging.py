@@ -33,7 +33,7 @@ class CrfTagging(TokenTagging):
     labels.
     """
 
-    scheme: str | None = None
+    scheme: str = ""
     """Scheme of the labels, which defines the labels that may follow each label; by default that of the train file,
     --data.scheme.
     """
@@ -45,14 +45,14 @@ class CrfTagging(TokenTagging):
             UserError: a label that is not of the scheme, or only one label.
         """
         learned = super().fit_labels(train)
-        scheme = train.scheme if self.scheme is None else self.scheme
+        scheme = self.scheme or train.scheme
         label_schemes.check_scheme(scheme)
         label_schemes.possible(learned.labels, scheme)
         return dataclasses.replace(learned, scheme=scheme)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the encoder with a linear layer on every token, and the scores of transitions."""
-        possible = label_schemes.possible(self.labels, self.scheme or "")
+        possible = label_schemes.possible(self.labels, self.scheme)
         return CrfTokenClassification(config, execution, len(self.labels), self.mix, possible)
 
     def encode(self, examples: TaggedExamples, tokenizer: Any, model: ModelConfig, task: Task) -> Encoded:

@@ -101,6 +101,7 @@ def test_a_sentence_that_is_cut_has_no_last_word():
 def test_the_scheme_is_that_of_the_train_file():
     assert OBJECTIVE.scheme == "IOB2" and OBJECTIVE.labels == TAGS
     assert CrfTagging().fit_labels(examples(["D N", "N"], scheme="")).scheme == ""
+    assert CrfTagging(scheme="IOB1").fit_labels(examples(["I-A I-A", "B-A"])).scheme == "IOB1"
 
 
 MISTAKES = {
