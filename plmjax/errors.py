@@ -106,6 +106,7 @@ def check_choice(option: str, found: str, known: Iterable[str]) -> None:
 
 
 FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
+ABOVE_0 = (math.ulp(0.0), math.inf)
 """Ranges of numbers; the upper bound is excluded."""
 
 
@@ -115,6 +116,7 @@ def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) ->
         value = getattr(settings, name)
         if not least <= value < bound:
             limits = f"of at least {least:g}" if bound == math.inf else f"below {bound:g}"
+            limits = "above 0" if (least, bound) == ABOVE_0 else limits
             if bound < math.inf and least > -math.inf:
                 limits = f"from {least:g} to {limits}"
             raise UserError(f"Expected --{group}.{name} {limits}, found {value}; change it.")

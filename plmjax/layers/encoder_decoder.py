@@ -9,15 +9,25 @@ calls `decode` for each further token:
 
 A decoder of another kind, such as an LSTM, has its own classes of source and output. They have the fields that are used
 here: `attention_mask`, and `scores` and `cache`.
+
+The layers of a decoder with attention are stacked. A layer has a method `key_values`, which projects the encoder's
+output [B S D] to its own keys and values. `project_source` and `decode_layers` run all layers.
 """
 
+from collections.abc import Callable
+
+import flax.linen as nn
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from plmjax.contracts.cache import Cache
+from plmjax.contracts.execution import Execution
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.visibility import Visibility
+from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
+from plmjax.layers.stack import stack
 
 
 @flax.struct.dataclass
@@ -30,6 +40,7 @@ class EncoderDecoderOutput:
     encoder_hidden_states: [L+1 B S D], the encoder's embeddings first; only if requested.
     scores: scores of the next token at every position of the decoder; None for a module without a head.
     cache: the given cache, with the tokens of this call.
+    label_logits: float32 [B labels] (or [B K labels] of packed texts), of a head for texts.
     """
 
     last_hidden_state: jax.Array
@@ -38,11 +49,12 @@ class EncoderDecoderOutput:
     encoder_hidden_states: jax.Array | None = None
     scores: TokenScores | None = None
     cache: Cache | None = None
+    label_logits: jax.Array | None = None
 
     @property
     def logits(self) -> jax.Array:
-        """The scores as an array, float32 [B T V]."""
-        return self.scores.logits()
+        """The scores of the labels, if there is a head for them; otherwise those of the vocabulary, float32 [B T V]."""
+        return self.scores.logits() if self.label_logits is None else self.label_logits
 
 
 @flax.struct.dataclass
@@ -59,6 +71,50 @@ class SourceKeyValues:
     def visibility(self) -> Visibility:
         """Return the part of the source that every token of the decoder sees."""
         return Visibility.of_rows(self.attention_mask, None)
+
+
+def project_source(layers: nn.Module, depth: int, execution: Execution, encoded: jax.Array) -> KeyValues:
+    """Project the encoder's output [B S D] to the keys and values of each of `depth` layers, [L B S N H]."""
+
+    def body(layer: nn.Module, encoded: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
+        return encoded, layer.key_values(encoded)
+
+    return stack(body, layers, depth, execution, encoded)[1]
+
+
+def decode_layers(
+    apply: Callable[..., tuple[jax.Array, KeyValueCache | None]],
+    layers: nn.Module,
+    numbers: jax.Array,
+    execution: Execution,
+    x: jax.Array,
+    source: jax.Array | KeyValues,
+    cache: KeyValueCache | None,
+    *,
+    output_hidden_states: bool,
+) -> tuple[jax.Array, KeyValueCache | None, jax.Array | None]:
+    """Run the layers of a decoder, [B T D] -> [B T D].
+
+    Args:
+        apply: a function (layer, x, its keys and values of the source, cache, its number) -> x, cache.
+        layers: the bound module of all layers, as for `stack`.
+        numbers: int [L], the numbers of the layers in the cache.
+        source: the encoder's output [B S D], or the result of `project_source`. With the encoder's output each layer
+            computes its own keys and values when it needs them. So they are not kept for the other layers.
+
+    Returns:
+        the last x, the cache and, if requested, every x, [L+1 B T D], the given one first.
+    """
+    first, projected = x, isinstance(source, KeyValues)
+
+    def body(layer: nn.Module, carried: tuple, lane: tuple) -> tuple[tuple, jax.Array | None]:
+        (x, cache), (number, key_values) = carried, lane
+        carried = apply(layer, x, key_values if projected else layer.key_values(source), cache, number)
+        return carried, carried[0] if output_hidden_states else None
+
+    lanes = numbers, source if projected else None
+    (x, cache), states = stack(body, layers, len(numbers), execution, (x, cache), lanes)
+    return x, cache, jnp.concatenate([first[None], states]) if output_hidden_states else None
 
 
 def by_source(rows: jax.Array, source: KeyValues) -> jax.Array:

@@ -16,6 +16,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 
@@ -44,6 +45,30 @@ def stack(
         "metadata_params": {nn.PARTITION_NAME: "layers"},
     }
     return _loop(parameters, body, layer, length, execution, x, inputs)
+
+
+def stack_states(
+    apply: Callable[[nn.Module, jax.Array, Lanes], jax.Array],
+    layer: nn.Module,
+    length: int,
+    execution: Execution,
+    x: jax.Array,
+    inputs: Lanes = None,
+    *,
+    output_hidden_states: bool,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Run x through `length` layers that return nothing besides x; the arguments are those of `stack`.
+
+    Returns:
+        the last x and, if requested, every x, [length+1 ...], the given one first.
+    """
+
+    def body(layer: nn.Module, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, jax.Array | None]:
+        x = apply(layer, x, inputs)
+        return x, x if output_hidden_states else None
+
+    last, states = stack(body, layer, length, execution, x, inputs)
+    return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
 
 
 def repeat(

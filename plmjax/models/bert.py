@@ -32,7 +32,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection
-from plmjax.layers.stack import stack
+from plmjax.layers.stack import stack_states
 from plmjax.layers.tokens import check_token_inputs, first_tokens, gather_tokens
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.families.encoder import (
@@ -109,20 +109,25 @@ class BertLayer(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visibility: Visibility) -> jax.Array:
-        """Map [B T D] to [B T D]."""
+    def __call__(self, x: jax.Array, *seen: Any) -> jax.Array:
+        """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
-        size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
-        x = attention_norm(x + dropout(attention(x, x, visibility, deterministic=self.deterministic)))
+        x = attention_norm(x + dropout(self.attention(x, *seen)))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+
+    def attention(self, x: jax.Array, visibility: Visibility) -> jax.Array:
+        """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
+        config, init = self.config, self.config.initializer
+        size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
+        attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
+        return attention(x, x, visibility, deterministic=self.deterministic)
 
 
 class BertEncoder(nn.Module):
@@ -137,13 +142,12 @@ class BertEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
-        def body(layer: BertLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, visibility)
-            return x, x if output_hidden_states else None
+        def apply(layer: BertLayer, x: jax.Array, _: None) -> jax.Array:
+            return layer(x, visibility)
 
         layers = BertLayer(self.config, self.execution, deterministic, name="layers")
-        last, states = stack(body, layers, self.config.num_hidden_layers, self.execution, x)
-        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+        depth = self.config.num_hidden_layers
+        return stack_states(apply, layers, depth, self.execution, x, output_hidden_states=output_hidden_states)
 
 
 class BertModel(nn.Module):

@@ -276,10 +276,9 @@ class ElectraForSequenceClassification(EncoderForSequenceClassification):
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
-    def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
-        """Take and return the same as the encoder, with logits [B labels]."""
-        output = self.encoder(input_ids, deterministic=deterministic, **inputs)
-        return output.replace(logits=self.classifier(output.pooler_output, deterministic))
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... labels]."""
+        return self.classifier(pooled, deterministic)
 
 
 class MultipleChoiceHead(nn.Module):

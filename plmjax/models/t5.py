@@ -28,7 +28,7 @@ Deviation: the numbers b are initialized as in transformers; mesh_tensorflow use
 import dataclasses
 import functools
 import math
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -42,20 +42,25 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.rows import DecoderRows, EncoderRows
-from plmjax.layers.stack import stack
+from plmjax.layers.stack import stack_states
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.models.families.encoder_decoder import EncoderDecoderForConditionalGeneration, EncoderDecoderModel
+from plmjax.models.families.encoder_decoder import (
+    EncoderDecoderForConditionalGeneration,
+    EncoderDecoderModel,
+    LayerSize,
+    layers_products,
+)
 
 FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
 """Dict from `feed_forward_proj` to its activation; with "gated-" the activations are multiplied by another projection.
@@ -122,8 +127,7 @@ class T5Config(ModelConfig):
         """Check the settings that no later shape error would explain."""
         sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
-        if not self.layer_norm_epsilon > 0:
-            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets < 4 or buckets % 2:
             raise UserError(
@@ -211,22 +215,14 @@ class T5Config(ModelConfig):
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
 
-        A row has S source tokens and T = `predictions` predictions. Matrix products only. With I = N H and M matrices
-        in a feed-forward network a row takes 6 times
-
-            encoder layers (4 D I + M D F + 2 S I) S
-            + decoder layers ((6 D I + M D F + 2 T I + 2 S I) T + 2 D I S) + D V T
-
-        With T = 0 there is no decoder.
+        They are those of both sides, where a gated feed-forward network has three matrices, and 6 D V per prediction.
         """
-        source, target, width = sequence_length, predictions, self.d_model
-        inner = self.num_heads * self.d_kv
+        width, inner = self.d_model, self.num_heads * self.d_kv
         feed_forward = (3 if self.gated else 2) * width * self.d_ff
-        encoder = (4 * width * inner + feed_forward + 2 * source * inner) * source
-        decoder = (6 * width * inner + feed_forward + 2 * (target + source) * inner) * target
-        decoder += 2 * width * inner * source if target else 0
-        head = width * self.vocab_size * target
-        return 6.0 * batch_size * (self.num_layers * encoder + self.num_decoder_layers * decoder + head)
+        encoder = LayerSize(self.num_layers, width, inner, feed_forward)
+        decoder = LayerSize(self.num_decoder_layers, width, inner, feed_forward)
+        head = width * self.vocab_size * predictions
+        return 6.0 * batch_size * (layers_products(encoder, decoder, sequence_length, predictions) + head)
 
 
 class T5FeedForward(nn.Module):
@@ -294,7 +290,7 @@ class T5DecoderLayer(T5EncoderLayer):
         self.cross_attention = self.config.attention(self.execution)
         self.cross_attention_norm = self.config.norm(self.execution)
 
-    def source(self, encoded: jax.Array) -> KeyValues:
+    def key_values(self, encoded: jax.Array) -> KeyValues:
         """Project the encoder's output [B S D] to the keys and values of this layer."""
         return self.cross_attention.key_values(encoded)
 
@@ -351,13 +347,15 @@ class T5Encoder(nn.Module):
         x = self.dropout(x, deterministic)
         terms = (self.relative_positions(visibility, x.shape[1], x.shape[1]),)
 
-        def body(layer: T5EncoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array | None]:
-            after = layer(x, visibility, terms, deterministic=deterministic)
-            return after, x if output_hidden_states else None
+        def apply(layer: T5EncoderLayer, x: jax.Array, _: None) -> jax.Array:
+            return layer(x, visibility, terms, deterministic=deterministic)
 
-        x, states = stack(body, self.layers, self.config.num_layers, self.execution, x)
-        x = self.dropout(self.norm(x), deterministic)
-        return x, jnp.concatenate([states, x[None]]) if output_hidden_states else None
+        depth = self.config.num_layers
+        last, states = stack_states(
+            apply, self.layers, depth, self.execution, x, output_hidden_states=output_hidden_states
+        )
+        last = self.dropout(self.norm(last), deterministic)
+        return last, jnp.concatenate([states[:-1], last[None]]) if output_hidden_states else None
 
 
 class T5Decoder(nn.Module):
@@ -373,13 +371,9 @@ class T5Decoder(nn.Module):
         self.relative_positions = config.relative_positions(execution, both_sides=False)
         self.dropout, self.norm = config.row_dropout(), config.norm(execution)
 
-    def source(self, encoded: jax.Array) -> KeyValues:
+    def key_values(self, encoded: jax.Array) -> KeyValues:
         """Project the encoder's output [B S D] to the keys and values of every layer, [L B S N H]."""
-
-        def body(layer: T5DecoderLayer, x: jax.Array, _: None) -> tuple[jax.Array, KeyValues]:
-            return x, layer.source(x)
-
-        return stack(body, self.layers, self.config.num_decoder_layers, self.execution, encoded)[1]
+        return project_source(self.layers, self.config.num_decoder_layers, self.execution, encoded)
 
     def __call__(
         self,
@@ -392,27 +386,21 @@ class T5Decoder(nn.Module):
         deterministic: bool,
         output_hidden_states: bool = False,
     ) -> EncoderDecoderOutput:
-        """Decode embeddings [B T D], with the encoder's output [B S D] or the result of `source`."""
+        """Decode embeddings [B T D], with the encoder's output [B S D] or the result of `key_values`."""
         x = self.dropout(x, deterministic)
         keys = x.shape[1] if cache is None else cache.capacity
         terms = (self.relative_positions(visibility, x.shape[1], keys),)
-        projected = isinstance(source, KeyValues)
 
-        def body(layer: T5DecoderLayer, carried: tuple, inputs: tuple) -> tuple[tuple, jax.Array | None]:
-            before, cache = carried
-            number, own = inputs
-            own = own if projected else layer.source(source)
-            carried = layer(
-                before, visibility, terms, own, source_visibility, cache, number, deterministic=deterministic
-            )
-            return carried, before if output_hidden_states else None
+        def apply(layer: T5DecoderLayer, x: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
+            return layer(x, visibility, terms, source, source_visibility, cache, number, deterministic=deterministic)
 
-        depth = self.config.num_decoder_layers
-        inputs = (jnp.arange(depth), source if projected else None)
-        (x, cache), states = stack(body, self.layers, depth, self.execution, (x, cache), inputs)
-        x = self.dropout(self.norm(x), deterministic)
-        states = jnp.concatenate([states, x[None]]) if output_hidden_states else None
-        return EncoderDecoderOutput(x, states, cache=None if cache is None else cache.advance(x.shape[1]))
+        numbers = jnp.arange(self.config.num_decoder_layers)
+        last, cache, states = decode_layers(
+            apply, self.layers, numbers, self.execution, x, source, cache, output_hidden_states=output_hidden_states
+        )
+        last = self.dropout(self.norm(last), deterministic)
+        states = jnp.concatenate([states[:-1], last[None]]) if output_hidden_states else None
+        return EncoderDecoderOutput(last, states, cache=None if cache is None else cache.advance(x.shape[1]))
 
 
 class T5Model(EncoderDecoderModel):
@@ -438,7 +426,7 @@ class T5Model(EncoderDecoderModel):
         return self.encoder(self._embedded(input_ids), rows.visibility, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
-        return self.decoder.source(encoded)
+        return self.decoder.key_values(encoded)
 
     def _decoded(
         self,

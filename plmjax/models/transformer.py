@@ -42,12 +42,12 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
+from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import DecoderRows, EncoderRows
 from plmjax.layers.sinusoids import sinusoids
-from plmjax.layers.stack import stack
+from plmjax.layers.stack import stack_states
 from plmjax.layers.words.embeddings import Embedding, check_ids
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.encoder_decoder import (
@@ -214,12 +214,10 @@ def encoded(
     """
     x = nn.with_logical_constraint(x, ROW)
 
-    def body(layer: EncoderLayer, x: jax.Array, inputs: None) -> tuple[jax.Array, jax.Array | None]:
-        x = layer(x, visibility, deterministic=deterministic)
-        return x, x if output_hidden_states else None
+    def apply(layer: EncoderLayer, x: jax.Array, _: None) -> jax.Array:
+        return layer(x, visibility, deterministic=deterministic)
 
-    last, states = stack(body, layers, depth, execution, x)
-    return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+    return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
 
 
 class TransformerModel(EncoderDecoderModel):
@@ -261,10 +259,7 @@ class TransformerModel(EncoderDecoderModel):
         return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)
 
     def _key_values(self, encoded: jax.Array) -> KeyValues:
-        def body(layer: DecoderLayer, encoded: jax.Array, inputs: None) -> tuple[jax.Array, KeyValues]:
-            return encoded, layer.key_values(encoded)
-
-        return stack(body, self.decoder_layers, self.config.decoder_layers, self.execution, encoded)[1]
+        return project_source(self.decoder_layers, self.config.decoder_layers, self.execution, encoded)
 
     def _decoded(
         self,
@@ -276,21 +271,19 @@ class TransformerModel(EncoderDecoderModel):
         deterministic: bool,
         output_hidden_states: bool,
     ) -> EncoderDecoderOutput:
-        depth, made = self.config.decoder_layers, source if isinstance(source, KeyValues) else None
         y = self.dropout(self.target_vectors(input_ids, rows.positions), deterministic)
         y = nn.with_logical_constraint(y, ROW)
 
-        def body(layer: DecoderLayer, carried: tuple[jax.Array, Any], lane: tuple) -> tuple[Any, Any]:
-            (y, cache), (number, key_values) = carried, lane
-            key_values = layer.key_values(source) if key_values is None else key_values
-            carried = layer(y, rows.visibility, key_values, of_source, cache, number, deterministic=deterministic)
-            return carried, carried[0] if output_hidden_states else None
+        def apply(layer: DecoderLayer, y: jax.Array, source: KeyValues, cache: Any, number: jax.Array) -> tuple:
+            return layer(y, rows.visibility, source, of_source, cache, number, deterministic=deterministic)
 
-        lanes = jnp.arange(depth), made
-        (last, cache), states = stack(body, self.decoder_layers, depth, self.execution, (y, rows.cache), lanes)
+        layers, numbers = self.decoder_layers, jnp.arange(self.config.decoder_layers)
+        last, cache, states = decode_layers(
+            apply, layers, numbers, self.execution, y, source, rows.cache, output_hidden_states=output_hidden_states
+        )
         return EncoderDecoderOutput(
             last_hidden_state=last,
-            hidden_states=jnp.concatenate([y[None], states]) if output_hidden_states else None,
+            hidden_states=states,
             scores=VocabularyScores(last, self.words.embedding),
             cache=None if cache is None else cache.advance(input_ids.shape[1]),
         )

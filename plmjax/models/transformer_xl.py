@@ -46,7 +46,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
@@ -127,8 +127,7 @@ class TransformerXlConfig(ModelConfig):
         check_choice("--model.initial_memory", self.initial_memory, INITIAL_MEMORIES)
         if self.same_length and not self.mem_len:
             raise UserError("Expected --model.mem_len of at least 1 with --model.same_length, found 0; change one.")
-        if not self.layer_norm_epsilon > 0:
-            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         _ = self.clusters
 
     enwik8_base = Size("41,055,436 parameters.")

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, check_ranges
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 from plmjax.objectives.word_prediction import scaled_gradient, total
 from plmjax.vocabulary import Vocabulary
@@ -44,9 +44,7 @@ class WeightedLeastSquares(Objective):
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_ranges("objective", self, power=FROM_0)
-        if not self.x_max > 0:
-            raise UserError(f"Expected --objective.x_max above 0, found {self.x_max}; change it.")
+        check_ranges("objective", self, power=FROM_0, x_max=ABOVE_0)
 
     def constants(self, config: Any, sources: ConstantSources) -> dict[str, Any]:
         """Return log_shares, float32 [V]: their sum is log X for two words that are adjacent by chance.

@@ -20,19 +20,16 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, SHARE, check_ranges
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput
 from plmjax.layers.normalization import LayerNorm
-from plmjax.layers.tokens import last_tokens
 from plmjax.layers.words.embeddings import Embedding, check_ids
 from plmjax.models.families.encoder_decoder import (
     EncoderDecoderConfig,
@@ -41,7 +38,7 @@ from plmjax.models.families.encoder_decoder import (
     encoder_decoder_cache,
     encoder_decoder_parts,
 )
-from plmjax.models.families.task_heads import ClassificationHead, QuestionAnswering
+from plmjax.models.families.task_heads import LastTokenClassification, QuestionAnswering
 from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel
 
 FIRST_POSITION = 2
@@ -110,16 +107,6 @@ class BartConfig(EncoderDecoderConfig):
         return super().train_flops(batch_size, sequence_length, predictions) if predictions else read
 
 
-@flax.struct.dataclass
-class BartClassificationOutput(EncoderDecoderOutput):
-    """The output of a BART with the head of a task; `scores` are still those of its language model.
-
-    logits: float32 [B outputs], or [B K outputs] of packed texts.
-    """
-
-    logits: jax.Array | None = None
-
-
 class BartModel(TransformerModel):
     """The Transformer's two stacks of layers, with the embeddings of BART."""
 
@@ -175,38 +162,13 @@ class BartForConditionalGeneration(EncoderDecoderForConditionalGeneration):
     config: BartConfig
 
 
-class BartForSequenceClassification(nn.Module):
+class BartForSequenceClassification(LastTokenClassification):
     """BART with a classifier for texts. Both sides read a text.
 
     The decoder's hidden state at the last token passes a dense layer, tanh and a linear layer.
     """
 
     config: BartConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """Create the model and the head."""
-        self.model = self.config.module(Purpose.ENCODING, self.execution)
-        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        *,
-        cls_positions: jax.Array | None = None,
-        deterministic: bool = True,
-        **inputs: Any,
-    ) -> BartClassificationOutput:
-        """Take and return the same as `BartModel` without a target, with logits.
-
-        Logits are [B labels], or [B K labels] of texts that end at int [B K].
-        """
-        output = self.model(input_ids, attention_mask, deterministic=deterministic, **inputs)
-        last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
-        fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
-        return BartClassificationOutput(**fields, logits=self.classifier(last, deterministic))
 
 
 def bart_parts(config: BartConfig) -> tuple[ParameterGroup, ...]:

@@ -13,7 +13,7 @@ trained or frozen.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -30,7 +30,7 @@ from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.families.encoder import EncoderOutput
-from plmjax.models.families.task_heads import TOKEN_HEADS
+from plmjax.models.families.task_heads import TOKEN_HEADS, score_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,16 +151,12 @@ class StaticVectorsForSequenceClassification(nn.Module):
 class StaticVectorsForMultipleChoice(StaticVectorsForSequenceClassification):
     """A linear layer that gives one score to every pair of a question and a choice."""
 
-    num_labels: int = 1
+    num_labels: ClassVar[int] = 1
 
-    def __call__(
-        self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: jax.Array | None
-    ) -> EncoderOutput:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Map the C adjacent choices of a question, int [B C T], to logits [B C], or [B C K] of packed questions."""
-        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
-        output = super().__call__(input_ids.reshape(-1, input_ids.shape[-1]), **rows, deterministic=deterministic)
-        scores = output.logits[..., 0]
-        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+        output, scores = score_choices(super().__call__, input_ids, **inputs)
+        return output.replace(logits=scores)
 
 
 def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:

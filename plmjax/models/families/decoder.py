@@ -15,7 +15,7 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Window
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
@@ -69,8 +69,7 @@ class DecoderConfig(ModelConfig):
         sizes = ("vocab_size", "n_positions", "n_embd", "n_layer")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
-        if not self.layer_norm_epsilon > 0:
-            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         if self.n_head < 1 or self.n_embd % self.n_head:
             raise UserError(
                 f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "

@@ -16,10 +16,11 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Window
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
+from plmjax.models.families.task_heads import score_choices
 
 
 def encoder_sizes(layers: int, hidden: int, heads: int) -> dict[str, int]:
@@ -88,8 +89,7 @@ class EncoderConfig(ModelConfig):
         check_ranges("model", self, hidden_dropout_prob=SHARE, attention_probs_dropout_prob=SHARE)
         if self.classifier_dropout is not None:
             check_ranges("model", self, classifier_dropout=SHARE)
-        if not self.layer_norm_eps > 0:
-            raise UserError(f"Expected --model.layer_norm_eps above 0, found {self.layer_norm_eps}; change it.")
+        check_ranges("model", self, layer_norm_eps=ABOVE_0)
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
@@ -190,48 +190,26 @@ class EncoderForSequenceClassification(nn.Module):
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> EncoderOutput:
         """Take and return the same as the encoder, with logits [B labels]."""
         output = self.encoder(input_ids, deterministic=deterministic, **inputs)
-        return output.replace(logits=self.classifier(self.dropout(output.pooler_output, deterministic)))
-
-
-class EncoderForMultipleChoice(nn.Module):
-    """The encoder with dropout and a linear layer on the pooled [CLS], which gives every choice one score."""
-
-    config: EncoderConfig
-    execution: Execution = Execution()
-
-    def setup(self) -> None:
-        """Create the encoder, dropout and the classifier."""
-        config, dtype = self.config, self.execution.dtype
-        self.encoder = config.module(Purpose.ENCODING, self.execution, pooling=True)
-        self.dropout = Dropout(config.head_dropout)
-        self.classifier = Projection((1,), ("embed", None), config.initializer, dtype, logits=True)
+        return output.replace(logits=self.score(output.pooler_output, deterministic))
 
     def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [... D] to float32 [... 1]."""
+        """Map [... D] to float32 [... labels]; a system with another head overrides this."""
         return self.classifier(self.dropout(pooled, deterministic))
 
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        *,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
-        **inputs: jax.Array | None,
-    ) -> EncoderOutput:
+
+class EncoderForMultipleChoice(EncoderForSequenceClassification):
+    """The encoder with dropout and a linear layer on the pooled [CLS], which gives every choice one score."""
+
+    num_labels: ClassVar[int] = 1
+
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> EncoderOutput:
         """Take and return the same as the encoder, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
         With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, with [B C] as one
         axis.
         """
-        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
-        output = self.encoder(
-            input_ids.reshape(-1, input_ids.shape[-1]),
-            **rows,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
-        scores = self.score(output.pooler_output, deterministic)[..., 0]
-        return output.replace(logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+        output, scores = score_choices(super().__call__, input_ids, **inputs)
+        return output.replace(logits=scores)
 
 
 def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:

@@ -5,7 +5,7 @@ model files.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -121,17 +121,42 @@ class EncoderDecoderConfig(ModelConfig):
         return 6.0 * batch_size * (self.layers_products(sequence_length, predictions) + head)
 
     def layers_products(self, source: int, target: int) -> int:
-        """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
-
-        A layer of the encoder takes 4 D^2 + 2 D F + 2 S D for each of S tokens. A layer of the decoder takes 6 D^2 + 2
-        D F + 2 (T + S) D for each of T tokens, and 2 D^2 for the keys and values of each source token. Without a target
-        there is no decoder. Attention counts all pairs of tokens, although some are hidden.
-        """
+        """Return the multiplications of all layers for a row with `source` and `target` tokens."""
         size = self.d_model
-        encoder = source * (4 * size**2 + 2 * size * self.encoder_ffn_dim + 2 * source * size)
-        decoder = target * (6 * size**2 + 2 * size * self.decoder_ffn_dim + 2 * (target + source) * size)
-        decoder += 2 * source * size**2 if target else 0
-        return self.encoder_layers * encoder + self.decoder_layers * decoder
+        encoder = LayerSize(self.encoder_layers, size, size, 2 * size * self.encoder_ffn_dim)
+        decoder = LayerSize(self.decoder_layers, size, size, 2 * size * self.decoder_ffn_dim)
+        return layers_products(encoder, decoder, source, target)
+
+
+class LayerSize(NamedTuple):
+    """Sizes of the layers of one side.
+
+    depth: number of layers.
+    width: hidden size, D.
+    inner: heads times head size, I.
+    feed_forward: number of weights of a feed-forward network, 2 D F for two matrices.
+    """
+
+    depth: int
+    width: int
+    inner: int
+    feed_forward: int
+
+
+def layers_products(encoder: LayerSize, decoder: LayerSize, source: int, target: int) -> int:
+    """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
+
+    A layer of the encoder takes 4 D I + 2 D F + 2 S I for each of S tokens. A layer of the decoder takes 6 D I + 2 D F
+    + 2 (T + S) I for each of T tokens, and 2 D I for the keys and values of each source token. Without a target there
+    is no decoder. Attention counts all pairs of tokens, although some are hidden.
+    """
+    depth, width, inner, feed_forward = encoder
+    products = depth * source * (4 * width * inner + feed_forward + 2 * source * inner)
+    if not target:
+        return products
+    depth, width, inner, feed_forward = decoder
+    products += depth * target * (6 * width * inner + feed_forward + 2 * (target + source) * inner)
+    return products + depth * source * 2 * width * inner
 
 
 class EncoderDecoderModel(nn.Module):

@@ -1,9 +1,11 @@
-"""Heads that are the same for many systems: a label for each token, the two ends of a span, and two layers for a text.
+"""Heads that are the same for many systems: labels of tokens, the two ends of a span, labels of texts, choices.
 
-The module for whole sequences differs from family to family. Each head is named `classifier`.
+Where a text is not represented by its last token, the module for whole sequences differs from family to family. Each
+head is named `classifier`.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import flax.struct
@@ -18,6 +20,7 @@ from plmjax.layers.crf import Possible, Scores, TransitionScores
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 from plmjax.layers.scalar_mix import ScalarMix
+from plmjax.layers.tokens import last_tokens
 
 HEAD = "classifier"
 MIX = "scalar_mix"
@@ -122,6 +125,59 @@ class ClassificationHead(nn.Module):
         x = Projection((config.width,), ("embed", "mlp"), init, dtype, name="dense")(dropout(x, deterministic))
         x = dropout(jnp.tanh(x), deterministic)
         return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
+
+
+class LastTokenClassification(nn.Module):
+    """The encoder and a head on the last token of a text; with one label it is a regression.
+
+    head: class of the head, made of a config, an execution and the number of labels.
+    """
+
+    config: ModelConfig
+    execution: Execution = Execution()
+    num_labels: int = 2
+    head: ClassVar[Callable[..., nn.Module]] = ClassificationHead
+
+    def setup(self) -> None:
+        """Create the encoder and the head."""
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
+        self.classifier = self.head(self.config, self.execution, self.num_labels)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        *,
+        cls_positions: jax.Array | None = None,
+        deterministic: bool = True,
+        **inputs: Any,
+    ) -> Any:
+        """Take and return the same as the encoder, with label_logits.
+
+        They are [B labels], or [B K labels] of the packed texts that end at `cls_positions`, int [B K].
+        """
+        output = self.encoder(input_ids, attention_mask, deterministic=deterministic, **inputs)
+        last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
+        return output.replace(label_logits=self.classifier(last, deterministic))
+
+
+def score_choices(
+    classify: Callable[..., Any], input_ids: jax.Array, **inputs: jax.Array | bool | None
+) -> tuple[Any, jax.Array]:
+    """Score C adjacent choices of a question, int [B C T], as texts of their own.
+
+    Args:
+        classify: a classifier of texts with one label.
+        inputs: its other inputs; arrays are [B C ...].
+
+    Returns:
+        the output of the classifier for the rows, with [B C] as one axis, and the scores float32 [B C]; with
+        `cls_positions` int [B C K] the scores are [B C K].
+    """
+    rows = {name: x.reshape(-1, x.shape[-1]) if getattr(x, "ndim", 0) else x for name, x in inputs.items()}
+    output = classify(input_ids.reshape(-1, input_ids.shape[-1]), **rows)
+    scores = output.logits[..., 0]
+    return output, scores.reshape(*input_ids.shape[:-1], *scores.shape[1:])
 
 
 class QuestionAnswering(nn.Module):

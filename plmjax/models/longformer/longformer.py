@@ -38,13 +38,10 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Condition
 from plmjax.errors import UserError
-from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import FeedForward
-from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection
-from plmjax.layers.stack import stack
+from plmjax.layers.stack import stack_states
 from plmjax.layers.tokens import check_token_inputs, first_tokens
-from plmjax.models.bert import BertEmbeddings
+from plmjax.models.bert import BertEmbeddings, BertLayer
 from plmjax.models.families.encoder import (
     EncoderForMultipleChoice,
     EncoderOutput,
@@ -171,28 +168,17 @@ class LongformerConfig(RobertaConfig):
         return 6.0 * batch_size * sequence_length * (projections + scores)
 
 
-class LongformerLayer(nn.Module):
-    """Windowed and global attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+class LongformerLayer(BertLayer):
+    """BERT's layer with windowed and global attention."""
 
     config: LongformerConfig
-    execution: Execution
-    deterministic: bool
 
-    @nn.compact
-    def __call__(self, x: jax.Array, reading: Reading, side: int | jax.Array) -> jax.Array:
-        """Map [B T D] to [B T D]; `side` is half of the window."""
-        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+    def attention(self, x: jax.Array, reading: Reading, side: int | jax.Array) -> jax.Array:
+        """Attend within rows, [B T D] -> [B T D]; `side` is half of the window."""
+        config, init = self.config, self.config.initializer
         size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
         attention = LongformerAttention(size, heads, rate, init, self.execution, name="attention")
-        attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
-        feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
-        dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
-
-        x = attention_norm(x + dropout(attention(x, reading, side, deterministic=self.deterministic)))
-        x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
-        x = feed_forward_norm(x + dropout(feed_forward(x)))
-        return nn.with_logical_constraint(x, ("batch", "length", "embed"))
+        return attention(x, reading, side, deterministic=self.deterministic)
 
 
 class LongformerEncoder(nn.Module):
@@ -207,14 +193,12 @@ class LongformerEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
-        def body(layer: LongformerLayer, x: jax.Array, side: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, reading, side)
-            return x, x if output_hidden_states else None
+        def apply(layer: LongformerLayer, x: jax.Array, side: jax.Array) -> jax.Array:
+            return layer(x, reading, side)
 
         layers = LongformerLayer(self.config, self.execution, deterministic, name="layers")
-        sides = jnp.array(self.config.layer_windows) // 2
-        last, states = stack(body, layers, self.config.num_hidden_layers, self.execution, x, sides)
-        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+        depth, sides = self.config.num_hidden_layers, jnp.array(self.config.layer_windows) // 2
+        return stack_states(apply, layers, depth, self.execution, x, sides, output_hidden_states=output_hidden_states)
 
 
 class LongformerModel(RobertaModel):

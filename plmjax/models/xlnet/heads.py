@@ -13,7 +13,7 @@ the start. So the most likely starts are followed, and for each of them the most
 In training, i and x_start are those of the right answer.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import flax.struct
@@ -28,6 +28,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import gather_tokens, last_tokens
+from plmjax.models.families.task_heads import LastTokenClassification, score_choices
 
 
 class Summary(nn.Module):
@@ -46,71 +47,25 @@ class Summary(nn.Module):
         return Projection((self.outputs,), ("embed", None), init, dtype, logits=True, name="output")(x)
 
 
-class XlnetForSequenceClassification(nn.Module):
+class XlnetForSequenceClassification(LastTokenClassification):
     """The model and a summary of the last token of a row; with one label it is a regression."""
 
-    config: ModelConfig
-    execution: Execution = Execution()
-    num_labels: int = 2
-
-    def setup(self) -> None:
-        """Create the model and the classifier."""
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        self.classifier = Summary(self.config, self.execution, self.num_labels)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        *,
-        cls_positions: jax.Array | None = None,
-        deterministic: bool = True,
-        **inputs: Any,
-    ) -> Any:
-        """Take and return the same as `XlnetModel`, with logits.
-
-        Logits are [B labels], or [B K labels] of the sequences that end at `cls_positions`, int [B K].
-        """
-        output = self.encoder(input_ids, attention_mask, deterministic=deterministic, **inputs)
-        last = last_tokens(output.last_hidden_state, attention_mask, cls_positions)
-        return output.replace(label_logits=self.classifier(last, deterministic))
+    head: ClassVar[type[Summary]] = Summary
 
 
-class XlnetForMultipleChoice(nn.Module):
+class XlnetForMultipleChoice(XlnetForSequenceClassification):
     """The model and a summary of the last token, which gives every choice one score."""
 
-    config: ModelConfig
-    execution: Execution = Execution()
+    num_labels: ClassVar[int] = 1
 
-    def setup(self) -> None:
-        """Create the model and the classifier."""
-        self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        self.classifier = Summary(self.config, self.execution, 1)
-
-    def __call__(
-        self,
-        input_ids: jax.Array,
-        *,
-        deterministic: bool = True,
-        output_hidden_states: bool = False,
-        **inputs: jax.Array | None,
-    ) -> Any:
+    def __call__(self, input_ids: jax.Array, **inputs: Any) -> Any:
         """Take and return the same as `XlnetModel`, for C adjacent choices of a question: int [B C T] -> logits [B C].
 
         With `cls_positions` int [B C K] logits are [B C K]. Hidden states are those of the rows, with [B C] as one
         axis.
         """
-        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items() if x is not None}
-        places = rows.pop("cls_positions", None)
-        output = self.encoder(
-            input_ids.reshape(-1, input_ids.shape[-1]),
-            **rows,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
-        last = last_tokens(output.last_hidden_state, rows.get("attention_mask"), places)
-        scores = self.classifier(last, deterministic)[..., 0]
-        return output.replace(label_logits=scores.reshape(*input_ids.shape[:-1], *scores.shape[1:]))
+        output, scores = score_choices(super().__call__, input_ids, **inputs)
+        return output.replace(label_logits=scores)
 
 
 @flax.struct.dataclass

@@ -48,7 +48,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
 from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
@@ -125,8 +125,7 @@ class XlnetConfig(ModelConfig):
         sizes = ("vocab_size", "d_model", "n_layer", "d_inner", "start_n_top", "end_n_top")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, dropout=SHARE, summary_last_dropout=SHARE)
-        if not self.layer_norm_eps > 0:
-            raise UserError(f"Expected --model.layer_norm_eps above 0, found {self.layer_norm_eps}; change it.")
+        check_ranges("model", self, layer_norm_eps=ABOVE_0)
         if self.n_head < 1 or self.d_model % self.n_head:
             raise UserError(
                 f"Expected a hidden size that divides by the heads, found {self.d_model} and {self.n_head} heads; "
