@@ -5,10 +5,9 @@ import os
 import shutil
 
 import flax.traverse_util
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
@@ -44,6 +43,7 @@ from plmjax.training.optimizers import BertAdamW
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config
 from tests.optional import needs_torch
+from tests.systems.modules import outputs
 
 CONFIG = BertConfig(**SIZES)
 CHOOSING = {
@@ -345,9 +345,9 @@ def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path
     tokenizer, nats, count = tokenizers.load(tmp_path / "tokenizer"), 0.0, 0
     for source, target in zip(text[:2], text[2:], strict=True):
         read, asked = ([*tokenizer.encode(one), vocabulary.document_end] for one in (source, target))
-        given = jnp.array([[vocabulary.pad, *asked[:-1]]])
-        logits = model.apply({"params": params}, jnp.array([read]), decoder_input_ids=given).logits[0]
-        nats -= float(jax.nn.log_softmax(logits)[jnp.arange(len(asked)), jnp.array(asked)].sum())
+        given = {"input_ids": np.array([read]), "decoder_input_ids": np.array([[vocabulary.pad, *asked[:-1]]])}
+        logits = outputs(model, params, given).logits[0]
+        nats -= log_softmax(np.asarray(logits), axis=-1)[np.arange(len(asked)), asked].sum()
         count += len(asked)
     assert found["eval/loss"] == pytest.approx(nats / count, rel=1e-5) and 0 <= found["eval/bleu"] <= 100
     written = [

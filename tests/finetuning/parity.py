@@ -70,15 +70,14 @@ def batch(encoded, length: int, pack: int) -> dict[str, jax.Array]:
 
 
 def loss_and_gradient(objective, module, params, given):
-    """(mean loss, its gradient)."""
+    """(mean loss, its gradient, all sums), of one program."""
 
     def loss(params):
-        return (
-            objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False).losses["task"]
-            / objective.weights(given)["task"]
-        )
+        sums = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False)
+        return sums.losses["task"] / objective.weights(given)["task"], sums
 
-    return jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.asarray, params))
+    (found, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(jax.tree.map(jnp.asarray, params))
+    return found, gradient, sums
 
 
 def their_gradient(model, folder, architecture: str = "auto"):

@@ -1,6 +1,7 @@
 """A task whose loss has several terms, as GPT's, and one whose predictions are text, both on GPT-2."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -135,13 +137,19 @@ def made(
     return run, examples, source, program, LossInputs(params)
 
 
-def logits_of(program: Any, params: Any, ids: list[int]) -> SimpleNamespace:
-    """The outputs for one text alone."""
-    row = jnp.array([ids])
-    return program.module.apply(
-        {"params": params}, row, jnp.arange(len(ids))[None], jnp.ones_like(row), jnp.array([[len(ids) - 1]]),
-        deterministic=True,
-    )  # fmt: skip
+def logits_of(program: Any, params: Any, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The logits of labels [labels] and of tokens [T V] for one text alone, in a row of 16 with nothing behind it."""
+    row = np.zeros((1, 16), np.int32)
+    row[0, : len(ids)] = ids
+    logits = _logits(program.module, params, row, row > 0, np.array([[len(ids) - 1]]))
+    return np.asarray(logits[0][0, 0]), np.asarray(logits[1][0, : len(ids)])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(module: nn.Module, params: Any, ids: Any, real: Any, last: Any) -> tuple[jax.Array, jax.Array]:
+    places = jnp.arange(ids.shape[1])[None]
+    found = module.apply({"params": params}, ids, places, real.astype(jnp.int32), last, deterministic=True)
+    return found.logits, found.token_logits
 
 
 @pytest.mark.parametrize("pack", [1, 3])
@@ -151,9 +159,9 @@ def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     task, language_model = [], []
     for text, label in zip(examples.texts, examples.labels, strict=True):
         ids = [61, *map(int, text[0].split()), 63]
-        outputs = logits_of(program, loss_inputs.params, ids)
-        task.append(float(-jax.nn.log_softmax(outputs.logits[0, 0])[objective.labels.index(label)]))
-        nats = -jax.nn.log_softmax(outputs.token_logits[0])
+        of_labels, of_tokens = logits_of(program, loss_inputs.params, ids)
+        task.append(-log_softmax(of_labels)[objective.labels.index(label)])
+        nats = -log_softmax(of_tokens, axis=-1)
         language_model += [float(nats[place, following]) for place, following in enumerate(ids[1:])]
     evaluation = TaskEvaluation(run, examples, source, Numbers())
     found = evaluation(program, loss_inputs)
@@ -163,7 +171,9 @@ def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     assert set(found) == set(evaluation.names(program))
     # The first training step loses the joint loss: all five examples, in some order.
     batch = next(source.evaluation(program.phase))
-    sums = objective.sums(program.module, loss_inputs, batch, jax.random.key(0), training=True)
+    sums = jax.jit(functools.partial(objective.sums, program.module, training=True))(
+        loss_inputs, batch, jax.random.key(0)
+    )
     total = step.total_loss(objective, sums.losses, objective.weights(batch))
     assert float(total) == pytest.approx(found["joint_loss"], rel=1e-5)
 
@@ -175,7 +185,7 @@ def test_predictions_are_the_texts_that_the_model_writes():
     for (text,) in examples.texts:
         ids = [61, *map(int, text.split()), 63]
         for _ in range(WRITTEN):
-            ids.append(int(logits_of(program, loss_inputs.params, ids).token_logits[0, -1].argmax()))
+            ids.append(int(logits_of(program, loss_inputs.params, ids)[1][-1].argmax()))
         expected.append(" ".join(map(str, ids[-WRITTEN:])))
     evaluation = TaskEvaluation(run, examples, source, Numbers())
     assert evaluation(program, loss_inputs)["words"] == WRITTEN

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -27,6 +26,7 @@ from plmjax.models.xlnet.xlnet import XlnetModel
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.test_kinds import BLAME, PRAISE, SPLITS, asked, chosen, sentence, tagged
+from tests.systems.modules import outputs, random_params
 
 
 def files_of(make: Any, suffix: str, folder: Path) -> dict[str, str]:
@@ -159,9 +159,9 @@ def test_packed_examples_have_the_outputs_that_they_have_alone(xlnet_run, sentim
     )
     model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
     module = run.objective.module(model, Execution())
-    variables = module.init(jax.random.key(0), **run.objective.model_inputs(alone))
-    expected = module.apply(variables, **run.objective.model_inputs(alone)).logits[:, 0]
-    found = module.apply(variables, **run.objective.model_inputs(packed)).logits
+    params = random_params(module)
+    expected = outputs(module, params, run.objective.model_inputs(alone)).logits[:, 0]
+    found = outputs(module, params, run.objective.model_inputs(packed)).logits
     slots = packed["example_ids"]
     assert len(slots) < len(examples) and np.sort(slots[slots >= 0]).tolist() == list(range(len(examples)))
     order = np.argsort(alone["example_ids"][:, 0])
@@ -187,7 +187,7 @@ def test_texts_as_inputs_are_padded_on_the_left(xlnet_run) -> None:
         assert both[name][0, width - size :].tolist() == field[0].tolist(), name
     params, _ = checkpoints.load_parameters(xlnet_run)
     encoder = XlnetModel(model)
-    found, expected = (encoder.apply({"params": params["xlnet"]}, **each) for each in (both, alone))
+    found, expected = (outputs(encoder, params["xlnet"], each) for each in (both, alone))
     np.testing.assert_allclose(
         found.last_hidden_state[0, width - size :], expected.last_hidden_state[0], rtol=1e-5, atol=1e-5
     )

@@ -1,7 +1,5 @@
 """Any number of labels a row: read from cells and lists, lost and learned as transformers' multi-label problem."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
@@ -9,7 +7,7 @@ from sklearn.metrics import f1_score
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
 from plmjax.interop import huggingface
-from plmjax.objectives.objective import LossInputs
+from tests.finetuning import parity
 from tests.finetuning.tasks.test_sentences import B, batch, reference
 from tests.optional import torch
 
@@ -22,12 +20,7 @@ def test_losses_and_gradients_equal_those_of_transformers(tmp_path):
     module, params = huggingface.load(tmp_path)
     labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
     given, objective = batch(labels), MultiLabelClassification(LABELS)
-
-    def loss(params):
-        sums = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False)
-        return sums.losses["task"] / objective.weights(given)["task"], sums
-
-    (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
+    found, gradient, sums = parity.loss_and_gradient(objective, module, params, given)
     rows = slice(0, B - 1)
     their = theirs(
         input_ids=torch.tensor(np.asarray(given["input_ids"][rows])).long(),

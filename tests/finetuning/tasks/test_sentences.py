@@ -1,5 +1,7 @@
 """The heads, their losses and gradients against transformers' BertForSequenceClassification."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import LossInputs
+from tests.finetuning import parity
 from tests.optional import torch, transformers
+from tests.systems.modules import outputs as outputs_of
 
 B, T = 5, 11
 
@@ -61,14 +65,8 @@ def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outp
         objective, labels = SequenceClassification(("a", "b", "c")), np.array([2, 0, 1, 1, 2], np.int32)
     assert objective.outputs == module.num_labels == outputs
     given = batch(labels)
-
-    def loss(params):
-        sums = objective.sums(module, LossInputs(params), given, jax.random.key(0), training=False)
-        return sums.losses["task"] / objective.weights(given)["task"], sums
-
-    (found, sums), gradient = jax.value_and_grad(loss, has_aux=True)(jax.tree.map(jnp.asarray, params))
-    inputs = objective.model_inputs(given)
-    logits = module.apply({"params": params}, **inputs).logits[:, 0]
+    found, gradient, sums = parity.loss_and_gradient(objective, module, params, given)
+    logits = outputs_of(module, params, objective.model_inputs(given)).logits[:, 0]
 
     rows = slice(0, B - 1)
     their = theirs(
@@ -98,8 +96,9 @@ def test_dropout_is_drawn_on_the_pooled_output(tmp_path):
     module, params = huggingface.load(tmp_path)
     given = batch(np.zeros(B, np.int32))
     objective = SequenceClassification(("a", "b"))
+    sums = jax.jit(functools.partial(objective.sums, module), static_argnames="training")
     losses = {
-        float(objective.sums(module, LossInputs(params), given, jax.random.key(seed), training=training).losses["task"])
+        float(sums(LossInputs(params), given, jax.random.key(seed), training=training).losses["task"])
         for seed, training in ((0, False), (0, True), (1, True))
     }
     assert len(losses) == 3

@@ -1,10 +1,10 @@
 """Texts that are written given others: rows, losses, what is written, and what is refused."""
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from plmjax.objectives.objective import LossInputs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
+from tests.systems.modules import initial_params
 
 MODEL = TransformerConfig.tiny(
     vocab_size=97, max_position_embeddings=24, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
@@ -177,7 +178,9 @@ def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     smoothed = dataclasses.replace(GREEDY, label_smoothing=0.2)
 
     def loss(objective: Translation, training: bool) -> tuple[float, float]:
-        sums = objective.sums(program.module, loss_inputs, rows, jax.random.key(0), training=training)
+        sums = jax.jit(functools.partial(objective.sums, program.module, training=training))(
+            loss_inputs, rows, jax.random.key(0)
+        )
         return float(sums.losses["target"]), float(sums.metrics["nats"][0])
 
     plain, _ = loss(GREEDY, True)
@@ -266,11 +269,9 @@ def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple
 def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
     assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]
-    params = nn.meta.unbox(
-        DECODER.module(Purpose.WRITING, Execution()).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
-    )
+    params = initial_params(DECODER.module(Purpose.WRITING, Execution()))
     run = Experiment(model=DECODER, objective=GREEDY, data=task)
-    generator = Generator(DECODER, params["params"], Numbers(), run=run)
+    generator = Generator(DECODER, params, Numbers(), run=run)
     ((text,),) = generator(["14"])
     assert not generator.continues and len(text.text.split()) == text.tokens - text.stopped
 
