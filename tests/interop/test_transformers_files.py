@@ -1,6 +1,8 @@
 """Files of tensors: what transformers opens is read, what holds no plain parameters is one sentence."""
 
+import functools
 import json
+from typing import Any
 
 import pytest
 import safetensors.numpy
@@ -12,14 +14,18 @@ from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.optional import torch
 
 MODEL = BertModel(BertConfig(**SIZES))
-PARAMS = random_params(MODEL)
 WORDS = "embeddings.word_embeddings.weight"
+
+
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODEL)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A transformers folder whose weights are yet to be written, and its tensors."""
-    huggingface.save(MODEL, PARAMS, tmp_path)
+    huggingface.save(MODEL, parameters(), tmp_path)
     path = tmp_path / "model.safetensors"
     state = {name: torch.from_numpy(tensor) for name, tensor in safetensors.numpy.load_file(path).items()}
     path.unlink()
@@ -28,7 +34,7 @@ def folder(tmp_path):
 
 def assert_reads(folder):
     model, params = huggingface.load(folder)
-    assert_same_bits(params, PARAMS)
+    assert_same_bits(params, parameters())
     assert huggingface.compare(model, params, folder) <= 1e-5
 
 

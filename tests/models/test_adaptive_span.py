@@ -1,6 +1,8 @@
 """Properties of Adaptive-Span alone: the part of the memory that is read, its gradients, and refused sizes."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +17,16 @@ from tests.systems.modules import random_params
 
 IDS = np.random.default_rng(0).integers(0, SPAN.vocab_size, (2, 12))
 SHORT = dataclasses.replace(SPAN, ramp=5)
-PARAMS = random_params(AdaptiveSpanForCausalLM(SHORT))
-PARAMS["adaptive_span"]["layers"]["span_shares"] = np.full((2, 3), 4 / SPAN.attn_span, np.float32)  # 4 tokens, ramp 5
 
 
-def outputs(config: AdaptiveSpanConfig, params=PARAMS):
+@functools.cache
+def parameters() -> Any:
+    params = random_params(AdaptiveSpanForCausalLM(SHORT))
+    params["adaptive_span"]["layers"]["span_shares"] = np.full((2, 3), 4 / SPAN.attn_span, np.float32)
+    return params  # 4 tokens, ramp 5
+
+
+def outputs(config: AdaptiveSpanConfig):
     """Of the second half of each row, after the first half."""
     module = AdaptiveSpanForCausalLM(config)
 
@@ -28,7 +35,7 @@ def outputs(config: AdaptiveSpanConfig, params=PARAMS):
         memory = module.apply({"params": params}, IDS[:, :6], cache=config.memory(2)).cache
         return module.apply({"params": params}, IDS[:, 6:], cache=memory)
 
-    return read(params)
+    return read(parameters())
 
 
 def test_what_is_masked_need_not_be_read() -> None:
@@ -47,7 +54,7 @@ def test_no_gradient_passes_into_the_memory() -> None:
     hidden = jax.random.normal(jax.random.key(0), memory.hidden.shape)
 
     def score(hidden: jax.Array) -> jax.Array:
-        read = module.apply({"params": PARAMS}, IDS, cache=memory.replace(hidden=hidden))
+        read = module.apply({"params": parameters()}, IDS, cache=memory.replace(hidden=hidden))
         return jnp.sum(jnp.sin(read.last_hidden_state))
 
     assert not np.any(jax.jit(jax.grad(score))(hidden))

@@ -1,6 +1,8 @@
 """Properties of the Lite Transformer alone: kernels, packed rows, its cache, its dropouts and its FLOPs."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +18,19 @@ from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params
 
 MODULE = LiteTransformerForConditionalGeneration(LITE)
-PARAMS = random_params(MODULE)
 BATCH = both_sides(LITE)
+
+
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODULE)
 
 
 def test_a_cache_gives_the_logits_of_whole_rows() -> None:
     """Prompts of unequal length are padded on the left, and the rows of the cache are exchanged."""
-    read = jax.jit(lambda *inputs: MODULE.apply({"params": PARAMS}, *inputs, method="encode"))
-    write = jax.jit(lambda *inputs: MODULE.apply({"params": PARAMS}, *inputs, method="decode"))
-    expected = outputs(MODULE, PARAMS, BATCH).logits
+    read = jax.jit(lambda *inputs: MODULE.apply({"params": parameters()}, *inputs, method="encode"))
+    write = jax.jit(lambda *inputs: MODULE.apply({"params": parameters()}, *inputs, method="decode"))
+    expected = outputs(MODULE, parameters(), BATCH).logits
     ids = np.array([BATCH["decoder_input_ids"][0, :4], [9, 9, *BATCH["decoder_input_ids"][1, :2]]])
     mask = np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
     source = read(BATCH["input_ids"][:2], BATCH["attention_mask"][:2])

@@ -1,6 +1,8 @@
 """What is peculiar to the Transformer: the equations of its paper spelt out, positions, caches, and its dropouts."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,12 @@ from tests.families.family import both_sides
 from tests.systems.modules import dropped, outputs, random_params
 
 MODULE = TransformerForConditionalGeneration(TRANSFORMER)
-PARAMS = random_params(MODULE)
 BATCH = both_sides(TRANSFORMER)
+
+
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODULE)
 
 
 def norm(x: np.ndarray, p: dict) -> np.ndarray:
@@ -74,10 +80,10 @@ def paper(params: dict, source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def test_it_computes_what_the_paper_says() -> None:
-    found = outputs(MODULE, PARAMS, BATCH).logits
+    found = outputs(MODULE, parameters(), BATCH).logits
     for row in range(len(found)):
         source, target = (BATCH[f"{side}input_ids"][row, :lengths] for side, lengths in real_lengths(row).items())
-        np.testing.assert_allclose(found[row, : len(target)], paper(PARAMS, source, target), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found[row, : len(target)], paper(parameters(), source, target), rtol=1e-5, atol=1e-5)
 
 
 def real_lengths(row: int) -> dict[str, int]:
@@ -151,7 +157,7 @@ def test_what_does_not_fit_is_said() -> None:
         dataclasses.replace(TRANSFORMER, activation_function="rellu")
     tokens = {"input_ids": np.zeros((1, 4), np.int32), "decoder_input_ids": np.zeros((1, 20), np.int32)}
     with pytest.raises(UserError, match=r"at most 19 tokens, .*--model.max_position_embeddings"):
-        MODULE.apply({"params": PARAMS}, **tokens)
+        MODULE.apply({"params": parameters()}, **tokens)
     tokens = {name: ids[:, :4] for name, ids in tokens.items()}
     with pytest.raises(ValueError, match="segments of both sides or of neither"):
-        MODULE.apply({"params": PARAMS}, **tokens, segment_ids=np.ones((1, 4), np.int32))
+        MODULE.apply({"params": parameters()}, **tokens, segment_ids=np.ones((1, 4), np.int32))

@@ -1,6 +1,8 @@
 """What is peculiar to Transformer-XL: what goes through its memory, and what does not."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -20,9 +22,13 @@ from tests.systems.modules import initial_params, random_params
 LENGTH = 12
 LONG = dataclasses.replace(TXL, mem_len=LENGTH)
 MODULE = TransformerXlForCausalLM(LONG)
-PARAMS = {"params": random_params(MODULE, deviation=0.3)}
 IDS = np.random.default_rng(0).integers(0, TXL.vocab_size, (2, LENGTH))
-READ = jax.jit(lambda ids, memory, starts=None: MODULE.apply(PARAMS, ids, starts=starts, cache=memory))
+READ = jax.jit(lambda ids, memory, starts=None: MODULE.apply(parameters(), ids, starts=starts, cache=memory))
+
+
+@functools.cache
+def parameters() -> Any:
+    return {"params": random_params(MODULE, deviation=0.3)}
 
 
 def in_parts(sizes: tuple[int, ...], memory: Memory, starts: np.ndarray | None = None) -> tuple[np.ndarray, Memory]:
@@ -42,7 +48,7 @@ def test_parts_with_a_memory_are_the_whole(sizes: tuple[int, ...]) -> None:
     whole, parts = in_parts((LENGTH,), LONG.memory(2)), in_parts(sizes, LONG.memory(2))
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-5), parts[1], whole[1])
-    np.testing.assert_allclose(whole[0], MODULE.apply(PARAMS, IDS).logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(whole[0], MODULE.apply(parameters(), IDS).logits, rtol=1e-5, atol=1e-5)
 
 
 def test_zeros_before_a_text_are_attended_to() -> None:
@@ -56,7 +62,7 @@ def test_a_document_sees_nothing_before_it() -> None:
     starts[0, 3] = starts[1, 6] = True
     found, _ = in_parts((4, 8), LONG.memory(2), starts)
     for row, first in enumerate((3, 6)):
-        alone = MODULE.apply(PARAMS, IDS[row : row + 1, first:]).logits
+        alone = MODULE.apply(parameters(), IDS[row : row + 1, first:]).logits
         np.testing.assert_allclose(found[row : row + 1, first:], alone, rtol=1e-5, atol=1e-5)
     joined, _ = in_parts((4, 8), LONG.memory(2))
     assert np.abs(joined[0, 3:] - found[0, 3:]).max() > 0.01
@@ -65,12 +71,12 @@ def test_a_document_sees_nothing_before_it() -> None:
 def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
     """With respect to the memory it is 0, and to the words of later tokens."""
     _, memory = in_parts((6,), LONG.memory(2))
-    words = PARAMS["params"]["transformer_xl"]["words"]
+    words = parameters()["params"]["transformer_xl"]["words"]
 
     def score(hidden: jax.Array, rows: jax.Array, place: int) -> jax.Array:
         changed = {
-            **PARAMS["params"],
-            "transformer_xl": {**PARAMS["params"]["transformer_xl"], "words": {**words, "table_0": rows}},
+            **parameters()["params"],
+            "transformer_xl": {**parameters()["params"]["transformer_xl"], "words": {**words, "table_0": rows}},
         }
         ids = jnp.arange(6)[None].repeat(2, 0)
         outputs = MODULE.apply({"params": changed}, ids, cache=memory.replace(hidden=hidden))
@@ -120,7 +126,7 @@ def test_no_key_or_value_is_computed_twice_while_text_is_written() -> None:
     """A further token costs the projections of M keys and M values less than a segment of one token."""
     writes = LONG.empty_cache(2, 100, Execution())
     of_caches = [
-        flops(lambda cache: MODULE.apply(PARAMS, IDS[:, :1], cache=cache).last_hidden_state, cache)
+        flops(lambda cache: MODULE.apply(parameters(), IDS[:, :1], cache=cache).last_hidden_state, cache)
         for cache in (LONG.memory(2), writes)
     ]
     projection = 2 * LONG.d_model * LONG.n_head * LONG.d_head
@@ -137,7 +143,7 @@ def test_flops_of_clusters_are_those_of_their_capacity(monkeypatch: pytest.Monke
 
 
 def test_embeddings_are_joined_from_their_clusters() -> None:
-    own = PARAMS["params"]["transformer_xl"]
+    own = parameters()["params"]["transformer_xl"]
     vectors = LONG.system.vectors({f"transformer_xl/words/{name}": x for name, x in own["words"].items()})
     encoder = LONG.module(Purpose.ENCODING, Execution())
     read = encoder.apply({"params": own}, IDS, output_hidden_states=True).hidden_states[0]

@@ -27,6 +27,11 @@ STRIDE = LENGTH - OVERLAP
 TEXT = np.random.default_rng(0).integers(0, 30, (BATCH, STEPS * STRIDE + OVERLAP + 1), np.int32)
 
 
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODULE)
+
+
 def row(step: int, held_out: bool = False) -> dict[str, np.ndarray]:
     """Row `step` of each place, as `Windows` has it; the first row asks for all its tokens."""
     part = TEXT[:, step * STRIDE : step * STRIDE + LENGTH + 1]
@@ -41,15 +46,12 @@ def row(step: int, held_out: bool = False) -> dict[str, np.ndarray]:
     }
 
 
-PARAMS = random_params(MODULE)
-
-
 @functools.cache
 def whole() -> np.ndarray:
     """Nats of every token of the text, read at once: [B tokens]."""
     batch = {"input_ids": TEXT[:, :-1], "next_ids": TEXT[:, 1:], "segment_ids": np.ones_like(TEXT[:, 1:])}
     batch["starts"] = batch["input_ids"] == WORDS.document_end
-    loss_inputs = LossInputs(PARAMS, carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
+    loss_inputs = LossInputs(parameters(), carry=nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)))
     score = jax.jit(lambda: TASK.score(MODULE, loss_inputs, batch, jax.random.key(0), training=False)[0])
     return np.asarray(score())
 
@@ -65,7 +67,7 @@ def read(training: bool) -> tuple[list, list]:
     """The sums of nats and the numbers of tokens of every step, and its weights."""
     carry, found, weights = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), [], []
     for number in range(STEPS):
-        carry, _, nats, weight = step(PARAMS, carry, row(number), number, training)
+        carry, _, nats, weight = step(parameters(), carry, row(number), number, training)
         found.append(tuple(map(float, nats)))
         weights.append(float(weight["next_token"]))
     return found, weights
@@ -101,9 +103,9 @@ def test_lengths_have_the_deviation_that_is_asked_for() -> None:
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:
     """The dropped output in the one, the raw one in the other: without dropout they are the same array."""
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
-    _, losses, _, weights = step(PARAMS, carry, row(0), 0, False)
+    _, losses, _, weights = step(parameters(), carry, row(0), 0, False)
     starts = row(0)["input_ids"] == WORDS.document_end
-    y = jax.jit(MODULE.apply)({"params": PARAMS}, row(0)["input_ids"], starts=starts).raw_hidden_state
+    y = jax.jit(MODULE.apply)({"params": parameters()}, row(0)["input_ids"], starts=starts).raw_hidden_state
     np.testing.assert_allclose(losses["activation"] / weights["activation"], np.square(y).mean(), rtol=1e-5)
     change = np.square(np.diff(y, axis=1)).mean()
     np.testing.assert_allclose(losses["slowness"] / weights["slowness"], change, rtol=1e-5)
@@ -112,12 +114,12 @@ def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> 
 
 def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
     """A row begins with tokens that the window before has read: no change leads from them to the first one read."""
-    first, *_ = step(PARAMS, nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), 0, True)
-    _, losses, (_, tokens), _ = step(PARAMS, first, row(1), 1, True)
+    first, *_ = step(parameters(), nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH)), row(0), 0, True)
+    _, losses, (_, tokens), _ = step(parameters(), first, row(1), 1, True)
     begin = int(first["begin"][0])
     window = row(1)["input_ids"][:, begin : begin + int(tokens) // BATCH]
     inputs = {"input_ids": window, "starts": window == WORDS.document_end, "states": first["states"]}
-    y = jax.jit(MODULE.apply)({"params": PARAMS}, **inputs).raw_hidden_state
+    y = jax.jit(MODULE.apply)({"params": parameters()}, **inputs).raw_hidden_state
     assert begin > 0
     np.testing.assert_allclose(losses["slowness"], np.square(np.diff(y, axis=1)).mean(axis=-1).sum(), rtol=1e-5)
 

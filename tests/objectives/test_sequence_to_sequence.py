@@ -1,6 +1,8 @@
 """Sequence to sequence: the loss spelt out, label smoothing in both published forms, and what held-out text reports."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,6 +18,7 @@ from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from tests.optional import torch
+from tests.systems.modules import outputs
 
 ROWS, LENGTH = 3, 6
 CONFIG = TransformerConfig(
@@ -36,16 +39,21 @@ MODULE = CONFIG.module(Purpose.PRETRAINING, Execution())
 BATCH = PairedStreams().synthetic(ROWS, LENGTH, 19, 0)
 WEIGHTS = (np.arange(LENGTH) < np.array([[6], [4], [1]])).astype(np.float32)
 BATCH |= {"next_weights": WEIGHTS}
-PARAMS = nn.meta.unbox(SequenceToSequence().init(MODULE, jax.random.key(0), BATCH, (), ()))["params"]
+
+
+@functools.cache
+def parameters() -> Any:
+    init = jax.jit(lambda key: SequenceToSequence().init(MODULE, key, BATCH, (), ()))
+    return nn.meta.unbox(init(jax.random.key(0)))["params"]
 
 
 def sums(objective: SequenceToSequence, training: bool):
-    return objective.sums(MODULE, LossInputs(PARAMS), BATCH, jax.random.key(0), training=training)
+    run = jax.jit(functools.partial(objective.sums, MODULE, training=training))
+    return run(LossInputs(parameters()), BATCH, jax.random.key(0))
 
 
 def log_probabilities() -> np.ndarray:
-    outputs = MODULE.apply({"params": PARAMS}, **SequenceToSequence().model_inputs(BATCH), deterministic=True)
-    logits = np.asarray(outputs.logits, np.float64)
+    logits = np.asarray(outputs(MODULE, parameters(), SequenceToSequence().model_inputs(BATCH)).logits, np.float64)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
@@ -86,7 +94,8 @@ def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
 def test_rows_that_ask_for_nothing_lose_nothing():
     nothing = BATCH | {"next_weights": np.zeros_like(WEIGHTS)}
     assert float(SequenceToSequence().weights(nothing)["target"]) > 0
-    found = SequenceToSequence(z_loss=1.0).sums(MODULE, LossInputs(PARAMS), nothing, jax.random.key(0), training=True)
+    run = jax.jit(functools.partial(SequenceToSequence(z_loss=1.0).sums, MODULE, training=True))
+    found = run(LossInputs(parameters()), nothing, jax.random.key(0))
     assert float(found.losses["target"]) == 0
 
 

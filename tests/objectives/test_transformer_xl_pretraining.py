@@ -1,7 +1,9 @@
 """Transformer-XL's objective: a memory from row to row, another one in evaluation, and documents apart."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,13 +24,17 @@ CONFIG = dataclasses.replace(TXL, mem_len=4)
 TEXT = np.random.default_rng(0).integers(5, TXL.vocab_size, (ROWS, PARTS * LENGTH + 1))
 TEXT[0, 8] = TEXT[1, 2] = END = Vocabulary.placeholder(TXL.vocab_size).document_end
 MODULE = CONFIG.module(Purpose.PRETRAINING, Execution())
-PARAMS = random_params(MODULE, deviation=0.3)
 KEY = jax.random.key(0)
 SUMS = jax.jit(TransformerXlPretraining.sums, static_argnums=(0, 1), static_argnames="training")
 SCORES = jax.jit(
-    lambda module, ids: module.apply({"params": PARAMS}, ids[:, :-1]).scores.cross_entropy(ids[:, 1:])[0],
+    lambda module, ids: module.apply({"params": parameters()}, ids[:, :-1]).scores.cross_entropy(ids[:, 1:])[0],
     static_argnums=0,
 )
+
+
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODULE, deviation=0.3)
 
 
 def batch(part: int, length: int = LENGTH) -> dict[str, np.ndarray]:
@@ -49,7 +55,7 @@ def nats(objective: TransformerXlPretraining, training: bool) -> np.ndarray:
     start = objective.initial_carry if training else objective.evaluation_carry
     carry, found = nn.meta.unbox(start(CONFIG, ROWS, LENGTH)), []
     for part in range(PARTS):
-        given = LossInputs(PARAMS, carry=carry)
+        given = LossInputs(parameters(), carry=carry)
         corrupted = objective.corrupt(batch(part), KEY, Vocabulary.placeholder(TXL.vocab_size))
         sums = SUMS(objective, MODULE, given, corrupted, KEY, training=training)
         carry = sums.carry

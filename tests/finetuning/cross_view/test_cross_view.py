@@ -68,12 +68,12 @@ def learned(given: dict[str, jax.Array]) -> tuple:
     """(the sums of a batch in training, the modules' gradients, what all modules say) without dropout."""
 
     def loss(modules):
-        params = cvt.PARAMS | {"classifier": modules}
+        params = cvt.parameters() | {"classifier": modules}
         sums = cvt.OBJECTIVE.sums(cvt.MODULE, LossInputs(params), given, jax.random.key(0), training=True)
         return sum(sums.losses.values()), sums
 
-    gradients, sums = jax.grad(loss, has_aux=True)(cvt.PARAMS["classifier"])
-    said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: given[name] for name in cvt.inputs([[1]], 1)})
+    gradients, sums = jax.grad(loss, has_aux=True)(cvt.parameters()["classifier"])
+    said = cvt.MODULE.apply({"params": cvt.parameters()}, **{name: given[name] for name in cvt.inputs([[1]], 1)})
     texts = {name: scores.logits() for name, scores in said["texts"].items()}
     return sums, gradients, said | {"texts": texts}
 
@@ -99,7 +99,9 @@ def test_the_losses_of_labels_are_those_of_torch():
     alone = dataclasses.replace(cvt.OBJECTIVE, tasks=cvt.OBJECTIVE.tasks[:1])
     evaluate = jax.jit(functools.partial(alone.sums, cvt.MODULE, training=False))
     nats = torch.nn.functional.cross_entropy(scores, labels.long(), reduction="sum")
-    assert evaluate(LossInputs(cvt.PARAMS), given, jax.random.key(0)).losses == {"tags": pytest.approx(float(nats))}
+    assert evaluate(LossInputs(cvt.parameters()), given, jax.random.key(0)).losses == {
+        "tags": pytest.approx(float(nats))
+    }
     right = int((scores.argmax(dim=-1) == labels).sum())
     assert sums.metrics["tags/accuracy"] == (right, 9) and sums.metrics["trees/las"] == (0, 0)
 
@@ -141,12 +143,12 @@ def test_views_learn_what_the_primary_module_says_without_dropout():
     """Views without kernels say the same whatever is dropped: their losses change with what they learn alone."""
     rates = dict.fromkeys(("dropout", "unlabelled_dropout", "attention_dropout"), 0.5)
     module, heads = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution()), {}
-    for task, modules in cvt.PARAMS["classifier"].items():
+    for task, modules in cvt.parameters()["classifier"].items():
         views = modules.keys() - {"primary", "target", "lstm"}
         biases = {name: jax.tree.map(lambda leaf: leaf * (leaf.ndim < 2), modules[name]) for name in views}
         heads[task] = modules | biases
     sums = jax.jit(functools.partial(cvt.OBJECTIVE.sums, module, training=True))
-    given = LossInputs(cvt.PARAMS | {"classifier": heads}), batch("none")
+    given = LossInputs(cvt.parameters() | {"classifier": heads}), batch("none")
     first, second = (sums(*given, jax.random.key(seed)).losses for seed in range(2))
     assert min(first.values()) > 0
     chex.assert_trees_all_close(first, second, rtol=1e-6)
@@ -160,7 +162,9 @@ def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
     @jax.jit
     def chances(read: np.ndarray, row: int, sentence: int) -> dict[str, jax.Array]:
         own = {"decoder_input_ids": read[None], "decoder_segment_ids": jnp.full((1, 3), sentence)}
-        said = cvt.MODULE.apply({"params": cvt.PARAMS}, **{name: x[row][None] for name, x in inputs.items()} | own)
+        said = cvt.MODULE.apply(
+            {"params": cvt.parameters()}, **{name: x[row][None] for name, x in inputs.items()} | own
+        )
         return {name: jax.nn.log_softmax(scores.logits())[0] for name, scores in said["texts"].items()}
 
     for sentence, (row, *_) in zip((1, 2, 1), SENTENCES, strict=True):
@@ -179,7 +183,7 @@ def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
 
 def test_a_wide_beam_finds_the_likeliest_of_all_translations():
     given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
-    modules = TaskModules(cvt.MODULE, {"params": cvt.PARAMS}, "texts", jax.random.key(0))
+    modules = TaskModules(cvt.MODULE, {"params": cvt.parameters()}, "texts", jax.random.key(0))
 
     @jax.jit
     def read_and_written() -> tuple:

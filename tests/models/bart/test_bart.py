@@ -1,7 +1,9 @@
 """What is peculiar to BART: vectors of its own, a text that the decoder reads shifted, and where a head looks."""
 
 import dataclasses
+import functools
 from pathlib import Path
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -19,26 +21,32 @@ from tests.systems.modules import boxed_shapes, outputs, random_params
 
 CONFIG = dataclasses.replace(BART, encoder_layers=1, decoder_layers=1)
 MODEL = BartModel(CONFIG)
-PARAMS = random_params(MODEL)
 SOURCE = {name: field for name, field in ended_sources(CONFIG).items() if not name.startswith("decoder_")}
 
 
+@functools.cache
+def parameters() -> Any:
+    return random_params(MODEL)
+
+
 def test_vectors_are_normalised_sums_of_words_and_of_positions_from_the_third_row_on() -> None:
-    found = jax.jit(lambda: MODEL.apply({"params": PARAMS}, **SOURCE, output_hidden_states=True))()
+    found = jax.jit(lambda: MODEL.apply({"params": parameters()}, **SOURCE, output_hidden_states=True))()
     ids = SOURCE["input_ids"]
     shifted = np.concatenate([np.full((3, 1), CONFIG.decoder_start_token_id), ids[:, :-1]], axis=1)
     both = {"encoder": (ids, found.encoder_hidden_states[0]), "decoder": (shifted, found.hidden_states[0])}
     for side, (tokens, vectors) in both.items():
-        x = PARAMS["words"]["embedding"][tokens] + PARAMS[f"{side}_positions"]["embedding"][2 : 2 + ids.shape[1]]
+        params = parameters()
+        x = params["words"]["embedding"][tokens] + params[f"{side}_positions"]["embedding"][2 : 2 + ids.shape[1]]
         x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        p = PARAMS[f"{side}_layer_norm"]
+        p = params[f"{side}_layer_norm"]
         np.testing.assert_allclose(vectors, x * p["scale"] + p["bias"], rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_target_the_decoder_reads_the_source_behind_the_end_token() -> None:
     ids = SOURCE["input_ids"]
     shifted = np.concatenate([np.full((3, 1), CONFIG.decoder_start_token_id), ids[:, :-1]], axis=1)
-    found, expected = outputs(MODEL, PARAMS, SOURCE), outputs(MODEL, PARAMS, SOURCE | {"decoder_input_ids": shifted})
+    with_target = SOURCE | {"decoder_input_ids": shifted}
+    found, expected = (outputs(MODEL, parameters(), given) for given in (SOURCE, with_target))
     np.testing.assert_array_equal(found.last_hidden_state, expected.last_hidden_state)
 
 

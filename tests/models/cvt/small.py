@@ -1,5 +1,7 @@
 """A small encoder of cross-view training with a tagger, a parser and a translation, for tests."""
 
+import functools
+
 import numpy as np
 
 from plmjax.contracts.execution import Execution
@@ -45,13 +47,12 @@ def inputs(sentences: list[list[int]], length: int) -> dict[str, np.ndarray]:
     return words | {"decoder_input_ids": targets, "decoder_segment_ids": segments.copy()}
 
 
-def drawn() -> dict:
+@functools.cache
+def parameters() -> dict:
     """Parameters, far from their initial values; what scores are divided by is not near 0."""
     random = np.random.default_rng(1)
     shapes = parameter_shapes(MODULE, inputs([[3]], 3))
     means = {name: 1.5 * name.endswith("/scale") for name in shapes}
-    return nested({name: random.normal(means[name], 0.4, shape).astype(np.float32) for name, shape in shapes.items()})
-
-
-PARAMS = drawn()
-PARAMS["classifier"]["texts"]["primary"]["words_bias"][0] += 0.7  # so that some translations end early
+    flat = {name: random.normal(means[name], 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+    flat["classifier/texts/primary/words_bias"][0] += 0.7  # so that some translations end early
+    return nested(flat)

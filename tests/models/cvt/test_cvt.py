@@ -39,8 +39,8 @@ def test_each_view_sees_what_it_may():
     own = given | {"input_ids": np.arange(7, dtype=np.int32)[None]}  # a row of the table for every place
 
     def said(table):
-        words = cvt.PARAMS["cvt"] | {"words": {"embedding": table}}
-        output = cvt.MODULE.apply({"params": cvt.PARAMS | {"cvt": words}}, **own)
+        words = cvt.parameters()["cvt"] | {"words": {"embedding": table}}
+        output = cvt.MODULE.apply({"params": cvt.parameters() | {"cvt": words}}, **own)
         trees = {name: scores[0].reshape(7, 8, 2) for name, scores in output["trees"].items()}
         return [
             {name: jnp.sum(scores**2, -1)[0] for name, scores in output["tags"].items()},
@@ -48,7 +48,7 @@ def test_each_view_sees_what_it_may():
             {name: jnp.sum(scores.logits() ** 2, -1)[0] for name, scores in output["texts"].items()},
         ]
 
-    tags, trees, texts = jax.jit(jax.jacrev(said))(cvt.PARAMS["cvt"]["words"]["embedding"])
+    tags, trees, texts = jax.jit(jax.jacrev(said))(cvt.parameters()["cvt"]["words"]["embedding"])
     for name, seen in tagging.items():
         found = np.abs(tags[name][:, :7]).max(axis=-1) > 0
         if name in ("future", "past"):  # what they say of a first or a last word means nothing
@@ -74,7 +74,7 @@ def test_packed_sentences_are_read_as_alone():
 
     @jax.jit
     def primary(rows):
-        said = cvt.MODULE.apply({"params": cvt.PARAMS}, **rows)
+        said = cvt.MODULE.apply({"params": cvt.parameters()}, **rows)
         trees = said["trees"]["primary"].reshape(4, 11, 12, 2)
         return said["tags"]["primary"], trees, said["texts"]["primary"].logits()
 
@@ -96,7 +96,7 @@ def test_every_dropout_has_the_rate_of_its_place():
     module = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution())
     given, rngs, views = cvt.inputs([[3]], 3), {"dropout": jax.random.key(0)}, len(PARSING_VIEWS)
     with recorded_draws() as found:
-        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, **given, deterministic=False, rngs=rngs))
+        jax.eval_shape(lambda: module.apply({"params": cvt.parameters()}, **given, deterministic=False, rngs=rngs))
     draws = {part: collections.Counter() for part in ("cvt", "tags", "trees", "texts")}
     for draw in found:
         part = draw.path[0] if draw.path[0] == "cvt" else draw.path[1]
@@ -108,7 +108,7 @@ def test_every_dropout_has_the_rate_of_its_place():
     states = (jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 8)), jnp.zeros((1, 3, 16)))
     with recorded_draws() as found:
         asked = "texts", states, given, TRANSLATION_VIEWS, False
-        jax.eval_shape(lambda: module.apply({"params": cvt.PARAMS}, *asked, rngs=rngs, method="view_scores"))
+        jax.eval_shape(lambda: module.apply({"params": cvt.parameters()}, *asked, rngs=rngs, method="view_scores"))
     assert [draw.rate for draw in found if draw.shape[-1] == 4] == [others]  # the words that the views read
 
 
@@ -135,5 +135,5 @@ def test_flops_are_those_of_the_products():
         return [scores.logits() for scores in cvt.MODULE.apply({"params": params}, **rows)["texts"].values()]
 
     lstm = 18 * 4 * 8 * (4 + 8)  # which all decoders share: where both learn in one program, it runs once
-    assert 3 * flops(said, cvt.PARAMS) - read == 6 * (sum(primary + views for primary, views, _ in tasks) - lstm)
+    assert 3 * flops(said, cvt.parameters()) - read == 6 * (sum(primary + views for primary, views, _ in tasks) - lstm)
     assert all(primary == teaching for primary, _, teaching in tasks)

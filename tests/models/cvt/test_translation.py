@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -26,12 +28,11 @@ TEXTS = ((0, 1, 0, 2), (0, 2, 2, 5), (1, 1, 0, 3))
 """Row, sentence, and where its translation begins and ends."""
 
 
-def drawn() -> dict:
+@functools.cache
+def parameters() -> dict:
     shapes = jax.eval_shape(lambda: MODULES.init(jax.random.key(0), STATES, TOKENS, NAMES, True))["params"]
-    return jax.tree.map(lambda one: RANDOM.normal(0, 0.6, size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
-
-
-PARAMS = drawn()
+    random = np.random.default_rng(1)
+    return jax.tree.map(lambda one: random.normal(0, 0.6, size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
 
 
 def said(params: dict, states: tuple, names: tuple[str, ...] = NAMES, **kept: object) -> dict[str, jax.Array]:
@@ -67,9 +68,9 @@ def test_scores_and_gradients_are_those_of_torch():
         found = said(params, states)
         return sum(jnp.sum(found[name] * weight) for name, weight in zip(NAMES, weights, strict=True)), found
 
-    gradients, found = jax.jit(jax.grad(weighed, argnums=(0, 1), has_aux=True))(PARAMS, STATES)
+    gradients, found = jax.jit(jax.grad(weighed, argnums=(0, 1), has_aux=True))(parameters(), STATES)
     leaf = lambda array: torch.tensor(np.asarray(array), requires_grad=True)  # noqa: E731
-    theirs, states, total = jax.tree.map(leaf, PARAMS), tuple(map(leaf, STATES)), 0.0
+    theirs, states, total = jax.tree.map(leaf, parameters()), tuple(map(leaf, STATES)), 0.0
     for name, weight in zip(NAMES, weights, strict=True):
         for row, sentence, begin, end in TEXTS:
             h = states[2][row][torch.tensor(TOKENS["segment_ids"][row] == sentence)]
@@ -92,7 +93,7 @@ def test_attention_dropout_hides_words_of_the_source():
     tokens = TOKENS | {"segment_ids": np.ones((2, 6), np.int32), "decoder_segment_ids": np.ones((2, 5), np.int32)}
 
     even = {"query": {"kernel": np.zeros((4, 8), np.float32)}}
-    params = PARAMS | {name: PARAMS[name] | even for name in NAMES}
+    params = parameters() | {name: parameters()[name] | even for name in NAMES}
 
     @jax.jit
     def seen(key: jax.Array) -> dict[str, jax.Array]:
@@ -115,11 +116,11 @@ def test_a_word_more_is_as_all_at_once():
     """Of all translations side by side, each after its own words."""
     tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])
     begins = np.array([[0, 2], [0, 0]])
-    whole = said(PARAMS, STATES)[PRIMARY]
+    whole = said(parameters(), STATES)[PRIMARY]
     state = LstmState.zeros(4, 4)
     for place in range(2):
         words = np.take_along_axis(tokens, begins + place, axis=1)
         given = STATES, TOKENS["segment_ids"], sentences, words, state
-        scores, state = MODULES.apply({"params": PARAMS}, *given, method="write")
+        scores, state = MODULES.apply({"params": parameters()}, *given, method="write")
         expected = np.take_along_axis(np.asarray(whole), (begins + place)[..., None], axis=1)
         np.testing.assert_allclose(jax.nn.log_softmax(scores), expected, atol=2e-6)
