@@ -100,7 +100,7 @@ def programs_fit_in_the_address_space() -> Iterator[None]:
     """
     yield
     maps = Path("/proc/self/maps")
-    if not maps.exists() or maps.read_bytes().count(b"\n") > 20_000:
+    if not maps.exists() or maps.read_bytes().count(b"\n") > 40_000:
         jax.clear_caches()
         gc.collect()
 

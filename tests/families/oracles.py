@@ -71,14 +71,20 @@ class FormulaOracle:
         def run(named: Mapping[str, jax.Array]) -> Mapping[str, Any]:
             return padded([formula(module.config, named, text) for text in texts], jnp.pad, jnp.stack)
 
+        @jax.jit
+        def run_and_pull(named: Mapping[str, jax.Array], cotangents: Mapping[str, Any]) -> Any:
+            outputs, pull = jax.vjp(run, named)
+            return outputs, pull(cotangents)[0]
+
+        # One program for both: each of the formulas' many small operations would be one, and so would the outputs.
         with jax.enable_x64(True):
-            named = {path: jnp.asarray(one, jnp.float64) for path, one in by_path(params).items()}
-            # One program: each of the formulas' many small operations would be one.
-            outputs, pull = jax.vjp(jax.jit(run), named)
+            named = {path: np.float64(one) for path, one in by_path(params).items()}
+            none = jax.tree.map(lambda one: np.zeros(one.shape), jax.eval_shape(run, named))
+            outputs, _ = run_and_pull(named, none)
 
         def gradient(cotangents: Mapping[str, Any]) -> Any:
             with jax.enable_x64(True):
-                (found,) = pull(jax.tree.map(lambda one: jnp.asarray(one, jnp.float64), dict(cotangents)))
+                _, found = run_and_pull(named, jax.tree.map(np.float64, dict(cotangents)))
             return as_tree({path: np.float32(one) for path, one in found.items()})
 
         return compared(params, batch, jax.device_get(outputs), gradient)

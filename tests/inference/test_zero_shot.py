@@ -5,9 +5,9 @@ import json
 import math
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from plmjax import cli
 from plmjax.contracts.execution import Execution
@@ -20,6 +20,7 @@ from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
 from tests.metric_names import undocumented
 from tests.small_runs import DECODER_ROW
+from tests.systems.modules import outputs
 
 PAIRS = {
     ("syntax", "islands"): [("Who is it that left?", "Who it is that left?"), ("What did he see?", "What he did see?")],
@@ -76,8 +77,9 @@ def test_a_prefix_language_model_reads_the_passage_from_both_sides(prefix_run, t
         ids = [tokenizer.vocabulary.end, *tokenizer.encode(passage)]
         last = len(ids) - 1 - len(tokenizer.encode(passage.rpartition(" ")[0]))
         prefix = np.array([len(ids) - last])
-        logits = module.apply({"params": params}, np.array([ids[:-1]]), prefix_lengths=prefix).logits[0, -last:]
-        nats.append(-float(jax.nn.log_softmax(logits)[np.arange(last), np.array(ids[-last:])].sum()))
+        logits = outputs(module, params, {"input_ids": np.array([ids[:-1]]), "prefix_lengths": prefix}).logits
+        chances = log_softmax(np.asarray(logits)[0, -last:], axis=-1)
+        nats.append(-chances[np.arange(last), ids[-last:]].sum())
     found = zero_shot(prefix_run, "lambada", tmp_path / "lambada.txt")
     assert found["lambada/perplexity"] == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
     assert found["lambada/prefix"].startswith("the tokens of a row before the first one asked for")

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import softmax
 
 from plmjax.layers import crf
 from plmjax.layers.crf import Chain, Possible, Scores, TransitionScores
@@ -77,15 +78,15 @@ def test_values_and_gradients_are_those_of_all_sequences():
 
 def test_labels_and_probabilities_are_those_of_all_sequences():
     own, _, chain, places = rows(*LAYOUT)
-    labels, shares = crf.likeliest(own, SCORES, chain), crf.marginals(own, SCORES, chain)
+    labels, shares = jax.jit(lambda: (crf.likeliest(own, SCORES, chain), crf.marginals(own, SCORES, chain)))()
     assert not np.any(np.asarray(shares)[~np.asarray(chain.words)])
     for sentence, at in places.items():
         paths = all_paths(LENGTHS[sentence])
-        scores = path_scores(sentence, paths)
+        scores = np.asarray(jax.jit(lambda sentence=sentence, paths=paths: path_scores(sentence, paths))())
         row, column = at.T
-        np.testing.assert_array_equal(np.asarray(labels)[row, column], paths[int(jnp.argmax(scores))])
+        np.testing.assert_array_equal(np.asarray(labels)[row, column], paths[np.argmax(scores)])
         expected = np.zeros((LENGTHS[sentence], LABELS))
-        np.add.at(expected, (np.arange(paths.shape[1]), paths), np.asarray(jax.nn.softmax(scores))[:, None])
+        np.add.at(expected, (np.arange(paths.shape[1]), paths), softmax(scores)[:, None])
         np.testing.assert_allclose(np.asarray(shares)[row, column], expected, atol=1e-5)
 
 

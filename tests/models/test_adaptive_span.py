@@ -53,6 +53,7 @@ def test_no_gradient_passes_into_the_memory() -> None:
     module, memory = AdaptiveSpanForCausalLM(SPAN), SPAN.memory(2)
     hidden = jax.random.normal(jax.random.key(0), memory.hidden.shape)
 
+    @jax.jit
     def score(hidden: jax.Array) -> jax.Array:
         read = module.apply({"params": parameters()}, IDS, cache=memory.replace(hidden=hidden))
         return jnp.sum(jnp.sin(read.last_hidden_state))

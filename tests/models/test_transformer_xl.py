@@ -23,12 +23,15 @@ LENGTH = 12
 LONG = dataclasses.replace(TXL, mem_len=LENGTH)
 MODULE = TransformerXlForCausalLM(LONG)
 IDS = np.random.default_rng(0).integers(0, TXL.vocab_size, (2, LENGTH))
-READ = jax.jit(lambda ids, memory, starts=None: MODULE.apply(parameters(), ids, starts=starts, cache=memory))
+READ = jax.jit(lambda ids, memory=None, starts=None: MODULE.apply(parameters(), ids, starts=starts, cache=memory))
 
 
 @functools.cache
 def parameters() -> Any:
     return {"params": random_params(MODULE, deviation=0.3)}
+
+
+LOGITS = jax.jit(lambda scores: scores.logits())
 
 
 def in_parts(sizes: tuple[int, ...], memory: Memory, starts: np.ndarray | None = None) -> tuple[np.ndarray, Memory]:
@@ -37,7 +40,7 @@ def in_parts(sizes: tuple[int, ...], memory: Memory, starts: np.ndarray | None =
     for size in sizes:
         part = slice(first, first + size)
         outputs = READ(IDS[:, part], memory, None if starts is None else starts[:, part])
-        found.append(outputs.logits)
+        found.append(LOGITS(outputs.scores))
         memory, first = outputs.cache, first + size
     return np.concatenate(found, axis=1), memory
 
@@ -48,7 +51,7 @@ def test_parts_with_a_memory_are_the_whole(sizes: tuple[int, ...]) -> None:
     whole, parts = in_parts((LENGTH,), LONG.memory(2)), in_parts(sizes, LONG.memory(2))
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-5, atol=1e-5)
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, atol=1e-5), parts[1], whole[1])
-    np.testing.assert_allclose(whole[0], MODULE.apply(parameters(), IDS).logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(whole[0], LOGITS(READ(IDS).scores), rtol=1e-5, atol=1e-5)
 
 
 def test_zeros_before_a_text_are_attended_to() -> None:
@@ -62,7 +65,7 @@ def test_a_document_sees_nothing_before_it() -> None:
     starts[0, 3] = starts[1, 6] = True
     found, _ = in_parts((4, 8), LONG.memory(2), starts)
     for row, first in enumerate((3, 6)):
-        alone = MODULE.apply(parameters(), IDS[row : row + 1, first:]).logits
+        alone = LOGITS(READ(IDS[row : row + 1, first:]).scores)
         np.testing.assert_allclose(found[row : row + 1, first:], alone, rtol=1e-5, atol=1e-5)
     joined, _ = in_parts((4, 8), LONG.memory(2))
     assert np.abs(joined[0, 3:] - found[0, 3:]).max() > 0.01
@@ -85,7 +88,7 @@ def test_no_gradient_passes_through_the_memory_or_from_the_future() -> None:
     of_memory, of_words = jax.jit(jax.grad(score, (0, 1)), static_argnums=2)(memory.hidden, words["table_0"], 2)
     assert not np.any(of_memory)
     assert (np.abs(of_words[:6]).max(1) > 0).tolist() == [True, True, True, False, False, False]
-    with_memory, without = (READ(IDS[:, 6:], one).logits for one in (memory, LONG.memory(2)))
+    with_memory, without = (LOGITS(READ(IDS[:, 6:], one).scores) for one in (memory, LONG.memory(2)))
     assert np.abs(with_memory - without).max() > 0.01
 
 
@@ -104,11 +107,14 @@ def test_as_many_keys_for_every_token() -> None:
     config = dataclasses.replace(TXL, mem_len=4, same_length=True, n_layer=1)
     module = TransformerXlForCausalLM(config)
     params = {"params": random_params(module, deviation=0.3)}
-    memory = module.apply(params, IDS[:, :4], cache=config.memory(2)).cache
-    found = module.apply(params, IDS[:, 4:8], cache=memory).logits
+    read = jax.jit(lambda ids, memory: module.apply(params, ids, cache=memory))
+    memory = read(IDS[:, :4], config.memory(2)).cache
+    found = LOGITS(read(IDS[:, 4:8], memory).scores)
     for gone in range(4):
-        other = memory.replace(hidden=memory.hidden.at[:, :, gone].add(1.0))
-        changed = np.abs(module.apply(params, IDS[:, 4:8], cache=other).logits - found).max((0, 2)) > 1e-6
+        hidden = np.array(memory.hidden)
+        hidden[:, :, gone] += 1.0
+        scores = read(IDS[:, 4:8], memory.replace(hidden=hidden)).scores
+        changed = np.abs(LOGITS(scores) - found).max((0, 2)) > 1e-6
         assert changed.tolist() == [place < gone for place in range(4)]
 
 

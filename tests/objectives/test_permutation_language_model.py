@@ -189,7 +189,7 @@ def test_a_document_that_begins_sees_no_memory() -> None:
     for forget in (False, True):
         objective = PermutationLanguageModel(memory_length=24, documents="apart" if forget else "joined")
         module, given = loss_inputs(objective, 4)
-        made = objective.corrupt(batch, jax.random.key(0), VOCABULARY)
+        made = jax.jit(lambda objective=objective: objective.corrupt(batch, jax.random.key(0), VOCABULARY))()
         full = jax.tree.map(jnp.ones_like, given.carry)
 
         @jax.jit
@@ -209,8 +209,13 @@ def test_without_a_memory_nothing_is_carried() -> None:
     objective = PermutationLanguageModel(memory_length=0)
     assert objective.initial_carry(MODEL, 4, LENGTH) == ()
     module, given = loss_inputs(objective, 4)
-    batch = objective.corrupt(batch_of(4), jax.random.key(0), VOCABULARY)
-    sums = objective.sums(module, given, batch, jax.random.key(1), training=True)
+
+    @jax.jit
+    def run() -> Any:
+        batch = objective.corrupt(batch_of(4), jax.random.key(0), VOCABULARY)
+        return objective.sums(module, given, batch, jax.random.key(1), training=True)
+
+    sums = run()
     assert sums.carry == () and float(sums.losses["permutation_language_model"]) > 0
 
 

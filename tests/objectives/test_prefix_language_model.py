@@ -1,16 +1,19 @@
 """The prefix language model: where rows are cut, what is asked for, what sees what, and an oracle of its loss."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.prefix_language_model import NextTokenAfterPrefix, PrefixLanguageModel
 from plmjax.vocabulary import Vocabulary
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 CONFIG = Gpt2Config(vocab_size=23, n_positions=8, n_embd=12, n_layer=2, n_head=3).with_dropout(0.0)
 MODULE, VOCABULARY, LENGTH = Gpt2ForCausalLM(CONFIG), Vocabulary.placeholder(23), 8
@@ -83,12 +86,13 @@ def test_the_loss_is_that_of_every_token_of_the_rest_read_with_its_context_alone
     expected = []
     for row, (prefix, length) in enumerate(zip(batch["prefix_lengths"], [8, 8, 5, 1], strict=True)):
         for seen in range(prefix, length + 1):
-            logits = MODULE.apply(
-                {"params": params}, batch["input_ids"][row : row + 1, :seen], prefix_lengths=np.array([prefix])
-            ).logits
-            nats = -jax.nn.log_softmax(logits[0, -1])
-            expected.append(float(nats[batch["next_ids"][row, seen - 1]]))
-    sums = OBJECTIVE.sums(MODULE, LossInputs(params), batch, jax.random.key(0), training=True)
+            text = np.zeros((1, LENGTH), np.int32)  # with another text behind the token
+            text[:, :seen] = batch["input_ids"][row, :seen]
+            logits = outputs(MODULE, params, {"input_ids": text, "prefix_lengths": np.array([prefix])}).logits
+            nats = -log_softmax(np.asarray(logits)[0, seen - 1])
+            expected.append(nats[batch["next_ids"][row, seen - 1]])
+    run = jax.jit(functools.partial(OBJECTIVE.sums, MODULE, training=True))
+    sums = run(LossInputs(params), batch, jax.random.key(0))
     weight = OBJECTIVE.weights(batch)["next_token"]
     assert float(weight) == len(expected)
     assert float(sums.losses["next_token"] / weight) == pytest.approx(np.mean(expected), rel=1e-5)
@@ -102,7 +106,7 @@ def test_a_prefix_of_one_token_is_the_causal_language_model():
     def loss(objective, batch):
         key = jax.random.key(0)
         sums = lambda params: objective.sums(MODULE, LossInputs(params), batch, key, training=True)  # noqa: E731
-        return jax.value_and_grad(lambda params: sums(params).losses["next_token"])(params)
+        return jax.jit(jax.value_and_grad(lambda params: sums(params).losses["next_token"]))(params)
 
     found, expected = loss(OBJECTIVE, whole), loss(NextToken(), batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected)

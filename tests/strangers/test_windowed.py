@@ -19,6 +19,7 @@ from plmjax.training.optimizers.schedules import Constant
 from tests.products import flops
 from tests.strangers import experiments, windowed
 from tests.strangers.source import ChainSource
+from tests.systems.modules import outputs
 
 NEW = 6
 
@@ -44,10 +45,9 @@ def test_it_generates_the_likeliest_tokens(result: loop.Result) -> None:
     writer = Writer(config, params, ChainSource(experiments.gpt2().data).vocabulary)
     prompt = [9, 22, 61]
     ((text,),) = writer([prompt], Settings(Greedy(), max_new_tokens=NEW, min_new_tokens=NEW))
-    row = jnp.asarray([prompt + text.tokens])
-    logits = (
-        config.module(Purpose.PRETRAINING, Execution()).apply({"params": params}, row).logits[0, len(prompt) - 1 : -1]
-    )
+    row = {"input_ids": np.array([prompt + text.tokens])}
+    logits = np.asarray(outputs(config.module(Purpose.PRETRAINING, Execution()), params, row).scores.logits())
+    logits = logits[0, len(prompt) - 1 : -1]
     assert len(text.tokens) == NEW
     np.testing.assert_allclose(text.log_probability, logits.max(axis=-1).sum(), rtol=1e-5)
 
@@ -56,14 +56,15 @@ def test_it_sees_what_its_condition_says() -> None:
     """Before it learns: its slopes may then make the far end of the window so faint that float32 has no number."""
     config = windowed.WindowedConfig(**dataclasses.asdict(experiments.gpt2().model))
     module, row = config.module(Purpose.PRETRAINING, Execution()), jnp.asarray([np.arange(5, 17)])
-    params = nn.meta.unbox(module.init(jax.random.key(0), row))["params"]
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), row))["params"]
 
     @jax.jit
+    @jax.jacrev
     def reached(words: jax.Array) -> jax.Array:
         changed = params | {"words": {"embedding": words}}
         return module.apply({"params": changed}, row).last_hidden_state[0, -1]
 
-    gradient = jax.jacrev(reached)(params["words"]["embedding"])  # [D V D]
+    gradient = reached(params["words"]["embedding"])  # [D V D]
     seen = np.abs(gradient).max((0, 2))[row[0]] > 0
     np.testing.assert_array_equal(seen, np.arange(11, -1, -1) % 2 == 0)  # two layers reach twice the window
 

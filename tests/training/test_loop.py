@@ -130,7 +130,9 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     assert lines(tmp_path) == lines(workdir)
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
+# XLNet's memory is carried as this one; test_permutation_language_model.py has its values. 12 s:
+# pytest -m slow tests/training/test_loop.py
+@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.slow)])
 def test_a_memory_goes_on_with_the_same_bits(name, tmp_path):
     """Six steps, and the last three of them again from the checkpoint after the third."""
     make, source = STEPS[name]

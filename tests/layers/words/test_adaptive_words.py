@@ -58,7 +58,8 @@ class Words(nn.Module):
 
 def parameters(clusters: Clusters, tied: tuple[bool, bool] = (True, True)) -> Any:
     """Random ones, biases too."""
-    found = nn.meta.unbox(Words(clusters, tied).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    init = functools.partial(Words(clusters, tied).init, jax.random.key(0))
+    found = nn.meta.unbox(jax.eval_shape(init, jnp.zeros((1, 1), jnp.int32)))["params"]
     leaves, structure = jax.tree.flatten(found)
     random = np.random.default_rng(1)
     return jax.tree.unflatten(structure, [np.float32(0.4 * random.normal(size=leaf.shape)) for leaf in leaves])
@@ -148,24 +149,36 @@ def test_losses_and_gradients_are_those_of_the_formula(name, tied, kind) -> None
 @pytest.mark.parametrize("name", SIZES)
 def test_all_scores_are_log_probabilities(name: str) -> None:
     params, (ids, *_) = parameters(SIZES[name]), batch()
-    _, logs = formula(SIZES[name], (True, True), params, ids)
-    _, scores = Words(SIZES[name]).apply({"params": params}, ids)
-    np.testing.assert_allclose(jax.nn.log_softmax(scores.logits()), logs, atol=1e-5)
-    np.testing.assert_allclose(jax.nn.log_softmax(scores.last_logits()), logs[:, -1], atol=1e-5)
+
+    @jax.jit
+    def all_scores() -> Any:
+        _, scores = Words(SIZES[name]).apply({"params": params}, ids)
+        _, logs = formula(SIZES[name], (True, True), params, ids)
+        return scores, logs, jax.nn.log_softmax(scores.logits()), jax.nn.log_softmax(scores.last_logits())
+
+    scores, logs, found, last = all_scores()
+    np.testing.assert_allclose(found, logs, atol=1e-5)
+    np.testing.assert_allclose(last, logs[:, -1], atol=1e-5)
     assert isinstance(scores, AdaptiveScores if SIZES[name].cutoffs else VocabularyScores)
 
 
 def test_a_hit_is_the_likeliest_choice_of_both_steps() -> None:
     params, (ids, *_) = parameters(SIZES["one size"]), batch()
     params["softmax"]["entries_bias"] += 1
-    _, scores = Words(SIZES["one size"]).apply({"params": params}, ids)
-    entry = np.argmax(scores.head.scores(scores.hidden).logits(), axis=-1)
-    tails = [np.argmax(tail.scores(scores.hidden).logits(), axis=-1) for tail in scores.tails]
+
+    @jax.jit
+    def all_scores() -> Any:
+        _, scores = Words(SIZES["one size"]).apply({"params": params}, ids)
+        parts = scores.head, *scores.tails
+        return scores, [jnp.argmax(part.scores(scores.hidden).logits(), axis=-1) for part in parts]
+
+    scores, (entry, *tails) = jax.device_get(all_scores())
+    hit = jax.jit(lambda targets: scores.cross_entropy(targets)[1])
     chosen = np.where(
         entry < 20, entry, np.choose(np.maximum(entry - 20, 0), [20 + tails[0], 30 + tails[1], 50 + tails[2]])
     )
-    assert scores.cross_entropy(chosen)[1].all() and (chosen >= 20).any() and (chosen < 20).any()
-    assert not scores.cross_entropy((chosen + 1) % VOCABULARY)[1].any()
+    assert hit(chosen).all() and (chosen >= 20).any() and (chosen < 20).any()
+    assert not hit((chosen + 1) % VOCABULARY).any()
 
 
 def test_released_entries_are_turned_around() -> None:

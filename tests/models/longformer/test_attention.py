@@ -1,5 +1,6 @@
 """Longformer's attention beside a formula with masks of whole rows, and its cost."""
 
+import functools
 from typing import Any
 
 import chex
@@ -60,7 +61,8 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
     """Windows narrower than the bands and longer than the row; gradients of all parameters and of the input."""
     monkeypatch.setattr(bands, "LEAST", 4)
     module, rows = attention(attention=backend), reading(is_global, widest)
-    params = nn.meta.unbox(module.init(jax.random.key(1), X, rows, side, deterministic=True))["params"]
+    init = functools.partial(module.init, deterministic=True)
+    params = nn.meta.unbox(jax.jit(init)(jax.random.key(1), X, rows, side))["params"]
     assert {f"{name}_global" for name in ("query", "key", "value")} < params.keys()
 
     def of(function: Any) -> Any:
@@ -81,7 +83,7 @@ def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPa
     ones = jnp.ones((1, 16, 4))
     everywhere = jnp.ones((1, 16), bool)
     rows, keys = Reading(everywhere, everywhere, None, 3), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-    output, _ = module.init_with_output(keys, ones, rows, 3, deterministic=False)
+    output, _ = jax.jit(lambda: module.init_with_output(keys, ones, rows, 3, deterministic=False))()
     blocks = np.asarray(output[0, :, 0]).reshape(4, 4)
     assert len({block.tobytes() for block in blocks}) == 4
 

@@ -16,6 +16,7 @@ from plmjax.objectives.objective import cross_entropy
 from tests.families.permutations import XLNET
 from tests.optional import torch
 from tests.systems.comparison import converted, reference
+from tests.systems.modules import outputs, random_params
 
 ROWS, LENGTH = 3, 13
 CONFIG = dataclasses.replace(XLNET, start_n_top=3, end_n_top=2)
@@ -40,6 +41,7 @@ def theirs(model: Any, **inputs: np.ndarray) -> Any:
     return model(**ids, p_mask=torch.tensor(~POSSIBLE).float(), **{k: torch.tensor(x) for k, x in inputs.items()})
 
 
+@jax.jit
 def ours(params: Any, **inputs: np.ndarray) -> Any:
     return MODULE.apply({"params": params}, IDS, token_type_ids=TYPES, answer_mask=POSSIBLE, **inputs)
 
@@ -47,7 +49,7 @@ def ours(params: Any, **inputs: np.ndarray) -> Any:
 def test_finds_what_transformers_finds(both: tuple[Any, Any]) -> None:
     """The same starts and ends in the same order, none of them where no answer may be, and their probabilities."""
     model, params = both
-    expected, found = theirs(model), jax.jit(ours)(params)
+    expected, found = theirs(model), ours(params)
     np.testing.assert_array_equal(found.starts, expected.start_top_index)
     np.testing.assert_array_equal(found.ends, expected.end_top_index)
     assert POSSIBLE[np.arange(ROWS)[:, None], found.ends].all()
@@ -107,6 +109,5 @@ def assert_equal_gradients(model: Any, total: Any, gradient: Any) -> None:
 
 def test_a_row_shorter_than_the_search_has_fewer_starts() -> None:
     module = XlnetForQuestionAnswering(XLNET)
-    params = module.init(jax.random.key(0), IDS[:, :4])["params"]
-    found = module.apply({"params": params}, IDS[:, :4])
+    found = outputs(module, random_params(module), {"input_ids": IDS[:, :4]})
     assert found.starts.shape == (ROWS, 4) and found.ends.shape == (ROWS, 16)

@@ -17,7 +17,7 @@ from tests.families.permutations import XLNET
 from tests.optional import torch
 from tests.products import step_flops
 from tests.systems.comparison import converted, reference
-from tests.systems.modules import random_params
+from tests.systems.modules import outputs, random_params
 
 ROWS, LENGTH, MEMORY, REUSE = 4, 12, 7, 5
 MODULE = XlnetForPreTraining(XLNET)
@@ -102,10 +102,10 @@ def test_rows_that_are_read_backwards_equal_transformers() -> None:
     model, inputs, memory = model_of(bi_data=True), inputs_of(), memory_of()
     params = converted(ADAPTER, model.named_parameters(), MODULE)
     backwards = np.arange(ROWS) >= ROWS // 2
-    found = MODULE.apply({"params": params}, **inputs, memory=memory, backwards=backwards).logits
+    found = outputs(MODULE, params, inputs | {"memory": memory, "backwards": backwards}).logits
     expected = model(**theirs_of(inputs, memory)).logits.detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    forward = MODULE.apply({"params": params}, **inputs, memory=memory).logits
+    forward = outputs(MODULE, params, inputs | {"memory": memory}).logits
     assert np.abs(forward[ROWS // 2 :] - expected[ROWS // 2 :]).max() > 0.1
 
 
@@ -116,8 +116,8 @@ def test_backwards_rows_are_forward_rows_of_the_reversed_text() -> None:
     there = inputs["target_positions"] < LENGTH
     turned = {name: x[:, ::-1] for name, x in inputs.items() if x.shape[1] == LENGTH}
     turned["target_positions"] = np.where(there, LENGTH - 1 - inputs["target_positions"], LENGTH)
-    forward = MODULE.apply({"params": params}, **inputs).logits
-    backwards = MODULE.apply({"params": params}, **turned, backwards=np.ones(ROWS, bool)).logits
+    forward = outputs(MODULE, params, inputs).logits
+    backwards = outputs(MODULE, params, turned | {"backwards": np.ones(ROWS, bool)}).logits
     np.testing.assert_allclose(backwards, forward, rtol=1e-5, atol=1e-5)
 
 
@@ -173,10 +173,10 @@ def test_a_memory_is_as_the_text_before() -> None:
     config = dataclasses.replace(XLNET, n_layer=1)
     encoder = XlnetModel(config)
     params, ids = random_params(encoder), inputs_of()["input_ids"]
-    whole = encoder.apply({"params": params}, ids).last_hidden_state
+    whole = outputs(encoder, params, {"input_ids": ids}).last_hidden_state
     empty = XlnetMemory.empty(config, ROWS, MEMORY)
-    memory = encoder.apply({"params": params}, ids[:, :MEMORY], memory=empty).memory
-    rest = encoder.apply({"params": params}, ids[:, MEMORY:], memory=memory).last_hidden_state
+    memory = outputs(encoder, params, {"input_ids": ids[:, :MEMORY], "memory": empty}).memory
+    rest = outputs(encoder, params, {"input_ids": ids[:, MEMORY:], "memory": memory}).last_hidden_state
     np.testing.assert_allclose(rest, whole[:, MEMORY:], rtol=1e-5, atol=1e-5)
 
 
@@ -189,7 +189,8 @@ def test_blocks_of_attention_give_the_same() -> None:
         outputs = module.apply({"params": params}, **inputs, memory=memory, backwards=backwards)
         return jnp.mean(jnp.sin(outputs.logits))
 
-    found, expected = (jax.value_and_grad(total)(params, attention) for attention in ("blockwise", "dense"))
+    run = jax.jit(jax.value_and_grad(total), static_argnums=1)
+    found, expected = (run(params, attention) for attention in ("blockwise", "dense"))
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
