@@ -33,6 +33,7 @@ import pytest
 
 from tests import paths
 from tests.object_store import ObjectStore
+from tests.once import copied, made_once
 from tests.optional import torch, transformers
 from tests.small_runs import DECODER_ROW, SMALL_BERT
 
@@ -147,17 +148,19 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     They are so many, over 300, that a twentieth of them is held out whatever the text of this version of Python is.
     """
-    from pydoc_data.topics import topics
 
-    documents, open_document = [], ""
-    for _, topic in sorted(topics.items()):
-        for paragraph in topic.split("\n\n"):
-            open_document = f"{open_document} {' '.join(paragraph.split())}".strip()
-            if len(open_document) > 1000:
-                documents, open_document = [*documents, open_document], ""
-    path = tmp_path_factory.mktemp("prose") / "reference.txt"
-    path.write_text("\n\n".join(documents), encoding="utf-8")
-    return path
+    def make(folder: Path) -> None:
+        from pydoc_data.topics import topics
+
+        documents, open_document = [], ""
+        for _, topic in sorted(topics.items()):
+            for paragraph in topic.split("\n\n"):
+                open_document = f"{open_document} {' '.join(paragraph.split())}".strip()
+                if len(open_document) > 1000:
+                    documents, open_document = [*documents, open_document], ""
+        (folder / "reference.txt").write_text("\n\n".join(documents), encoding="utf-8")
+
+    return made_once(tmp_path_factory, "prose", make) / "reference.txt"
 
 
 @pytest.fixture(scope="session")
@@ -165,11 +168,12 @@ def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a finished, very small pretraining run."""
     from plmjax import cli
 
-    workdir = tmp_path_factory.mktemp("runs") / "small"
-    with on_one_device():
-        files = ["--workdir", str(workdir), "--data.input", str(prose)]
-        cli.run(["pretrain", "experiments/bert_tiny.py", *files, *SMALL_BERT])
-    return workdir
+    def make(folder: Path) -> None:
+        with on_one_device():
+            files = ["--workdir", str(folder / "small"), "--data.input", str(prose)]
+            cli.run(["pretrain", "experiments/bert_tiny.py", *files, *SMALL_BERT])
+
+    return copied(tmp_path_factory, made_once(tmp_path_factory, "runs", make)) / "small"
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import pytest
 from plmjax.errors import SAVED
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
+from tests.xla_flags import cpu_flags
 
 OURS = ("JAX_", "TF_", "TPU_", "PYTHONWARNINGS")
 """What the command line sets, and the tests have set."""
@@ -31,7 +32,8 @@ def test_programs_are_compiled_once_and_json_is_all_that_is_printed(small_run: P
     programs, found, entries = tmp_path / "plmjax" / "compilation", [], []
     for _ in range(2):
         command = [sys.executable, "-m", "plmjax", "evaluate", str(small_run), "--json"]
-        done = subprocess.run(command, env=bare(XDG_CACHE_HOME=tmp_path), cwd=ROOT, capture_output=True, text=True)
+        environment = bare(XDG_CACHE_HOME=tmp_path, XLA_FLAGS=cpu_flags(1))
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         found.append(json.loads(done.stdout))
         entries.append(sorted(path.name for path in programs.iterdir()))

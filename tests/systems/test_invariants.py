@@ -214,11 +214,12 @@ EXECUTIONS = {
 
 
 def executed_by_day(name: str, number: int, way: str) -> bool:
-    """All ways of BERT, whose loop most systems have, and the one with all of them of other loops and stacks."""
-    return (name == "bert" and number == 0) or (way == "full-2" and (FAMILIES[name].own_loop or name in STACKS))
+    """All ways of BERT, whose loop most systems have, and the one with all of them of other loops."""
+    return number == 0 and (name == "bert" or (way == "full-2" and FAMILIES[name].own_loop))
 
 
-# A program each, up to 5 s, of loops that the tests of another system prove: pytest -m slow tests/systems
+# A program each, up to 8 s, of loops that the tests of another system prove, or tests/layers/test_stack.py, which has
+# every execution of both loops: pytest -m slow tests/systems
 EXECUTED = [
     pytest.param(
         *(name, head, execution),

@@ -172,7 +172,8 @@ def test_the_learning_rate_is_that_of_the_step():
     assert found == pytest.approx([make().optimizer.learning_rate, make().optimizer.learning_rate / 2], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "recurrent"])
+# The other case carries a state besides; 4 s: pytest -m slow tests/training/test_step.py
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "recurrent"])
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()
