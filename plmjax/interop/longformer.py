@@ -45,7 +45,11 @@ TAGS = (*ENCODER, *encoder.CLASSIFIER)
 def read_config(found: Mapping[str, Any]) -> LongformerConfig:
     """Return the LongformerConfig of a config.json, whose window is a number or a list with one for each layer.
 
-    transformers' other defaults are BERT's, which no published Longformer has. It has no limit of global tokens.
+    transformers' other defaults are BERT's, which no published Longformer has. It has no limit of global tokens and no
+    dilation, which the released files have by layer, 1 everywhere.
+
+    Raises:
+        UserError: a window that is no number, or a dilation other than 1.
     """
     window = found.get("attention_window", 512)
     windows = tuple(window) if isinstance(window, list) else (window,)
@@ -53,6 +57,12 @@ def read_config(found: Mapping[str, Any]) -> LongformerConfig:
         raise UserError(
             f"Expected a number or a list of numbers as the config's attention_window, found {quoted(window)}; "
             f"correct it."
+        )
+    dilation = found.get("attention_dilation", 1)
+    if any(one != 1 for one in (dilation if isinstance(dilation, list) else [dilation])):
+        raise UserError(
+            f"Expected an attention_dilation of 1 in the config, as every published Longformer for tasks has it, found "
+            f"{quoted(dilation)}; take another checkpoint."
         )
     defaults = {
         "vocab_size": 30522,
@@ -65,15 +75,26 @@ def read_config(found: Mapping[str, Any]) -> LongformerConfig:
     if "max_global_tokens" not in found and all(type(one) is int for one in given):
         longest = given[0] - given[1] - 1
         defaults["max_global_tokens"] = max(1, min(LongformerConfig.max_global_tokens, longest // GLOBAL_SHARE))
-    others = {name: value for name, value in found.items() if name != "attention_window"}
+    others = {name: found[name] for name in found if name not in ("attention_window", "attention_dilation")}
     return encoder.read_config(others, LongformerConfig, defaults)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with which transformers' LongformerConfig builds the same model."""
+    """Return the settings with which transformers' LongformerConfig builds the same model.
+
+    Raises:
+        UserError: the windows are dilated.
+    """
     windows = model.config.attention_window
     window = windows[0] if len(windows) == 1 else list(windows)
-    return config_json.write(model, labels, "longformer") | {"attention_window": window}
+    if model.config.dilated:
+        raise UserError(
+            f"Expected --model.attention_dilation 1, as transformers' longformer has it, found "
+            f"{' '.join(map(str, model.config.attention_dilation))}; export a model without dilation."
+        )
+    settings = config_json.write(model, labels, "longformer")
+    del settings["attention_dilation"]
+    return settings | {"attention_window": window}
 
 
 NAMES = encoder.names(

@@ -37,6 +37,7 @@ FAMILIES: dict[str, Family] = {
     "albert": encoders.ALBERT_ROW,
     "electra": encoders.ELECTRA_ROW,
     "longformer": long_texts.LONGFORMER_ROW,
+    "longformer_decoder": long_texts.DECODER_ROW,
     "gpt": decoders.GPT_ROW,
     "gpt2": decoders.GPT2_ROW,
     "xlnet": permutations.XLNET_ROW,

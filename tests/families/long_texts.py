@@ -1,14 +1,31 @@
-"""The row of Longformer."""
+"""The rows of Longformer and of its language model."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plmjax.interop import longformer as longformer_interop
 from plmjax.models.families.task_heads import TokenClassification
-from plmjax.models.longformer import longformer
-from tests.families.family import DROPOUT, SIZES, Batch, Family, Head, padded_tokens
+from plmjax.models.longformer import decoder, longformer
+from tests.families.family import (
+    DROPOUT,
+    READS_FORWARD,
+    SIZES,
+    Batch,
+    Count,
+    Family,
+    Head,
+    padded_tokens,
+    untyped_tokens,
+)
+from tests.families.oracles import FormulaOracle
 from tests.strangers import experiments
+
+# --------------------------------------------------------------------------------------------------- Longformer
 
 # transformers' code has no windows of 2, and each window must divide the longest one.
 LONGFORMER = longformer.LongformerConfig(
@@ -68,4 +85,106 @@ LONGFORMER_ROW = Family(
     token_heads=False,  # its head for questions has global tokens: it is among those above
     step=experiments.longformer,
     batches={"global tokens": with_global_tokens, "no global tokens": padded_tokens},
+)
+
+# --------------------------------------------------------------------------------------- its language model
+
+DECODER = decoder.LongformerDecoderConfig(
+    vocab_size=53,
+    d_model=18,
+    n_layer=2,
+    n_head=3,
+    d_inner=37,
+    attention_window=(4, 4),
+    attention_dilation=(1, 3),
+    dropout=0.0,
+)
+"""With a layer of adjacent keys; the layers of the next one are alike and stacked."""
+DECODER_TRAINED = dataclasses.replace(
+    DECODER.with_dropout(0.2),
+    vocab_size=56,
+    d_model=24,
+    n_head=4,
+    d_inner=32,
+    n_layer=2,
+    attention_window=(3,),
+    attention_dilation=(2,),
+)
+
+
+def decoder_attention(config: Any, p: Mapping[str, jax.Array], layer: int, x: jax.Array, u: Any, v: Any) -> jax.Array:
+    """Of [T D], with a mask of whole rows; the vector of each pair's distance is computed for the pair."""
+    query, key, value = (
+        jnp.einsum("td,dnh->tnh", x, p[f"attention/{name}/kernel"]) for name in ("query", "key", "value")
+    )
+    back = np.arange(len(x))[:, None] - np.arange(len(x))
+    angles = np.maximum(back, 0)[..., None] / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    r = jnp.einsum("tsd,dnh->tsnh", waves, p["attention/relative_kernel"])
+    scores = jnp.einsum("tnh,snh->nts", query + u, key) + jnp.einsum("tnh,tsnh->nts", query + v, r)
+    visible = np.zeros((config.n_head, len(x), len(x)), bool)
+    for head in range(config.n_head):
+        dilated = head >= config.n_head - config.dilated_heads
+        step, window = config.attention_dilation[layer] if dilated else 1, config.attention_window[layer]
+        for i in range(len(x)):
+            visible[head, i, [i - step * k for k in range(window + 1) if i - step * k >= 0]] = True
+    weights = jax.nn.softmax(jnp.where(visible, scores / (config.d_model / config.n_head) ** 0.5, -jnp.inf))
+    return jnp.einsum("nts,snh,nhd->td", weights, value, p["attention/output/kernel"])
+
+
+def decoder_model(config: Any, params: Mapping[str, jax.Array], text: Mapping[str, Any]) -> dict:
+    """A Transformer-XL with the norms before the sublayers, without a memory."""
+    found = [params["words/embedding"][text["input_ids"]] * config.d_model**0.5]
+    kinds = list(zip(config.attention_window, config.attention_dilation, strict=True))
+    for layer in range(config.n_layer):
+        run = len({i for i in range(1, layer + 1) if kinds[i] != kinds[i - 1]})
+        first = max([i for i in range(1, layer + 1) if kinds[i] != kinds[i - 1]], default=0)
+        prefix = f"layers_{run}/"
+        p = {name.removeprefix(prefix): x[layer - first] for name, x in params.items() if name.startswith(prefix)}
+
+        def normalised(x: jax.Array, name: str, p: Mapping[str, jax.Array] = p) -> jax.Array:
+            centred = x - x.mean(-1, keepdims=True)
+            scaled = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+            return scaled * p[f"{name}_layer_norm/scale"] + p[f"{name}_layer_norm/bias"]
+
+        x = found[-1]
+        u, v = params["content_bias"], params["position_bias"]
+        x = x + decoder_attention(config, p, layer, normalised(x, "attention"), u, v)
+        y = normalised(x, "feed_forward") @ p["feed_forward/intermediate/kernel"] + p["feed_forward/intermediate/bias"]
+        y = y * (1 + jax.scipy.special.erf(y / 2**0.5)) / 2
+        found.append(x + y @ p["feed_forward/output/kernel"] + p["feed_forward/output/bias"])
+    return {"last_hidden_state": found[-1], "hidden_states": tuple(found)}
+
+
+def decoder_scores(config: Any, params: Mapping[str, jax.Array], text: Mapping[str, Any]) -> dict:
+    own = {name.removeprefix("longformer_decoder/"): x for name, x in params.items()}
+    last = decoder_model(config, own, text)["last_hidden_state"]
+    return {"last_hidden_state": last, "logits": last @ own["words/embedding"].T + params["output_bias"]}
+
+
+DECODER_ROW = Family(
+    oracle=FormulaOracle(
+        {decoder.LongformerDecoderForCausalLM: decoder_scores, decoder.LongformerDecoderModel: decoder_model}
+    ),
+    heads=(Head(decoder.LongformerDecoderForCausalLM(DECODER), packs=False),),
+    bodies=(decoder.LongformerDecoderModel(DECODER),),
+    switches=({"attention_window": (20, 2), "attention_dilation": (5, 5), "dilated_heads": 3},),
+    trained=Head(decoder.LongformerDecoderForCausalLM(DECODER_TRAINED)),
+    sharded=("longformer_decoder/layers_0/attention/query/kernel", (2, 12, 2, 6)),
+    counts={
+        name: (
+            getattr(decoder.LongformerDecoderConfig, name)(),
+            (Count(decoder.LongformerDecoderForCausalLM, parameters),),
+        )
+        for name, parameters in (("small", 41_055_436), ("large", 102_480_076))
+    },
+    initial=decoder.LongformerDecoderForCausalLM(decoder.LongformerDecoderConfig.tiny(vocab_size=2000)),
+    drawn=r"(kernel|embedding|(content|position)_bias)$",
+    truncated=False,
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.longformer_decoder,
+    learning={"model": {"d_model": 32, "d_inner": 64, "init_std": 0.1}},
+    batches={"tokens": untyped_tokens},
+    views=READS_FORWARD,
 )

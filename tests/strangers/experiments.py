@@ -44,6 +44,7 @@ from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.lite_transformer import LiteTransformerConfig
+from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
@@ -63,6 +64,7 @@ from plmjax.objectives.bidirectional_language_model import BidirectionalLanguage
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
+from plmjax.objectives.longformer import LongformerDecoderPretraining
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
@@ -124,6 +126,21 @@ def longformer() -> Experiment:
     """As `roberta`, with windows of two sizes."""
     sizes = dataclasses.asdict(roberta().model) | {"attention_window": (4, 8), "max_global_tokens": 4}
     return dataclasses.replace(roberta(), model=LongformerConfig(**sizes))
+
+
+def longformer_decoder() -> Experiment:
+    """Rows of consecutive tokens, windows of one size, and two dilated heads."""
+    model = LongformerDecoderConfig(
+        vocab_size=64,
+        d_model=16,
+        n_layer=2,
+        n_head=4,
+        d_inner=32,
+        attention_window=(4,),
+        attention_dilation=(2,),
+        dropout=0.0,
+    )
+    return dataclasses.replace(gpt2(), model=model, objective=LongformerDecoderPretraining())
 
 
 def gpt() -> Experiment:

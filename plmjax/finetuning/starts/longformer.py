@@ -1,6 +1,7 @@
-"""Longformers from other checkpoints: from a RoBERTa, and with global projections that continue the local ones.
+"""Longformers from other checkpoints: from a RoBERTa, with global projections that continue the local ones, and with
+wider windows for the next stage of a language model.
 
-Source: Beltagy et al. 2020, section 5; allenai/longformer scripts/convert_model_to_long.ipynb.
+Source: Beltagy et al. 2020, sections 4.2 and 5; allenai/longformer scripts/convert_model_to_long.ipynb.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.experiment import Start
+from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.roberta import RobertaConfig
 
@@ -88,3 +90,31 @@ class GlobalFromLocal(Start):
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """Return the parameters with new global projections."""
         return _with_global_projections(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class WiderWindows(Start):
+    """The checkpoint's language model with wider windows, for the next stage of its training.
+
+    No parameter depends on a window: distances are known by their sinusoids.
+    """
+
+    factor: int = 2
+    """Factor of all windows."""
+
+    def __post_init__(self) -> None:
+        """Check the factor."""
+        check_ranges("start", self, factor=FROM_1)
+
+    def model(self, origin: Any) -> LongformerDecoderConfig:
+        """Return the config with wider windows.
+
+        Raises:
+            UserError: no language model of Longformer.
+        """
+        if not isinstance(origin, LongformerDecoderConfig):
+            raise UserError(
+                f"Expected a language model of Longformer, whose windows grow from stage to stage, found "
+                f"{type(origin).__name__}; name the run of the stage before in --from."
+            )
+        return origin.widened(self.factor)

@@ -11,6 +11,10 @@ A global token sees the whole row, with projections of its own:
 
 Queries are computed in blocks, each against the keys of its band and of the G global tokens. Time and memory of T
 tokens grow with T (w + G), and no array is [T T].
+
+The window of a head may be dilated (plmjax/models/longformer/dilation.py): then |i - j| is at most w/2 times its
+dilation d, and divides by d. Dilation and global tokens exclude each other: only the released CUDA kernel has dilation,
+and it was used without global tokens.
 """
 
 from typing import NamedTuple, Self
@@ -18,6 +22,7 @@ from typing import NamedTuple, Self
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.visibility import Condition, KeyMask, Visibility, Window
@@ -25,6 +30,7 @@ from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.attention.bands import Bands
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.projection import Projection
+from plmjax.models.longformer.dilation import cut, joined
 
 
 @flax.struct.dataclass
@@ -90,7 +96,13 @@ class NearOrGlobal(Condition):
 
 
 class LongformerAttention(MultiHeadAttention):
-    """Attention of rows to themselves, with three projections more, for the global tokens."""
+    """Attention of rows to themselves, with three projections more, for the global tokens.
+
+    dilation: distance between the adjacent keys of a window: one number for all heads, or one for each head. Above 1 no
+        token may be global.
+    """
+
+    dilation: tuple[int, ...] = (1,)
 
     def setup(self) -> None:
         """Create the projections of all tokens, and those of global tokens."""
@@ -106,13 +118,30 @@ class LongformerAttention(MultiHeadAttention):
         side: half of this layer's window. Padding attends to nothing: its context is 0, as in the released code.
         """
         dropout_key = self.probability_dropout.key(deterministic)
-        context = self._windowed(self._scaled_query(x), self.key_values(x), reading, side, dropout_key)
+        context = self._dilated(self._scaled_query(x), self.key_values(x), reading, side, dropout_key)
         context = jnp.where(reading.real[..., None, None], context, 0)
         if self.is_initializing():  # the parameters exist also where no token is global
             self._of_global_tokens(x, reading._replace(tokens=GlobalTokens.of(reading.real, 1)), True)
         if reading.tokens is not None:
             context = reading.tokens.replaced(context, self._of_global_tokens(x, reading, deterministic))
         return self.output(context)
+
+    def _dilated(
+        self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None
+    ) -> jax.Array:
+        """Attend with the dilation of each head, [B T N H] -> [B T N H]; heads of one dilation together."""
+        steps = np.broadcast_to(self.dilation, self.num_heads)
+        if (steps == 1).all():
+            return self._windowed(query, keys, reading, side, dropout_key)
+        order, contexts = np.argsort(steps, kind="stable"), []
+        for step in np.unique(steps).tolist():
+            heads = np.flatnonzero(steps == step)
+            own = KeyValues(*(cut(each[:, :, heads], step) for each in (keys.keys, keys.values)))
+            rows = Reading(cut(reading.real, step), cut(reading.local, step), None, reading.widest)
+            own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, step)
+            context = self._windowed(cut(query[:, :, heads], step), own, rows, side, own_key)
+            contexts.append(joined(context, step, query.shape[1]))
+        return jnp.concatenate(contexts, axis=2)[:, :, np.argsort(order)]
 
     def _windowed(
         self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None

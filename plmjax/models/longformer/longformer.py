@@ -67,8 +67,8 @@ class LongformerConfig(RobertaConfig):
     """Sizes of a Longformer; the defaults are Longformer-Base of 4,096 tokens.
 
     Raises:
-        UserError: besides a RoBERTa's, a window that is odd, longer than the rows or not of a layer, or more global
-            tokens than a quarter of the longest row.
+        UserError: besides a RoBERTa's, a window that is odd, longer than the rows or not of a layer, a dilation below 1
+            or not of a head, or more global tokens than a quarter of the longest row.
     """
 
     max_position_embeddings: int = 4098
@@ -76,6 +76,10 @@ class LongformerConfig(RobertaConfig):
     attention_window: tuple[int, ...] = (512,)
     """Number of tokens around a token that it sees, half of them on each side: one number for each layer, or one for
     all layers.
+    """
+    attention_dilation: tuple[int, ...] = (1,)
+    """Distance between adjacent keys of a window: one number for all heads, or one for each head. 1 is none; above 1 no
+    token may be global.
     """
     max_global_tokens: int = 128
     """Maximum number of global tokens in a row."""
@@ -85,8 +89,14 @@ class LongformerConfig(RobertaConfig):
     field_names: ClassVar[dict[str, str]] = RobertaConfig.field_names | {"separator_token": "sep_token_id"}
 
     def __post_init__(self) -> None:
-        """Check the number of global tokens."""
+        """Check the dilation and the number of global tokens."""
         super().__post_init__()
+        if len(self.attention_dilation) not in (1, self.num_attention_heads) or min(self.attention_dilation) < 1:
+            raise UserError(
+                f"Expected --model.attention_dilation of numbers from 1, one for all or one for each of "
+                f"{self.num_attention_heads} heads, found {' '.join(map(str, self.attention_dilation)) or 'none'}; "
+                f"change it."
+            )
         if not 1 <= self.max_global_tokens * GLOBAL_SHARE <= self.longest:
             raise UserError(
                 f"Expected --model.max_global_tokens from 1 to {self.longest // GLOBAL_SHARE}, a quarter of the "
@@ -157,15 +167,21 @@ class LongformerConfig(RobertaConfig):
         windows = self.attention_window
         return windows * self.num_hidden_layers if len(windows) == 1 else windows
 
+    @property
+    def dilated(self) -> bool:
+        """Return whether the window of a head is dilated."""
+        return max(self.attention_dilation) > 1
+
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step without global tokens, matrix products only.
 
-        6 (4 D^2 + 2 D F + 2 min(T, w + 1) D) per token and layer with a window of w tokens.
+        6 (4 D^2 + 2 D F + 2 min(T, w + 1) D) per token and layer with a window of w tokens. For a head of dilation d,
+        T / d takes the place of T.
         """
-        size = self.hidden_size
+        size, steps = self.hidden_size, self.attention_dilation
         projections = self.num_hidden_layers * (4 * size**2 + 2 * size * self.intermediate_size)
-        scores = sum(2 * min(sequence_length, window + 1) * size for window in self.layer_windows)
-        return 6.0 * batch_size * sequence_length * (projections + scores)
+        keys = sum(min(-(-sequence_length // step), window + 1) for window in self.layer_windows for step in steps)
+        return 6.0 * batch_size * sequence_length * (projections + 2 * keys / len(steps) * size)
 
 
 class LongformerLayer(BertLayer):
@@ -177,7 +193,8 @@ class LongformerLayer(BertLayer):
         """Attend within rows, [B T D] -> [B T D]; `side` is half of the window."""
         config, init = self.config, self.config.initializer
         size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        attention = LongformerAttention(size, heads, rate, init, self.execution, name="attention")
+        dilation = config.attention_dilation
+        attention = LongformerAttention(size, heads, rate, init, self.execution, dilation=dilation, name="attention")
         return attention(x, reading, side, deterministic=self.deterministic)
 
 
@@ -244,7 +261,8 @@ class LongformerModel(RobertaModel):
             output_hidden_states: returns the output of every layer.
 
         Raises:
-            UserError: the rows are longer than the position table, or have too many global tokens.
+            UserError: the rows are longer than the position table, or have too many global tokens, or any with dilated
+                windows.
             ValueError: an input's shape does not fit the others'.
         """
         others = (attention_mask, token_type_ids, positions, segment_ids, global_attention_mask)
@@ -253,6 +271,7 @@ class LongformerModel(RobertaModel):
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
         widest, tokens, local = max(self.config.layer_windows) // 2, None, real
         if global_attention_mask is not None:
+            _check_dilation(self.config)
             slots = self.config.max_global_tokens if global_slots is None else global_slots
             chosen = real & (global_attention_mask > 0)
             _check_number(chosen, slots)
@@ -268,6 +287,15 @@ class LongformerModel(RobertaModel):
         )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
         return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+
+
+def _check_dilation(config: LongformerConfig) -> None:
+    """Raise UserError for global tokens with dilated windows."""
+    if config.dilated:
+        raise UserError(
+            f"Expected --model.attention_dilation 1 with global tokens, found "
+            f"{' '.join(map(str, config.attention_dilation))}; change it, or leave global tokens out."
+        )
 
 
 def _check_number(chosen: jax.Array, slots: int) -> None:

@@ -23,8 +23,9 @@ GLOBAL[0, [0, 9, 36]] = GLOBAL[1, 25] = True
 X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, HEADS * SIZE)), jnp.float32)
 
 
-def attention(**execution: Any) -> LongformerAttention:
-    return LongformerAttention(HEADS * SIZE, HEADS, 0.0, nn.initializers.normal(0.6), Execution(**execution))
+def attention(dilation: tuple[int, ...] = (1,), **execution: Any) -> LongformerAttention:
+    init = nn.initializers.normal(0.6)
+    return LongformerAttention(HEADS * SIZE, HEADS, 0.0, init, Execution(**execution), dilation=dilation)
 
 
 def reading(is_global: np.ndarray, widest: int) -> Reading:
@@ -32,8 +33,10 @@ def reading(is_global: np.ndarray, widest: int) -> Reading:
     return Reading(jnp.asarray(REAL), jnp.asarray(REAL & ~is_global), tokens, widest)
 
 
-def formula(params: Any, x: jax.Array, is_global: np.ndarray, side: int) -> jax.Array:
-    """The same with scores [B N T S], as the paper has it."""
+def formula(
+    params: Any, x: jax.Array, is_global: np.ndarray, side: int, dilation: tuple[int, ...] = (1,) * HEADS
+) -> jax.Array:
+    """The same with scores [B N T S], as the paper has it; the dilation of each head."""
 
     def projected(name: str) -> jax.Array:
         return jnp.einsum("btd,dnh->btnh", x, params[name]["kernel"]) + params[name]["bias"]
@@ -41,13 +44,14 @@ def formula(params: Any, x: jax.Array, is_global: np.ndarray, side: int) -> jax.
     def attended(suffix: str, visible: np.ndarray) -> jax.Array:
         query, key, value = (projected(name + suffix) for name in ("query", "key", "value"))
         scores = jnp.einsum("btnh,bsnh->bnts", query, key) / SIZE**0.5
-        weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -1e9), axis=-1)
+        weights = jax.nn.softmax(jnp.where(visible, scores, -1e9), axis=-1)
         return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
-    near = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH)) <= side
-    keys = REAL[:, None, :]
-    local = attended("", (near | is_global[:, None, :]) & keys) * REAL[..., None, None]
-    everywhere = attended("_global", np.broadcast_to(keys, (ROWS, LENGTH, LENGTH)))
+    distance = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
+    near = np.stack([(distance <= side * step) & (distance % step == 0) for step in dilation])
+    keys = REAL[:, None, None, :]
+    local = attended("", (near | is_global[:, None, None, :]) & keys) * REAL[..., None, None]
+    everywhere = attended("_global", np.broadcast_to(keys, (ROWS, HEADS, LENGTH, LENGTH)))
     context = jnp.where(is_global[..., None, None], everywhere, local)
     return jnp.einsum("btnh,nhd->btd", context, params["output"]["kernel"]) + params["output"]["bias"]
 
@@ -64,6 +68,11 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
     init = functools.partial(module.init, deterministic=True)
     params = nn.meta.unbox(jax.jit(init)(jax.random.key(1), X, rows, side))["params"]
     assert {f"{name}_global" for name in ("query", "key", "value")} < params.keys()
+    same(params, module, rows, side, lambda params, x: formula(params, x, is_global, side))
+
+
+def same(params: Any, module: nn.Module, rows: Reading, side: int, expected: Any) -> None:
+    """The outputs of real tokens, and the gradients of all parameters and of the input."""
 
     def of(function: Any) -> Any:
         def loss(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -73,8 +82,18 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
         return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, X)
 
     found = of(lambda params, x: module.apply({"params": params}, x, rows, jnp.int32(side), deterministic=True))
-    expected = of(lambda params, x: formula(params, x, is_global, side))
-    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=2e-5)
+    chex.assert_trees_all_close(found, of(expected), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dilation", [(1, 3), (3, 2), (4, 4), (1, 50)], ids=str)
+def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each head has its own dilation; one of them is longer than the row."""
+    monkeypatch.setattr(bands, "LEAST", 2)
+    none = np.zeros_like(GLOBAL)
+    module, rows = attention(dilation), reading(none, 2)
+    params = nn.meta.unbox(module.init(jax.random.key(1), X, rows, 2, deterministic=True))["params"]
+    same(params, module, rows, 2, lambda params, x: formula(params, x, none, 2, dilation))
+    assert np.abs(formula(params, X, none, 2, dilation) - formula(params, X, none, 2)).max() > 0.1
 
 
 def test_every_block_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +115,18 @@ def test_global_tokens_are_chosen_and_put_back() -> None:
     np.testing.assert_array_equal(changed, np.where(GLOBAL[..., None], 2 * X, X))
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_time_and_memory_grow_as_the_rows(backend: str) -> None:
-    """Products counted in a step, and the memory of the compiled step, with four global tokens."""
-    module = LongformerAttention(8, 2, 0.0, nn.initializers.normal(0.02), Execution(attention=backend))
+def test_time_and_memory_grow_as_the_rows(backend: str, dilation: int) -> None:
+    """Products counted in a step, and the memory of the compiled step, with four global tokens or a dilated head."""
+    init, execution = nn.initializers.normal(0.02), Execution(attention=backend)
+    module = LongformerAttention(8, 2, 0.0, init, execution, dilation=(1, dilation))
 
     def step(params: Any, x: jax.Array) -> jax.Array:
         chosen = jnp.arange(x.shape[1])[None] < 4
+        if dilation > 1:
+            rows = Reading(jnp.ones_like(chosen), jnp.ones_like(chosen), None, 50)
+            return jnp.sum(jnp.sin(module.apply(params, x, rows, 50, deterministic=True)))
         rows = Reading(jnp.ones_like(chosen), ~chosen, GlobalTokens.of(chosen, 4), 50)
         return jnp.sum(jnp.sin(module.apply(params, x, rows, 50, deterministic=True)))
 

@@ -1,6 +1,7 @@
 """Properties of Longformer alone: which tokens are global, how far windows reach, and mistakes."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.interop import huggingface
 from plmjax.interop.longformer import ADAPTER
 from plmjax.models.longformer.longformer import (
     LongformerConfig,
@@ -123,6 +125,29 @@ def test_too_many_global_tokens_are_refused() -> None:
     assert np.isnan(found[0]).all() and np.isfinite(found[1]).all()
 
 
+def test_global_tokens_with_dilated_windows_are_refused(tmp_path: Path) -> None:
+    """And so are their export and their import, as transformers has no dilation."""
+    config = dataclasses.replace(LONGFORMER, attention_dilation=(1, 2, 2))
+    module, labels = LongformerModel(config), LongformerForSequenceClassification(config, num_labels=2)
+    params, head = random_params(module), random_params(LongformerForSequenceClassification(LONGFORMER, num_labels=2))
+    assert np.isfinite(outputs(module, params, {"input_ids": IDS}).last_hidden_state).all()
+    with pytest.raises(UserError, match=r"attention_dilation 1 with global tokens, found 1 2 2; change it, or"):
+        labels.apply({"params": head}, IDS)
+    with pytest.raises(UserError, match="attention_dilation 1, as transformers' longformer has it, found 1 2 2"):
+        huggingface.save(module, params, tmp_path / "dilated")
+    assert ADAPTER.read_config({"attention_window": 8, "attention_dilation": [1, 1]}).attention_dilation == (1,)
+    with pytest.raises(UserError, match=r"an attention_dilation of 1 in the config, .* found \[1, 2\]"):
+        ADAPTER.read_config({"attention_dilation": [1, 2]})
+
+
+def test_the_closed_form_counts_the_keys_of_a_dilated_window() -> None:
+    """Half of the heads have a quarter of the row's tokens."""
+    whole, dilated = (LongformerConfig.base(attention_dilation=steps) for steps in ((1,), (1, 4) * 6))
+    assert dilated.layers_flops(1, 4096) == whole.layers_flops(1, 4096)
+    saved = whole.layers_flops(1, 512) - dilated.layers_flops(1, 512)
+    assert saved == pytest.approx(6.0 * 512 * 12 * 2 * 768 * (512 - 128) / 2)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -131,6 +156,9 @@ def test_too_many_global_tokens_are_refused() -> None:
         ({"attention_window": (4, 4)}, "one number, or one for each of 3 layers, found 4 4"),
         ({"attention_window": ()}, "layers, found none"),
         ({"attention_window": (66,)}, "at most the 64 tokens of the longest row, found 66"),
+        ({"attention_dilation": (2, 2)}, "numbers from 1, one for all or one for each of 3 heads, found 2 2"),
+        ({"attention_dilation": (0,)}, "numbers from 1"),
+        ({"attention_dilation": ()}, "3 heads, found none"),
         ({"max_global_tokens": 17}, "from 1 to 16, a quarter of the longest row, found 17"),
         ({"max_global_tokens": 0}, "from 1 to 16"),
     ],

@@ -1,0 +1,126 @@
+"""The attention of Longformer's language model: dilated windows of earlier tokens, with scores of distances.
+
+A row that is read as a whole is cut in d rows of every d-th token, and these in bands (plmjax/models/longformer/
+dilation.py, plmjax/layers/attention/bands.py). Time and memory of T tokens grow with T w. Where a memory of M tokens
+comes before the T tokens, all M + T keys are scored and those between the steps of d hidden: a text that is written has
+T = 1.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plmjax.contracts.visibility import Causal, Condition, SameSegment, Visibility, Window
+from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
+from plmjax.models.longformer.dilation import cut, joined
+
+
+class Documents(NamedTuple):
+    """The document of each token; 0 for padding and for empty places of a memory.
+
+    queries: int [B T]. keys: int [B M+T], those of the memory first.
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+
+
+@flax.struct.dataclass
+class EverySoMany(Condition):
+    """A condition that the distance of the key from the query divides by `step`."""
+
+    step: int = flax.struct.field(pytree_node=False)
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """Return True where the distance divides by the step."""
+        return (query_positions[..., None] - key_positions) % self.step == 0
+
+
+class LongformerDecoderAttention(MultiHeadAttention):
+    """Attention to the token itself and to `window` tokens before it, with Transformer-XL's scores of distances.
+
+    dilation: distance between adjacent keys of the last `dilated_heads` heads.
+    """
+
+    window: int = 1
+    dilation: int = 1
+    dilated_heads: int = 0
+
+    def setup(self) -> None:
+        """Create the projections, and that of the sinusoids."""
+        super().setup()
+        names, shape = ("embed", "heads", "head"), (self.features, self.num_heads, self.size)
+        self.relative_kernel = self.param(
+            "relative_kernel", nn.with_logical_partitioning(self.kernel_init, names), shape
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        documents: Documents,
+        table: jax.Array,
+        biases: tuple[jax.Array, jax.Array],
+        past: KeyValues | None,
+    ) -> tuple[jax.Array, KeyValues]:
+        """Attend from [B T D] to [B T D], and return the keys and values [B M+T N H].
+
+        Args:
+            table: the sinusoids of distances, from the farthest to 0, [G R D] for G parts of the rows.
+            biases: u and v, float32 [N H].
+            past: keys and values of the memory, [B N H M]; None without one.
+        """
+        query, seen = self._scaled_query(x), self.key_values(x)
+        if past is not None:
+            seen = jax.tree.map(_after, past, seen)
+        near = self.num_heads if self.dilation == 1 else self.num_heads - self.dilated_heads
+        contexts = [
+            self._of_heads(heads, step, query, seen, documents, table, biases)
+            for heads, step in ((slice(0, near), 1), (slice(near, self.num_heads), self.dilation))
+            if heads.start < heads.stop
+        ]
+        return self.output(jnp.concatenate(contexts, axis=2)), seen
+
+    def _of_heads(
+        self,
+        heads: slice,
+        dilation: int,
+        query: jax.Array,
+        seen: KeyValues,
+        documents: Documents,
+        table: jax.Array,
+        biases: tuple[jax.Array, jax.Array],
+    ) -> jax.Array:
+        """Return the context of heads with one dilation, [B T n H]."""
+        memory, length = seen.keys.shape[1] - query.shape[1], query.shape[1]
+        apart = 1 if memory else dilation  # tokens between those of a row; where there is a memory, rows stay whole
+        step = dilation // apart  # the distance of keys in such a row
+        of_heads = (query, seen.keys, seen.values)
+        query, keys, values = (cut(each[:, :, heads], apart) for each in of_heads)
+        places = SameSegment(cut(documents.queries, apart), cut(documents.keys, apart))
+        conditions = (places, Causal(), Window(self.window * step, 0), *([EverySoMany(step)] if step > 1 else []))
+        u, v = (each[heads] * self.size**-0.5 for each in biases)
+        terms = ContentBias(u), self._positional(table, v, heads, apart, step, query.shape[1], keys.shape[1])
+        visibility = Visibility(conditions, query_offset=memory)
+        context = BACKENDS[self.execution.attention](query, keys, values, visibility, terms, 0.0, None)
+        return joined(context, apart, length)
+
+    def _positional(
+        self, table: jax.Array, v: jax.Array, heads: slice, apart: int, step: int, queries: int, keys: int
+    ) -> PositionalScores:
+        """Return the term of the distances 0, d, ... that are within the window, d = `apart`, and within a row."""
+        reach = min(self.window * step, keys - 1)
+        rows = table[:, table.shape[1] - 1 - apart * reach :: apart]
+        kernel = self.relative_kernel[:, heads].astype(rows.dtype)
+        vectors = jnp.einsum("GRD,DNH->GRNH", rows, kernel)
+        term = PositionalScores(v, vectors, reach + 1 - (keys - queries))
+        return term if reach == keys - 1 else term.placed(0, queries, 0, keys)
+
+
+def _after(past: jax.Array, new: jax.Array) -> jax.Array:
+    """Join keys or values [B N H M] and [B T N H] to [B M+T N H]."""
+    return jnp.concatenate([jnp.einsum("BNHM->BMNH", past), new], axis=1)
