@@ -34,8 +34,8 @@ class ModelConfig:
     decoder_start_token_id: int | None = None
     """First token id that the decoder of an encoder-decoder reads."""
     field_names: ClassVar[Mapping[str, str]] = {}
-    """Dict from `width`, `depth`, `longest`, `characters`, `padding_token`, `end_token` and `separator_token` to the
-    field of the config, where the names differ.
+    """Dict from `width`, `depth`, `longest`, `longest_target`, `characters`, `padding_token`, `end_token` and
+    `separator_token` to the field of the config, where the names differ.
     """
 
     @property
@@ -82,6 +82,11 @@ class ModelConfig:
     def longest(self) -> int | None:
         """Maximum number of tokens in a row; None: there is no maximum."""
         return self._field("longest")
+
+    @property
+    def longest_target(self) -> int | None:
+        """Maximum number of tokens in a row of a decoder; that of any row unless the config has another one."""
+        return self._field("longest_target") or self.longest
 
     @property
     def characters(self) -> int | None:

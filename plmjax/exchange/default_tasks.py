@@ -105,7 +105,7 @@ def _tagging(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, T
 
 
 def _translation(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
-    length = min(TextPairs.target_length, module.config.longest)
+    length = min(TextPairs.target_length, module.config.longest_target)
     return Translation(max_new_tokens=length - 1), TextPairs(target_length=length)
 
 

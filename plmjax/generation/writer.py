@@ -185,7 +185,7 @@ class Writer:
         self._shards = meshes.batch_shards(self._mesh)
         # Straight code lets every layer read its own parameters (weights.py); elsewhere the loop compiles faster.
         execution = execution or Execution(unroll=config.depth if here[0].platform == "cpu" else 1)
-        self.longest = config.longest
+        self.longest, self.longest_text = config.longest, config.longest_target
         self._config, self._vocabulary = config, vocabulary
         module, self._decoder = config.module(Purpose.WRITING, execution), decoder_of(config, execution, reads_prefix)
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
@@ -249,10 +249,10 @@ class Writer:
             _, new = settings.lengths(self._before(len(prompt)))
             if self.longest is None:
                 continue
-            if self.reads_sources and new + 1 > self.longest:
+            if self.reads_sources and new + 1 > self.longest_text:
                 raise UserError(
-                    f"Expected --max_new_tokens of at most {self.longest - 1}, since the decoder has {self.longest} "
-                    f"positions, found {new}; lower it."
+                    f"Expected --max_new_tokens of at most {self.longest_text - 1}, since the decoder has "
+                    f"{self.longest_text} positions, found {new}; lower it."
                 )
             if self.reads_sources and len(prompt) > self.longest:
                 raise UserError(

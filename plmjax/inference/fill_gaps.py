@@ -91,9 +91,10 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
     ids = tokenizer.encode(_joined(parts, names))
     source = run.model.template.lay_out([ids], vocabulary).tokens
     max_new_tokens = count * (SPAN + 1) + (len(source) if fills == MASK else 1)
+    longest = run.model.longest_target
     settings = Settings(
         BeamSearch(beams=max(top, 2), length_penalty=0.0, sequences=top),
-        max_new_tokens=max_new_tokens if run.model.longest is None else min(max_new_tokens, run.model.longest - 1),
+        max_new_tokens=max_new_tokens if longest is None else min(max_new_tokens, longest - 1),
         eos_token_id=(vocabulary.document_end, *stop),
         forced_bos_token_id=first,
     )

@@ -20,6 +20,7 @@ from plmjax.models.bart.bart import (
     BartForSequenceClassification,
     BartModel,
 )
+from plmjax.models.families.encoder_decoder import EncoderDecoderForConditionalGeneration
 from plmjax.models.families.task_heads import QuestionAnswering
 
 REQUIRED = {
@@ -49,17 +50,16 @@ DEFAULTS = {
 }
 """Defaults of transformers' BartConfig that differ from ours."""
 
-BODY = (
-    *marian.SHARED,
-    *(
-        one
-        for side in ("encoder", "decoder")
-        for one in (
-            parameter(f"{side}_positions/embedding", f"{side}.embed_positions.weight"),
-            *encoder.layer_norm(f"{side}_layer_norm", f"{side}.layernorm_embedding"),
-        )
-    ),
+EMBEDDINGS = tuple(
+    one
+    for side in ("encoder", "decoder")
+    for one in (
+        parameter(f"{side}_positions/embedding", f"{side}.embed_positions.weight"),
+        *encoder.layer_norm(f"{side}_layer_norm", f"{side}.layernorm_embedding"),
+    )
 )
+"""Conversions of the positions and of the norms before the first layers."""
+BODY = (*marian.SHARED, *EMBEDDINGS)
 MODEL = encoder.under("bart", BODY, "model")
 LABELS = (
     *MODEL,
@@ -79,14 +79,14 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
 
 
 class BartNames(tensor_names.Names):
-    """The names of BART's tensors. The bias of the scores must be zero."""
+    """The names of the tensors of BART and LED. The bias of the scores must be zero."""
 
     def canonical(self, tensors: Tensors, architecture: Architecture) -> Tensors:
         """Rename the tensors as `Names` does. Raises UserError if the bias of the scores is not zero."""
-        bias = "final_logits_bias"
-        if architecture.module is BartForConditionalGeneration and bias in tensors.shapes and tensors.read(bias).any():
+        bias, writes = "final_logits_bias", issubclass(architecture.module, EncoderDecoderForConditionalGeneration)
+        if writes and bias in tensors.shapes and tensors.read(bias).any():
             raise UserError(
-                f"Expected a {bias} of zeros in {tensors.origin}, as every published BART has it, found others, which "
+                f"Expected a {bias} of zeros in {tensors.origin}, as every published one has it, found others, which "
                 "this model cannot express; take another checkpoint."
             )
         return super().canonical(tensors, architecture)

@@ -42,6 +42,26 @@ HEADED = (
 TAGS = (*ENCODER, *encoder.CLASSIFIER)
 
 
+def read_windows(window: Any) -> tuple[int, ...]:
+    """Return the windows of a config's attention_window, a number or a list with one for each layer.
+
+    Raises:
+        UserError: it is neither.
+    """
+    windows = tuple(window) if isinstance(window, list) else (window,)
+    if not all(type(one) is int and abs(one) < config_json.LARGEST for one in windows):
+        raise UserError(
+            f"Expected a number or a list of numbers as the config's attention_window, found {quoted(window)}; "
+            f"correct it."
+        )
+    return windows
+
+
+def written_windows(windows: tuple[int, ...]) -> int | list[int]:
+    """Return windows as a config's attention_window."""
+    return windows[0] if len(windows) == 1 else list(windows)
+
+
 def read_config(found: Mapping[str, Any]) -> LongformerConfig:
     """Return the LongformerConfig of a config.json, whose window is a number or a list with one for each layer.
 
@@ -51,13 +71,7 @@ def read_config(found: Mapping[str, Any]) -> LongformerConfig:
     Raises:
         UserError: a window that is no number, or a dilation other than 1.
     """
-    window = found.get("attention_window", 512)
-    windows = tuple(window) if isinstance(window, list) else (window,)
-    if not all(type(one) is int and abs(one) < config_json.LARGEST for one in windows):
-        raise UserError(
-            f"Expected a number or a list of numbers as the config's attention_window, found {quoted(window)}; "
-            f"correct it."
-        )
+    windows = read_windows(found.get("attention_window", 512))
     dilation = found.get("attention_dilation", 1)
     if any(one != 1 for one in (dilation if isinstance(dilation, list) else [dilation])):
         raise UserError(
@@ -85,8 +99,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: the windows are dilated.
     """
-    windows = model.config.attention_window
-    window = windows[0] if len(windows) == 1 else list(windows)
     if model.config.dilated:
         raise UserError(
             f"Expected --model.attention_dilation 1, as transformers' longformer has it, found "
@@ -94,7 +106,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
         )
     settings = config_json.write(model, labels, "longformer")
     del settings["attention_dilation"]
-    return settings | {"attention_window": window}
+    return settings | {"attention_window": written_windows(model.config.attention_window)}
 
 
 NAMES = encoder.names(

@@ -128,7 +128,8 @@ def example(config: EncoderDecoderConfig) -> dict[str, np.ndarray]:
     """
     generator, longest = np.random.default_rng(0), min(32, config.longest)
     sizes = (config.vocab_size, config.pad_token_id)
-    target = example_rows(generator, max(1, longest - 1), *sizes, side="decoder_")
+    target_length = max(1, min(longest, config.longest_target) - 1)
+    target = example_rows(generator, target_length, *sizes, side="decoder_")
     return example_rows(generator, longest, *sizes) | target
 
 

@@ -46,8 +46,7 @@ def read_source(
 ) -> EncoderRows:
     """Convert the inputs of an encoder's call, [B S] each (see `EncoderDecoderModel`), to the inputs of its layers."""
     check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
-    if positions is None:
-        positions = jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape)
+    positions = _or_in_order(positions, input_ids)
     return EncoderRows(positions, Visibility.of_rows(attention_mask, segment_ids), attention_mask, segment_ids)
 
 
@@ -61,11 +60,12 @@ def read_rows(
     cache: KeyValueCache | None,
 ) -> DecoderRows:
     """Convert the inputs of a decoder's call (see `GptModel`) to the inputs of its layers."""
+    limit = "longest_target" if "longest_target" in config.field_names else "longest"
+    others = attention_mask, positions, segment_ids
+    check_token_inputs(config.longest_target, config.option(limit), input_ids, *others)
     if cache is None:
-        rows = read_source(config, input_ids, attention_mask, positions, segment_ids)
-        visibility = rows.visibility.also(Causal(prefix_lengths), *config.windows)
-        return DecoderRows(rows.positions, visibility, rows.mask, rows.segment_ids, None)
-    check_token_inputs(config.longest, config.option("longest"), input_ids, attention_mask, positions, segment_ids)
+        visibility = Visibility.of_rows(attention_mask, segment_ids).also(Causal(prefix_lengths), *config.windows)
+        return DecoderRows(_or_in_order(positions, input_ids), visibility, attention_mask, segment_ids, None)
     if segment_ids is not None:
         raise ValueError("Expected rows of one sequence with a cache, found segment_ids; read them without a cache.")
     mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -73,3 +73,8 @@ def read_rows(
     cache = cache.with_mask(mask)
     visibility = cache.visibility(prefix_lengths).also(*config.windows)
     return DecoderRows(positions, visibility, attention_mask, None, cache)
+
+
+def _or_in_order(positions: jax.Array | None, input_ids: jax.Array) -> jax.Array:
+    """Return the positions, or 0, 1, ... without any: int [B T]."""
+    return jnp.broadcast_to(jnp.arange(input_ids.shape[1]), input_ids.shape) if positions is None else positions

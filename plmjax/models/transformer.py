@@ -26,7 +26,7 @@ Deviation: a row may hold several packed pairs (`segment_ids`, `decoder_segment_
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -225,12 +225,13 @@ class TransformerModel(EncoderDecoderModel):
 
     config: EncoderDecoderConfig
     execution: Execution = Execution()
+    encoder_layer: ClassVar[type[nn.Module]] = EncoderLayer
 
     def setup(self) -> None:
         """Create a table, two stacks of layers, and dropout."""
         config, execution = self.config, self.execution
         self.words = Embedding(config.vocab_size, config.d_model, "vocab", config.token_initializer, execution.dtype)
-        self.encoder_layers = EncoderLayer(config, execution)
+        self.encoder_layers = self.encoder_layer(config, execution)
         self.decoder_layers = DecoderLayer(config, execution)
         self.dropout = Dropout(config.dropout)
 

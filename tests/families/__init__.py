@@ -46,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "reformer": hashes.REFORMER_ROW,
     "transformer": encoder_decoders.TRANSFORMER_ROW,
     "bart": encoder_decoders.BART_ROW,
+    "led": long_texts.LED_ROW,
     "t5": encoder_decoders.T5_ROW,
     "lite_transformer": encoder_decoders.LITE_ROW,
 }

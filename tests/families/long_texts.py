@@ -1,4 +1,4 @@
-"""The rows of Longformer and of its language model."""
+"""The rows of Longformer, of its language model and of LED."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,17 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.interop import led as led_interop
 from plmjax.interop import longformer as longformer_interop
 from plmjax.models.families.task_heads import TokenClassification
-from plmjax.models.longformer import decoder, longformer
+from plmjax.models.longformer import decoder, encoder_decoder, longformer
+from tests.families.encoder_decoders import WRITER_SIZES, WRITER_TRAINED
 from tests.families.family import (
     DROPOUT,
+    READS_AND_WRITES,
     READS_FORWARD,
     SIZES,
     Batch,
     Count,
     Family,
     Head,
+    both_sides,
     padded_tokens,
     untyped_tokens,
 )
@@ -187,4 +191,63 @@ DECODER_ROW = Family(
     learning={"model": {"d_model": 32, "d_inner": 64, "init_std": 0.1}},
     batches={"tokens": untyped_tokens},
     views=READS_FORWARD,
+)
+
+# ---------------------------------------------------------------------------------------------------------- LED
+
+LED = encoder_decoder.LedConfig(
+    **WRITER_SIZES | {"max_position_embeddings": 24},
+    activation_function="gelu",
+    max_decoder_position_embeddings=19,
+    attention_window=(12, 4),
+    max_global_tokens=5,
+)
+
+
+def source_with_global_tokens(config: encoder_decoder.LedConfig) -> Batch:
+    """As `both_sides`, with other global tokens in each source; one of them is padding, which sees nothing."""
+    batch = both_sides(config)
+    mask = np.zeros_like(batch["input_ids"])
+    mask[0, [0, 3, 4, 16]] = mask[1, [2, 13]] = mask[2, 0] = 1
+    return batch | {"global_attention_mask": mask}
+
+
+def source_with_a_global_token(config: encoder_decoder.LedConfig) -> Batch:
+    """As `both_sides` with the first token global, as by default here."""
+    batch = both_sides(config)
+    return batch | {
+        "global_attention_mask": (np.cumsum(np.ones_like(batch["input_ids"]), axis=1) == 1).astype(np.int32)
+    }
+
+
+def led_counts(config: Any, parameters: int) -> tuple:
+    modules = encoder_decoder.LedModel, encoder_decoder.LedForConditionalGeneration
+    return config, tuple((module, parameters) for module in modules)
+
+
+LED_BODY = encoder_decoder.LedModel(LED)
+LED_ROW = Family(
+    adapter=led_interop.ADAPTER,
+    heads=(
+        Head(encoder_decoder.LedForConditionalGeneration(LED), packs=False),
+        Head(LED_BODY, outputs=("last_hidden_state",), packs=False),
+    ),
+    bodies=(LED_BODY,),
+    stored=(encoder_decoder.LedForConditionalGeneration(dataclasses.replace(LED, attention_window=(8, 8))),),
+    switches=({"activation_function": "relu", "d_model": 15, "encoder_attention_heads": 3},),
+    trained=Head(encoder_decoder.LedForConditionalGeneration(dataclasses.replace(LED, **WRITER_TRAINED))),
+    sharded=("led/encoder_layers/attention/query_global/kernel", (2, 12, 2, 6)),
+    counts={
+        "base": led_counts(encoder_decoder.LedConfig.base(), 161_844_480),
+        "large": led_counts(encoder_decoder.LedConfig.large(), 459_801_600),
+    },
+    initial=encoder_decoder.LedForConditionalGeneration(encoder_decoder.LedConfig.tiny(vocab_size=2000)),
+    truncated=False,
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.led,
+    learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "init_std": 0.1}},
+    settings=lambda config: {"max_encoder_position_embeddings": config.max_position_embeddings},
+    batches={"global tokens": source_with_global_tokens, "a global token": source_with_a_global_token},
+    views=READS_AND_WRITES,
 )

@@ -45,6 +45,7 @@ from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
+from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
@@ -212,6 +213,16 @@ def bart() -> Experiment:
     kept = {field.name for field in dataclasses.fields(BartConfig)}
     sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
     return dataclasses.replace(roberta(), model=BartConfig(**sizes), objective=Denoising())
+
+
+def led() -> Experiment:
+    """As `bart`, with windows in the encoder, and shorter targets."""
+    sizes = dataclasses.asdict(bart().model) | {
+        "attention_window": (4, 8),
+        "max_decoder_position_embeddings": 24,
+        "max_global_tokens": 4,
+    }
+    return dataclasses.replace(bart(), model=LedConfig(**sizes))
 
 
 def t5() -> Experiment:

@@ -1,7 +1,8 @@
-"""Longformers from other checkpoints: from a RoBERTa, with global projections that continue the local ones, and with
-wider windows for the next stage of a language model.
+"""Longformers from other checkpoints: from a RoBERTa or a BART, with global projections that continue the local ones,
+and with wider windows for the next stage of a language model.
 
-Source: Beltagy et al. 2020, sections 4.2 and 5; allenai/longformer scripts/convert_model_to_long.ipynb.
+Source: Beltagy et al. 2020, sections 4.2, 5 and 7; allenai/longformer scripts/convert_model_to_long.ipynb and
+scripts/convert_bart_to_longformerencoderdecoder.py.
 """
 
 import dataclasses
@@ -12,18 +13,30 @@ import numpy as np
 
 from plmjax.errors import FROM_1, UserError, check_ranges
 from plmjax.experiment import Start
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
+from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.roberta import RobertaConfig
 
 POSITIONS = "longformer/embeddings/position_embeddings/embedding"
-_LOCAL = re.compile(r"(longformer/encoder/layers/attention/(?:query|key|value))(/\w+)")
+SIDES = "led/encoder_positions/embedding", "led/decoder_positions/embedding"
+_LOCAL = re.compile(r"((?:longformer/encoder/layers|led/encoder_layers)/attention/(?:query|key|value))(/\w+)")
 
 
 def _with_global_projections(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the parameters with the global projections of each layer equal to its local ones."""
     local = {path: found for path in params if (found := _LOCAL.fullmatch(path))}
     return params | {f"{found[1]}_global{found[2]}": params[path] for path, found in local.items()}
+
+
+def _check_length(length: int, positions: int, name: str) -> None:
+    """Raise UserError unless `positions` can be repeated to a row of `length` tokens."""
+    if length % positions:
+        raise UserError(
+            f"Expected --start.length to be a multiple of the {positions} positions of the {name}, which are repeated, "
+            f"found {length}; change it."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +65,7 @@ class LongformerFromRoberta(Start):
                 f"Expected a RoBERTa, whose layers become a Longformer's, found {type(origin).__name__}; name another "
                 f"checkpoint in --from, or leave {type(self).__name__} out."
             )
-        if self.length % origin.longest:
-            raise UserError(
-                f"Expected --start.length to be a multiple of the {origin.longest} positions of the RoBERTa, which are "
-                f"repeated, found {self.length}; change it."
-            )
+        _check_length(self.length, origin.longest, "RoBERTa")
         return LongformerConfig.above(origin, self.length, self.attention_window, self.max_global_tokens)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
@@ -65,6 +74,49 @@ class LongformerFromRoberta(Start):
         before, positions = np.split(params[POSITIONS], [-origin.longest])
         repeated = np.tile(positions, (model.longest // origin.longest, 1))
         return _with_global_projections(params | {POSITIONS: np.concatenate([before, repeated])})
+
+
+@dataclasses.dataclass(frozen=True)
+class LedFromBart(Start):
+    """An LED with the layers of a BART. The positions of its encoder are repeated until a source is full."""
+
+    length: int = 16_384
+    """Longest source of the LED: a multiple of the BART's rows."""
+    attention_window: tuple[int, ...] = LedConfig.attention_window
+    """Windows of the encoder's layers, as `--model.attention_window`."""
+    max_global_tokens: int = LedConfig.max_global_tokens
+    """Maximum number of global tokens in a source, as `--model.max_global_tokens`."""
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        check_ranges("start", self, length=FROM_1)
+
+    def model(self, origin: Any) -> LedConfig:
+        """Return an LED of the same sizes.
+
+        Raises:
+            UserError: no BART, or one whose positions cannot be repeated to the length.
+        """
+        if type(origin) is not BartConfig:
+            raise UserError(
+                f"Expected a BART, whose layers become an LED's, found {type(origin).__name__}; name another "
+                f"checkpoint in --from, or leave {type(self).__name__} out."
+            )
+        _check_length(self.length, origin.longest, "BART")
+        sizes = {field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)}
+        return LedConfig(
+            **sizes | {"max_position_embeddings": self.length},
+            max_decoder_position_embeddings=origin.longest,
+            attention_window=self.attention_window,
+            max_global_tokens=self.max_global_tokens,
+        )
+
+    def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
+        """Return the LED's parameters: new names, repeated positions, global projections equal to local ones."""
+        params = {re.sub("^bart/", "led/", path): array for path, array in params.items()}
+        sources, targets = (params[side][-origin.longest :] for side in SIDES)
+        repeated = np.tile(sources, (model.longest // origin.longest, 1))
+        return _with_global_projections(params | dict(zip(SIDES, (repeated, targets), strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)

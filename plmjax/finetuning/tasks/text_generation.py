@@ -126,9 +126,9 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         if decoding.beams != 1:  # with one beam, settings of the search stay unused
             decoding.check_effects("objective.")
         max_new_tokens = self.decoding().max_new_tokens
-        if config.longest is not None and max_new_tokens >= config.longest:
+        if config.longest_target is not None and max_new_tokens >= config.longest_target:
             raise UserError(
-                f"Expected --objective.max_new_tokens below the model's {config.longest} positions, found "
+                f"Expected --objective.max_new_tokens below the model's {config.longest_target} positions, found "
                 f"{max_new_tokens}; lower it."
             )
 
@@ -156,9 +156,9 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         task: TextPairs,
     ) -> Encoded:
         """Lay out the source by the model's template; the targets are the target in the same layout."""
-        if model.longest is not None and task.target_length > model.longest:
+        if model.longest_target is not None and task.target_length > model.longest_target:
             raise UserError(
-                f"Expected --data.target_length of at most the model's {model.longest} positions, found "
+                f"Expected --data.target_length of at most the model's {model.longest_target} positions, found "
                 f"{task.target_length}; lower it."
             )
         template = model.template

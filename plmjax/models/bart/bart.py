@@ -17,7 +17,7 @@ Deviation: a row may hold several packed texts (`segment_ids`, `decoder_segment_
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -40,9 +40,6 @@ from plmjax.models.families.encoder_decoder import (
 )
 from plmjax.models.families.task_heads import LastTokenClassification, QuestionAnswering
 from plmjax.models.transformer import LAYER_NORM_EPSILON, TransformerModel
-
-FIRST_POSITION = 2
-"""Row of a position table for the first token: in fairseq positions count from the padding token's id + 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,29 +108,32 @@ class BartModel(TransformerModel):
     """The Transformer's two stacks of layers, with the embeddings of BART."""
 
     config: BartConfig
+    first_position: ClassVar[int] = 2
+    """Row of a position table for the first token: in fairseq positions count from the padding token's id + 1."""
 
     def setup(self) -> None:
         """Create a position table and a norm for each side, besides the Transformer's parts."""
         super().setup()
         config, dtype = self.config, self.execution.dtype
-        rows, init = config.max_position_embeddings + FIRST_POSITION, config.initializer
-        self.encoder_positions = Embedding(rows, config.d_model, None, init, dtype)
+        before, size, init = self.first_position, config.d_model, config.initializer
+        self.encoder_positions = Embedding(before + config.longest, size, None, init, dtype)
         self.encoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
-        self.decoder_positions = Embedding(rows, config.d_model, None, init, dtype)
+        self.decoder_positions = Embedding(before + config.longest_target, size, None, init, dtype)
         self.decoder_layer_norm = LayerNorm(LAYER_NORM_EPSILON, dtype)
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
-        return self.encoder_layer_norm(self.words(input_ids) + self.encoder_positions(self._rows(positions)))
+        rows = self._rows(positions, self.config.longest)
+        return self.encoder_layer_norm(self.words(input_ids) + self.encoder_positions(rows))
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""
-        return self.decoder_layer_norm(self.words(input_ids) + self.decoder_positions(self._rows(positions)))
+        rows = self._rows(positions, self.config.longest_target)
+        return self.decoder_layer_norm(self.words(input_ids) + self.decoder_positions(rows))
 
-    def _rows(self, positions: jax.Array) -> jax.Array:
-        count = self.config.max_position_embeddings
+    def _rows(self, positions: jax.Array, count: int) -> jax.Array:
         check_ids(positions, count, f"the {count} positions of the model")
-        return positions + FIRST_POSITION
+        return positions + self.first_position
 
     def __call__(
         self,
@@ -177,7 +177,9 @@ def bart_parts(config: BartConfig) -> tuple[ParameterGroup, ...]:
     The embeddings are one group of tables and norms.
     """
     words, *layers = encoder_decoder_parts(config)
-    own = (f"bart/{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm"))
+    own = (
+        f"{config.system.name}/{side}_{part}" for side in ("encoder", "decoder") for part in ("positions", "layer_norm")
+    )
     return ParameterGroup((*words.prefixes, *own)), *layers
 
 

@@ -117,7 +117,7 @@ class BartBehindEncoder(BartModel):
         output_hidden_states: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
         words = self.source_encoder(input_ids, rows.positions, rows.visibility, deterministic=deterministic)
-        x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions)))
+        x = self.encoder_layer_norm(words + self.encoder_positions(self._rows(rows.positions, self.config.longest)))
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         x = self.dropout(x, deterministic)
         return encoded(self.encoder_layers, self.config.encoder_layers, self.execution, x, rows.visibility, **how)

@@ -181,6 +181,7 @@ class EncoderDecoderModel(nn.Module):
         decoder_positions: jax.Array | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        **of_source: Any,
     ) -> EncoderDecoderOutput:
         """Read sources and targets. A target token sees only the target tokens up to itself.
 
@@ -194,6 +195,7 @@ class EncoderDecoderModel(nn.Module):
             positions, decoder_positions: int [B S] and [B T], from 0 in every sequence; 0, 1, ... by default.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            of_source: further inputs of the source that a system has (`_source`).
 
         Raises:
             UserError: a row is longer than the model's positions.
@@ -201,17 +203,19 @@ class EncoderDecoderModel(nn.Module):
         """
         check_segments(segment_ids, decoder_segment_ids)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
-        source = read_source(self.config, input_ids, attention_mask, positions, segment_ids)
+        source = self._source(input_ids, attention_mask, positions, segment_ids, **of_source)
         encoded, encoder_states = self._encoded(input_ids, source, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
-        of_source = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
-        output = self._decoded(decoder_input_ids, rows, encoded, of_source, **how)
+        seen = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
+        output = self._decoded(decoder_input_ids, rows, encoded, seen, **how)
         return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=encoder_states)
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
+    def encode(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **of_source: Any
+    ) -> SourceKeyValues:
         """Encode sources, as in `__call__`, once for targets that are generated token by token."""
-        source = read_source(self.config, input_ids, attention_mask)
+        source = self._source(input_ids, attention_mask, **of_source)
         encoded, _ = self._encoded(input_ids, source, deterministic=True, output_hidden_states=False)
         mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
         return SourceKeyValues(self._key_values(encoded), mask.astype(jnp.int32))
@@ -236,6 +240,16 @@ class EncoderDecoderModel(nn.Module):
         rows = read_rows(self.config, decoder_input_ids, decoder_attention_mask, None, None, None, cache)
         seen = source.key_values, source.visibility()
         return self._decoded(decoder_input_ids, rows, *seen, deterministic=True, output_hidden_states=False)
+
+    def _source(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        positions: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+    ) -> EncoderRows:
+        """Return the inputs of the encoder's layers; a system with further inputs has a method of its own."""
+        return read_source(self.config, input_ids, attention_mask, positions, segment_ids)
 
     def _encoded(
         self,
@@ -291,9 +305,11 @@ class EncoderDecoderForConditionalGeneration(nn.Module):
         """Take and return the same as `EncoderDecoderModel`, with `scores`."""
         return self._scored(self.model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids, **inputs))
 
-    def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> SourceKeyValues:
+    def encode(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **of_source: Any
+    ) -> SourceKeyValues:
         """Take and return the same as `EncoderDecoderModel.encode`."""
-        return self.model.encode(input_ids, attention_mask)
+        return self.model.encode(input_ids, attention_mask, **of_source)
 
     def decode(
         self,

@@ -26,6 +26,7 @@ import numpy as np
 
 from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.visibility import Condition, KeyMask, Visibility, Window
+from plmjax.errors import UserError
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.attention.bands import Bands
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -67,12 +68,34 @@ class Reading(NamedTuple):
     local: bool [B T], true for tokens that are not global.
     tokens: the global tokens; None if rows have none.
     widest: the largest half of a window in any layer, which determines the bands.
+    overfull: bool [B 1 1], true for rows with more global tokens than slots; None if rows have none.
     """
 
     real: jax.Array
     local: jax.Array
     tokens: GlobalTokens | None
     widest: int
+    overfull: jax.Array | None = None
+
+    @classmethod
+    def of(cls, real: jax.Array, chosen: jax.Array, slots: int, widest: int) -> Self:
+        """Return the reading of rows whose global tokens are the real ones at which `chosen`, bool [B T], is true.
+
+        Raises:
+            UserError: a row of known values has more than `slots` global tokens.
+        """
+        chosen = real & chosen
+        count = jnp.sum(chosen, axis=1)
+        if not isinstance(count, jax.core.Tracer) and (most := int(jnp.max(count))) > slots:
+            raise UserError(
+                f"Expected at most {slots} global tokens in a row, found {most}; choose fewer or raise "
+                f"--model.max_global_tokens."
+            )
+        return cls(real, real & ~chosen, GlobalTokens.of(chosen, slots), widest, (count > slots)[:, None, None])
+
+    def refused(self, x: jax.Array) -> jax.Array:
+        """Return [B T D] with NaN in rows that have too many global tokens, which a compiled program cannot refuse."""
+        return x if self.overfull is None else jnp.where(self.overfull, jnp.nan, x)
 
 
 @flax.struct.dataclass

@@ -49,7 +49,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
 )
 from plmjax.models.families.task_heads import QuestionAnswering, SpanOutput, TokenClassification
-from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
+from plmjax.models.longformer.attention import LongformerAttention, Reading
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,
@@ -60,6 +60,35 @@ from plmjax.models.roberta import (
 
 GLOBAL_SHARE = 4
 """At most one of so many tokens of the longest row may be global."""
+
+
+def check_windows(windows: tuple[int, ...], layers: int, longest: int) -> None:
+    """Raise UserError for windows that are odd, longer than the `longest` row, or not those of the layers."""
+    found = " ".join(map(str, windows)) or "none"
+    if len(windows) not in (1, layers):
+        raise UserError(
+            f"Expected --model.attention_window to be one number, or one for each of {layers} layers, found {found}; "
+            f"change it."
+        )
+    if any(window < 2 or window % 2 for window in windows):
+        raise UserError(
+            f"Expected --model.attention_window of even numbers from 2, half of the tokens on each side, found "
+            f"{found}; change it."
+        )
+    if max(windows) > longest:
+        raise UserError(
+            f"Expected --model.attention_window of at most the {longest} tokens of the longest row, found {found}; "
+            f"lower it or raise --model.max_position_embeddings."
+        )
+
+
+def check_share(global_tokens: int, longest: int) -> None:
+    """Raise UserError unless at least one token of the `longest` row may be global, and at most a quarter."""
+    if not 1 <= global_tokens * GLOBAL_SHARE <= longest:
+        raise UserError(
+            f"Expected --model.max_global_tokens from 1 to {longest // GLOBAL_SHARE}, a quarter of the longest row, "
+            f"found {global_tokens}; change it, or raise --model.max_position_embeddings."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +126,7 @@ class LongformerConfig(RobertaConfig):
                 f"{self.num_attention_heads} heads, found {' '.join(map(str, self.attention_dilation)) or 'none'}; "
                 f"change it."
             )
-        if not 1 <= self.max_global_tokens * GLOBAL_SHARE <= self.longest:
-            raise UserError(
-                f"Expected --model.max_global_tokens from 1 to {self.longest // GLOBAL_SHARE}, a quarter of the "
-                f"longest row, found {self.max_global_tokens}; change it, or raise --model.max_position_embeddings."
-            )
+        check_share(self.max_global_tokens, self.longest)
 
     base = Size(
         "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",
@@ -121,23 +146,7 @@ class LongformerConfig(RobertaConfig):
 
     def check_window(self) -> None:
         """Raise UserError for windows that are odd, longer than the rows, or not those of the layers."""
-        windows = self.attention_window
-        found = " ".join(map(str, windows)) or "none"
-        if len(windows) not in (1, self.num_hidden_layers):
-            raise UserError(
-                f"Expected --model.attention_window to be one number, or one for each of {self.num_hidden_layers} "
-                f"layers, found {found}; change it."
-            )
-        if any(window < 2 or window % 2 for window in windows):
-            raise UserError(
-                f"Expected --model.attention_window of even numbers from 2, half of the tokens on each side, found "
-                f"{found}; change it."
-            )
-        if max(windows) > self.longest:
-            raise UserError(
-                f"Expected --model.attention_window of at most the {self.longest} tokens of the longest row, found "
-                f"{found}; lower it or raise --model.max_position_embeddings."
-            )
+        check_windows(self.attention_window, self.num_hidden_layers, self.longest)
 
     @classmethod
     def above(
@@ -269,19 +278,16 @@ class LongformerModel(RobertaModel):
         check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
         masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
-        widest, tokens, local = max(self.config.layer_windows) // 2, None, real
+        widest = max(self.config.layer_windows) // 2
+        reading = Reading(real, real, None, widest)
         if global_attention_mask is not None:
             _check_dilation(self.config)
             slots = self.config.max_global_tokens if global_slots is None else global_slots
-            chosen = real & (global_attention_mask > 0)
-            _check_number(chosen, slots)
-            tokens, local = GlobalTokens.of(chosen, slots), real & ~chosen
+            reading = Reading.of(real, global_attention_mask > 0, slots, widest)
         x = self.embed(input_ids, token_type_ids, self.position_rows(input_ids, positions), deterministic=deterministic)
-        if tokens is not None:  # too many in a compiled program
-            x = jnp.where(jnp.sum(chosen, axis=1, keepdims=True)[..., None] > slots, jnp.nan, x)
         x, hidden_states = self.encoder(
-            x,
-            Reading(real, local, tokens, widest),
+            reading.refused(x),
+            reading,
             deterministic=deterministic,
             output_hidden_states=output_hidden_states,
         )
@@ -295,17 +301,6 @@ def _check_dilation(config: LongformerConfig) -> None:
         raise UserError(
             f"Expected --model.attention_dilation 1 with global tokens, found "
             f"{' '.join(map(str, config.attention_dilation))}; change it, or leave global tokens out."
-        )
-
-
-def _check_number(chosen: jax.Array, slots: int) -> None:
-    """Raise UserError if a row of a mask, bool [B T] of known values, has more than `slots` global tokens."""
-    if isinstance(chosen, jax.core.Tracer):
-        return
-    if (most := int(jnp.max(jnp.sum(chosen, axis=1)))) > slots:
-        raise UserError(
-            f"Expected at most {slots} global tokens in a row, found {most}; choose fewer or raise "
-            f"--model.max_global_tokens."
         )
 
 

@@ -1,4 +1,4 @@
-"""Longformers that start from a RoBERTa, and from one that was pretrained without global tokens."""
+"""Longformers that start from a RoBERTa or a BART, and from one that was pretrained without global tokens."""
 
 import dataclasses
 
@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.longformer import POSITIONS, GlobalFromLocal, LongformerFromRoberta
+from plmjax.finetuning.starts.longformer import POSITIONS, SIDES, GlobalFromLocal, LedFromBart, LongformerFromRoberta
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration
 from plmjax.models.bert import BertConfig
+from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration
 from plmjax.models.longformer.longformer import LongformerConfig, LongformerForMaskedLM
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
+from tests.families.encoder_decoders import BART
 from tests.families.encoders import ROBERTA
-from tests.families.family import padded_tokens
+from tests.families.family import both_sides, padded_tokens
 from tests.systems.modules import boxed_shapes, outputs, random_params
 
 START = LongformerFromRoberta(length=3 * ROBERTA.longest, attention_window=(36,), max_global_tokens=4)
+
+LED_START = LedFromBart(length=3 * BART.longest, attention_window=(36,), max_global_tokens=4)
 
 
 def flat(params: object) -> dict[str, np.ndarray]:
@@ -51,6 +56,30 @@ def test_positions_are_repeated() -> None:
         np.testing.assert_array_equal(params[POSITIONS][first : first + ROBERTA.longest], table[pad + 1 :])
 
 
+def test_an_led_of_a_bart_is_that_bart_in_short_sources() -> None:
+    """Whatever is global: no parameter is lost, none is new, and positions are repeated without the two before them."""
+    params, config = random_params(BartForConditionalGeneration(BART)), LED_START.model(BART)
+    mapped, module = LED_START.map(flat(params), BART, config), LedForConditionalGeneration(config)
+    assert {path: leaf.shape for path, leaf in mapped.items()} == {
+        path: leaf.value.shape if hasattr(leaf, "value") else leaf.shape
+        for path, leaf in flat(boxed_shapes(module)).items()
+    }
+    sources, targets = (flat(params)[side.replace("led/", "bart/")][2:] for side in SIDES)
+    np.testing.assert_array_equal(mapped[SIDES[0]], np.concatenate([sources] * 3))
+    np.testing.assert_array_equal(mapped[SIDES[1]], targets)
+    batch, long = both_sides(BART), flax.traverse_util.unflatten_dict(mapped, sep="/")
+    expected = outputs(BartForConditionalGeneration(BART), params, batch).logits
+    mask = batch["decoder_attention_mask"][..., None]
+    two = ((np.arange(17) < 2) & (batch["attention_mask"] > 0)).astype(np.int32)
+    for inputs in (batch, batch | {"global_attention_mask": two}):
+        np.testing.assert_allclose(outputs(module, long, inputs).logits * mask, expected * mask, rtol=1e-4, atol=1e-5)
+
+
+def test_the_published_sizes_are_those_of_bart() -> None:
+    for size in ("base", "large"):
+        assert LedFromBart().model(getattr(BartConfig, size)()) == getattr(LedConfig, size)()
+
+
 def test_the_published_sizes_are_those_of_roberta() -> None:
     for size in ("base", "large"):
         assert LongformerFromRoberta().model(getattr(RobertaConfig, size)()) == getattr(LongformerConfig, size)()
@@ -72,5 +101,9 @@ def test_mistakes_are_named() -> None:
         dataclasses.replace(START, length=50).model(ROBERTA)
     with pytest.raises(UserError, match="Expected a RoBERTa, whose layers become a Longformer's, found BertConfig"):
         START.model(BertConfig.tiny())
+    with pytest.raises(UserError, match="a multiple of the 19 positions of the BART, which are repeated, found 50"):
+        dataclasses.replace(LED_START, length=50).model(BART)
+    with pytest.raises(UserError, match="Expected a BART, whose layers become an LED's, found BertConfig"):
+        LED_START.model(BertConfig.tiny())
     with pytest.raises(UserError, match="Expected a Longformer, which has projections of global tokens, found Rob"):
         GlobalFromLocal().model(ROBERTA)

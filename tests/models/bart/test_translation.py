@@ -14,7 +14,7 @@ from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bart import translation
-from plmjax.models.bart.bart import FIRST_POSITION, BartConfig, BartForConditionalGeneration
+from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel
 from plmjax.models.bart.translation import SOURCE_ENCODER, BartForTranslation, BartTranslationConfig
 from tests.families.encoder_decoders import WRITER_SIZES
 from tests.optional import torch, transformers
@@ -40,7 +40,9 @@ def reference(params: dict, tmp_path_factory: pytest.TempPathFactory) -> tuple:
     before = {
         **params["bart"],
         "words": own["words"],
-        "encoder_positions": {"embedding": np.pad(own["positions"]["embedding"], ((FIRST_POSITION, 0), (0, 0)))},
+        "encoder_positions": {
+            "embedding": np.pad(own["positions"]["embedding"], ((BartModel.first_position, 0), (0, 0)))
+        },
         "encoder_layer_norm": own["layer_norm"],
         "encoder_layers": own["layers"],
     }

@@ -1,0 +1,102 @@
+"""Properties of LED alone: the global token, the reach of its windows, lengths of both sides, cost and mistakes."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.interop.led import read_config, write_config
+from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration
+from tests.families.family import both_sides
+from tests.families.long_texts import LED
+from tests.products import step_flops
+from tests.systems.modules import outputs, random_params
+
+
+def test_the_first_token_is_global() -> None:
+    """By default, while a target is read at once and while one is written."""
+    module, batch = LedForConditionalGeneration(LED), both_sides(LED)
+    params = random_params(module)
+    first = np.zeros_like(batch["input_ids"])
+    first[:, 0] = 1
+    found = outputs(module, params, batch).logits
+    np.testing.assert_allclose(
+        found, outputs(module, params, batch | {"global_attention_mask": first}).logits, rtol=1e-5, atol=1e-5
+    )
+    none = outputs(module, params, batch | {"global_attention_mask": 0 * first}).logits
+    assert np.abs(found - none).max() > 1e-3
+
+    def step(place: int, cache: Any, source: Any) -> Any:
+        ids, mask = (batch[f"decoder_{name}"][:, place : place + 1] for name in ("input_ids", "attention_mask"))
+        return module.apply({"params": params}, ids, source, mask, cache, method="decode")
+
+    source = module.apply({"params": params}, batch["input_ids"], batch["attention_mask"], method="encode")
+    cache, rows = LED.empty_cache(3, 13, Execution()), []
+    for place in range(3):
+        output = step(place, cache, source)
+        cache = output.cache
+        rows.append(output.logits)
+    np.testing.assert_allclose(jnp.concatenate(rows, axis=1)[:2], found[:2, :3], rtol=1e-5, atol=1e-5)
+
+
+def test_train_flops_are_the_products_of_the_program() -> None:
+    """For a source no longer than the windows; a longer one adds w + 2 keys for each token."""
+    module = LedForConditionalGeneration(LED)
+    inputs = {"input_ids": jnp.zeros((2, 5), jnp.int32), "decoder_input_ids": jnp.zeros((2, 3), jnp.int32)}
+    products = step_flops(module, lambda outputs: outputs.logits, **inputs)
+    assert products == pytest.approx(LED.train_flops(2, 5, 3))
+    base, size = LedConfig.base(), 768
+    token = 6 * (6 * size**2 + 2 * size * 3072 + 2 * 1026 * size + 2 * size) + 6 * 2 * size**2
+    more = base.layers_products(16384, 1) - base.layers_products(8192, 1)
+    assert more == 8192 * (token + 6 * 2 * size)  # and the target's attention to the source
+
+
+def test_a_target_has_a_length_of_its_own() -> None:
+    module, ids = LedForConditionalGeneration(LED), jnp.zeros((1, 20), jnp.int32)
+    assert (LED.longest, LED.longest_target) == (24, 19)
+    params = random_params(module)
+    long = jnp.zeros((1, 25), jnp.int32)
+    with pytest.raises(UserError, match=r"at most 19 tokens, .* set --model.max_decoder_position_embeddings"):
+        module.apply({"params": params}, ids, decoder_input_ids=ids)
+    with pytest.raises(UserError, match=r"at most 24 tokens, .* set --model.max_position_embeddings"):
+        module.apply({"params": params}, long, decoder_input_ids=ids[:, :3])
+
+
+def test_lengths_and_windows_of_config_json() -> None:
+    """transformers has no limit of global tokens: the default is lowered to a quarter of the longest source."""
+    written = write_config(LedForConditionalGeneration(LED), [])
+    assert (written["max_encoder_position_embeddings"], written["max_decoder_position_embeddings"]) == (24, 19)
+    assert written["attention_window"] == [12, 4] and "max_position_embeddings" not in written
+    assert read_config(written) == LED
+    del written["max_global_tokens"]
+    assert read_config(written).max_global_tokens == 6
+    with pytest.raises(UserError, match="a number or a list of numbers as the config's attention_window"):
+        read_config(written | {"attention_window": "12"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_window": (7,)}, "even numbers from 2, half of the tokens on each side, found 7"),
+        ({"attention_window": (4, 4, 4)}, "one number, or one for each of 2 layers, found 4 4 4"),
+        ({"attention_window": (26,)}, "at most the 24 tokens of the longest row, found 26"),
+        ({"max_global_tokens": 7}, "from 1 to 6, a quarter of the longest row, found 7"),
+        ({"max_decoder_position_embeddings": 0}, "--model.max_decoder_position_embeddings"),
+    ],
+)
+def test_mistakes_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(LED, **fields)
+
+
+def test_too_many_global_tokens_are_refused() -> None:
+    module, batch = LedForConditionalGeneration(LED), both_sides(LED)
+    params, mask = random_params(module), (np.arange(17) < np.array([[6], [5], [1]])).astype(np.int32)
+    with pytest.raises(UserError, match="at most 5 global tokens in a row, found 6"):
+        module.apply({"params": params}, **batch, global_attention_mask=mask)
+    found = outputs(module, params, batch | {"global_attention_mask": mask}).logits
+    assert np.isnan(found[0]).all() and np.isfinite(found[1, :6]).all()
