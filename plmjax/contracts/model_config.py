@@ -116,6 +116,11 @@ class ModelConfig:
         """Further conditions under which a token sees another one of its row, such as a window; none by default."""
         return ()
 
+    @property
+    def widest_window(self) -> int | None:
+        """Number of tokens of the widest window of a layer, `--model.attention_window`; None: tokens see whole rows."""
+        return None
+
     def option(self, name: str) -> str:
         """Return the command line's option that sets one of these numbers."""
         return f"--model.{self.field_names.get(name, name)}"

@@ -44,8 +44,8 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     """Check a run on text for a number of devices. Its step is traced for one device; nothing is computed.
 
     Raises:
-        UserError: phases, rows, a batch, a mesh, or names of parameters or metrics do not fit the model, the layout or
-            the devices.
+        UserError: phases, rows, windows, a batch, a mesh, or names of parameters or metrics do not fit the model, the
+            layout or the devices.
     """
     complete(run)
     settings(run)
@@ -60,6 +60,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
             f"{run.data.layout.backwards}; set it, or --model.backwards."
         )
     resolved = phases.resolve(run)
+    windows(run.model, max(phase.sequence_length for phase in resolved))
     for phase in resolved:
         run.model.check_sequence_length(phase.sequence_length)
         evaluated = phases.evaluation(run, phase).sequence_length
@@ -73,6 +74,15 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     program = programs.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
     has_held_out = run.data.path or run.data.held_out
     evaluation_settings(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
+
+
+def windows(model: ModelConfig, length: int) -> None:
+    """Raise UserError if a window of the model is longer than the longest rows of a run, `length` tokens."""
+    if model.widest_window is not None and model.widest_window > length:
+        raise UserError(
+            f"Expected --model.attention_window of at most the {length} tokens of a row, found {model.widest_window}; "
+            f"lower it or raise --data.sequence_length."
+        )
 
 
 def packing(run: Experiment, maximum: int, option: str) -> None:

@@ -132,7 +132,26 @@ def test_only_the_tiny_experiments_bring_the_documentation() -> None:
     encoders = ("bert", "roberta", "albert", "electra", "longformer")
     decoders = ("gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span", "bart", "t5")
     words, recurrent = ("nnlm", "word2vec", "glove"), ("elmo", "awd_lstm")
-    assert brings == {f"{system}_tiny" for system in (*encoders, *decoders, *words, *recurrent)}
+    assert brings == {
+        f"{system}_tiny" for system in (*encoders, *decoders, *words, *recurrent, "longformer_characters")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "rows"),
+    [
+        ("bert_tiny", "128", "64"),
+        ("gpt2_tiny", "65", "64"),
+        ("longformer_tiny", "256", "128"),
+        ("longformer_characters_tiny", "32", "16"),
+    ],
+)
+def test_a_window_longer_than_the_rows_is_named(fails, tmp_path: Path, name: str, window: str, rows: str) -> None:
+    """By the command, with exit code 2, before any text is read."""
+    message = f"Expected --model.attention_window of at most the {rows} tokens of a row, found {window}; lower it or"
+    options = "--model.attention_window", window, "--data.sequence_length", rows
+    assert message in fails("pretrain", name, "--workdir", tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,11 @@ class DecoderConfig(ModelConfig):
         return () if self.attention_window is None else (Window(self.attention_window, 0),)
 
     @property
+    def widest_window(self) -> int | None:
+        """Number of tokens of the window."""
+        return self.attention_window
+
+    @property
     def inner_size(self) -> int:
         """Inner size of the feed-forward network, F."""
         return 4 * self.n_embd

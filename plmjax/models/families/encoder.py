@@ -114,6 +114,11 @@ class EncoderConfig(ModelConfig):
         half = (self.attention_window or 0) // 2
         return (Window(half, half),) if half else ()
 
+    @property
+    def widest_window(self) -> int | None:
+        """Number of tokens of the window."""
+        return self.attention_window
+
     def with_dropout(self, rate: float) -> Self:
         """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)

@@ -167,6 +167,11 @@ class LongformerDecoderConfig(ModelConfig):
         return max(window * (dilation if self.dilated_heads else 1) for window, dilation in self.layers)
 
     @property
+    def widest_window(self) -> int:
+        """Number of tokens of the widest window."""
+        return max(self.attention_window)
+
+    @property
     def initializer(self) -> Initializer:
         """Normal distribution, not truncated."""
         return nn.initializers.normal(self.init_std)

@@ -90,6 +90,11 @@ class LedConfig(BartConfig):
         windows = self.attention_window
         return windows * self.encoder_layers if len(windows) == 1 else windows
 
+    @property
+    def widest_window(self) -> int:
+        """Number of tokens of the widest window."""
+        return max(self.attention_window)
+
     def layers_products(self, source: int, target: int) -> int:
         """Return the multiplications of the matrix products of all layers, with one global token in each source.
 
@@ -163,7 +168,7 @@ class LedModel(BartModel):
         chosen, slots = jnp.arange(input_ids.shape[1])[None] == 0, 1
         if global_attention_mask is not None:
             chosen, slots = global_attention_mask > 0, self.config.max_global_tokens
-        reading = Reading.of(real, chosen, slots, max(self.config.layer_windows) // 2)
+        reading = Reading.of(real, chosen, slots, self.config.widest_window // 2)
         return LedRows(rows.positions, rows.visibility, rows.mask, rows.segment_ids, reading)
 
     def _encoded(

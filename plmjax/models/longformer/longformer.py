@@ -177,6 +177,11 @@ class LongformerConfig(RobertaConfig):
         return windows * self.num_hidden_layers if len(windows) == 1 else windows
 
     @property
+    def widest_window(self) -> int:
+        """Number of tokens of the widest window."""
+        return max(self.attention_window)
+
+    @property
     def dilated(self) -> bool:
         """Return whether the window of a head is dilated."""
         return max(self.attention_dilation) > 1
@@ -278,7 +283,7 @@ class LongformerModel(RobertaModel):
         check_token_inputs(self.config.longest, self.config.option("longest"), input_ids, *others)
         masks = [mask > 0 for mask in (attention_mask, segment_ids) if mask is not None]
         real = functools.reduce(jnp.logical_and, masks, jnp.ones(input_ids.shape, bool))
-        widest = max(self.config.layer_windows) // 2
+        widest = self.config.widest_window // 2
         reading = Reading(real, real, None, widest)
         if global_attention_mask is not None:
             _check_dilation(self.config)
