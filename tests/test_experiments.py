@@ -19,7 +19,7 @@ from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
 from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
-from plmjax.finetuning.starts.longformer import GlobalFromLocal
+from plmjax.finetuning.starts.longformer import GlobalFromLocal, LedFromBart
 from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
@@ -128,6 +128,8 @@ def fine_tuned(run: Experiment) -> ModelConfig:
         return Word2VecConfig.tiny()
     if isinstance(run.start, GlobalFromLocal):
         return LongformerConfig.tiny(max_position_embeddings=4098)
+    if isinstance(run.start, LedFromBart):
+        return BartConfig.tiny(max_position_embeddings=run.data.target_length)
     if isinstance(run.start, FromLanguageModel):
         return ElmoConfig.tiny()
     if isinstance(run.start, BiattentiveClassifier):
