@@ -15,7 +15,7 @@ from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.tasks.task import Examples, Task
 from plmjax.inference import members, perplexity, task_settings
-from plmjax.inference.program import program_of
+from plmjax.inference.program import adapted_program, program_of
 from plmjax.objectives.capabilities import LanguageModel, ReadsDirections, ReadsPrefix
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
@@ -196,7 +196,8 @@ def _of_text(
         source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
         evaluation = HeldOut.of(run, source)
         program = program_of(run, source)
-        totals = evaluation.totals(program, _loss_inputs(directory, program))
+        inputs = _loss_inputs(directory, program)
+        totals = evaluation.totals(adapted_program(program, run, source, inputs.params), inputs)
         metrics: dict[str, Any] = evaluation.means(totals)
         metrics |= {"perplexity": exponential(metrics["loss"])} if run.objective.perplexity else {}
         metrics |= {"prefix": run.objective.prefix} if isinstance(run.objective, ReadsPrefix) else {}

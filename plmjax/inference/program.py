@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 
 from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
+from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, phases
 from plmjax.training import program as programs
@@ -23,3 +25,15 @@ def program_of(run: Experiment, source: feed.BatchSource) -> Program:
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0))
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     return programs.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
+
+
+def adapted_program(program: Program, run: Experiment, source: feed.BatchSource, params: Any) -> Program:
+    """Return the program that computes as much of the model as its parameters need, `program` itself if it does.
+
+    An Adaptive-Span reads no more than its longest span. The state of both programs is the same.
+    """
+    if not isinstance(run.objective, AdaptsModel):
+        return program
+    statistic = float(jax.jit(run.objective.measured, static_argnums=0)(run.model, params))
+    model = run.objective.adapted(run.model, statistic)
+    return program if model == run.model else program_of(dataclasses.replace(run, model=model), source)

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.inference.program import adapted_program, program_of
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.objectives import adaptive_span
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
+from plmjax.objectives.objective import LossInputs
 from plmjax.training import loop
+from plmjax.training.evaluation import HeldOut
 from plmjax.training.optimizers import Adagrad
 from plmjax.training.optimizers.schedules import Constant
+from plmjax.training.program import Program
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
+from tests.systems.modules import random_params
 
 CONFIG = AdaptiveSpanConfig(
     vocab_size=64, d_model=8, n_layer=2, n_head=2, d_inner=16, attn_span=256, ramp=8, initial_share=0.9, dropout=0.0
@@ -111,6 +116,24 @@ def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
     read = [line for line in capsys.readouterr().out.splitlines() if line.startswith("computes")]
     assert read[0].startswith("computes the last 64 tokens") and result.program.model.span == 256
     assert result.metrics["eval/longest_span"] == 256
+
+
+def test_an_evaluation_reads_no_more_than_the_longest_span() -> None:
+    """Half of the keys and fewer, with the same loss; nothing is built again where the longest head needs the rest."""
+    one, source = run(), ChainSource(run().data)
+    program = program_of(one, source)
+    params = random_params(program.module)
+    inputs = LossInputs(params, (), {}, program.start_evaluation_carry())
+
+    def of_shares(*values: float) -> Program:
+        found = inputs.replace(params=adaptive_span._with_shares(params, np.reshape(values, (2, 2)).astype(np.float32)))
+        adapted = adapted_program(program, one, source, found.params)
+        losses = [HeldOut.of(one, source).totals(each, found)["loss"] for each in (program, adapted)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+        return adapted
+
+    assert of_shares(0.2, 0.1, 0.3, 0.25).model.span == 128
+    assert of_shares(0.2, 0.1, 0.9, 0.25) is program
 
 
 def test_a_span_longer_than_the_text_is_refused() -> None:
