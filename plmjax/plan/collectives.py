@@ -15,7 +15,12 @@ COLLECTIVES = (
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Communication of one kind, dtype and size. `bytes`: one device's whole array, `count`: number of runs."""
+    """Communication of one kind, dtype and size.
+
+    bytes: those of one device's whole array. count: number of runs.
+    gathered: elements of an all-reduce that it gathers. The TPU compiler gathers less than 16 MiB, with the padding of
+        the layout, by a sum of arrays that are 0 outside a device's own part.
+    """
 
     kind: str
     dtype: str
@@ -23,6 +28,7 @@ class Collective:
     elements: int
     group: int
     count: int
+    gathered: int = 0
 
 
 def collectives(program: Program) -> list[Collective]:
@@ -59,6 +65,7 @@ def communication(program: Program) -> dict[str, tuple[Collective, int]]:
             elements=sum(array.size for array in arrays),
             group=_group(instruction, program.partitions),
             count=1,
+            gathered=_gathered(program, instruction) if kind == "all-reduce" else 0,
         )
         # Chunks of it may also be in loops that overlap with it. Its number of runs is that of the rarest chunk.
         key = (channel, one)
@@ -78,6 +85,21 @@ def _group(instruction: Instruction, partitions: int) -> int:
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", match.group(1)))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
     return 2 if "source_target_pairs" in text else partitions
+
+
+def _gathered(program: Program, reduction: Instruction) -> int:
+    """Return the number of elements of a sum that no two devices add to: zeros, updated with a device's own part."""
+    return sum(
+        operand.results[0].size
+        for operand in program.operands_of(reduction)
+        if operand.opcode == "dynamic-update-slice" and _is_zero(program, program.operands_of(operand)[0])
+    )
+
+
+def _is_zero(program: Program, array: Instruction) -> bool:
+    if array.opcode == "broadcast":
+        array = program.operands_of(array)[0]
+    return array.opcode == "constant" and array.arguments.strip("-") in ("0", "0.0")
 
 
 def _is_scattered(computation: str) -> bool:

@@ -120,11 +120,13 @@ def findings(program: hlo.Program, compilation: Compilation, experiment: Experim
     updated = copied + sum((asked if experiment.optimizer.by_rows else tables).values())
     communicated = collectives.collectives(program)
     floats = [one for one in communicated if one.dtype in ("f32", "bf16")]
-    reduced = sum(one.elements * one.count for one in floats if one.kind in ("all-reduce", "reduce-scatter"))
+    reductions = [one for one in floats if one.kind in ("all-reduce", "reduce-scatter")]
+    reduced = sum((one.elements - one.gathered) * one.count for one in reductions)
     if reduced > 1.02 * updated:
         found.append(f"{compact(reduced)} elements are reduced a step, the gradient has {compact(updated)}.")
     if built.mesh.shape["data"] == built.mesh.size:
-        gathered = sum(one.elements * one.count for one in floats if one.kind == "all-gather")
+        gathered = sum(one.gathered * one.count for one in reductions)
+        gathered += sum(one.elements * one.count for one in floats if one.kind == "all-gather")
         allowed = (copied if experiment.mesh.zero else 0) + sum(asked.values())
         if meshes.slices(list(built.mesh.devices.flat)) > 1:
             allowed += copied  # there a sum is a reduce-scatter, an exchange between slices and an all-gather

@@ -1,6 +1,10 @@
 """The communication of compiled programs, for TPUs and of a written one."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
 from plmjax.plan.collectives import Collective, collectives
@@ -26,6 +30,34 @@ def test_what_is_sent_to_another_slice_is_counted_once_and_moves_nothing_else():
     found = [one for one in collectives(program) if one.kind == "send"]
     assert found == [Collective("send", "f32", bytes=128.0, elements=32, group=8, count=1)]
     assert Traffic(program).total() == Traffic(Program(WRITTEN)).total()
+
+
+def test_a_sum_of_zeros_and_own_parts_is_a_gather():
+    gather = """  %none = f32[] constant(0)
+  %zeros = f32[32,8]{1,0} broadcast(%none), dimensions={}
+  %placed = f32[32,8]{1,0} dynamic-update-slice(%zeros, %y, %nine, %nine)
+  %updated = f32[32,8]{1,0} dynamic-update-slice(%stack, %y, %nine, %nine)
+  %sum = (f32[32,8]{1,0}, f32[32,8]{1,0}, f32[4,8]{1,0}) all-reduce(%placed, %updated, %y), channel_id=8, to_apply=%add
+  %moved ="""
+    found = [one for one in collectives(Program(WRITTEN.replace("  %moved =", gather, 1))) if one.elements == 544]
+    assert found == [Collective("all-reduce", "f32", 2176.0, elements=544, group=8, count=1, gathered=256)]
+
+
+@pytest.mark.parametrize(("layers", "kind"), [(12, "all-reduce"), (24, "all-gather")])
+def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
+    """A share of the projections of attention outputs, and its copy in bfloat16."""
+    mesh = Mesh(np.array(topologies.parse("v5e:8x8").devices()), ("data",))
+    share, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, None, "data"), ()))
+    owned = jax.ShapeDtypeStruct((layers, 12, 64, 768), jnp.float32, sharding=share)
+
+    def copy(owned):
+        narrow = jax.lax.with_sharding_constraint(owned.astype(jnp.bfloat16), share)
+        return jax.lax.with_sharding_constraint(narrow, whole)
+
+    text = jax.jit(copy, out_shardings=whole).lower(owned).compile().as_text()
+    (one,) = collectives(Program(text))
+    assert (one.kind, one.elements, one.count) == (kind, owned.size, 1)
+    assert one.gathered == (owned.size if kind == "all-reduce" else 0)
 
 
 @pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
