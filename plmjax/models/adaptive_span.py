@@ -145,9 +145,9 @@ class AdaptiveSpanConfig(ModelConfig):
         """Return the same sizes with another dropout rate."""
         return dataclasses.replace(self, dropout=rate)
 
-    def memory(self, batch: int) -> Memory:
+    def memory(self, batch: int, dtype: jnp.dtype = jnp.float32) -> Memory:
         """Return the memory before a text, zeros that are attended to."""
-        hidden = jnp.zeros((self.n_layer, batch, self.attn_span, self.d_model))
+        hidden = jnp.zeros((self.n_layer, batch, self.attn_span, self.d_model), dtype)
         return Memory(hidden, jnp.ones((batch, self.attn_span), jnp.int32))
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

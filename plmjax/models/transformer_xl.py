@@ -193,9 +193,9 @@ class TransformerXlConfig(ModelConfig):
         """Return the same sizes with another dropout rate everywhere."""
         return dataclasses.replace(self, dropout=rate, dropatt=rate)
 
-    def memory(self, batch: int) -> "Memory":
-        """Return the memory before a text."""
-        hidden = jnp.zeros((self.n_layer, batch, self.mem_len, self.d_model))
+    def memory(self, batch: int, dtype: jnp.dtype = jnp.float32) -> Memory:
+        """Return the memory before a text, of hidden states in `dtype`."""
+        hidden = jnp.zeros((self.n_layer, batch, self.mem_len, self.d_model), dtype)
         filled = jnp.full((batch, self.mem_len), int(self.initial_memory == "zeros"), jnp.int32)
         return Memory(hidden, filled)
 

@@ -70,8 +70,10 @@ class AwdLstmPretraining(ScoresNextToken, Objective):
         """Return the states before the row."""
         return {"states": carry["states"]}
 
-    def initial_carry(self, config: AwdLstmConfig, batch_size: int, sequence_length: int) -> Carry:
-        """Return zero states, and rows that begin at their first token."""
+    def initial_carry(
+        self, config: AwdLstmConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Carry:
+        """Return zero states, float32, and rows that begin at their first token."""
         boxed = (lambda x: nn.LogicallyPartitioned(x, ("batch", "embed"))), config.zero_states(batch_size)
         begin = nn.LogicallyPartitioned(jnp.zeros(batch_size, jnp.int32), ("batch",))
         return {"states": jax.tree.map(*boxed), "begin": begin}

@@ -67,8 +67,10 @@ class BidirectionalLanguageModel(ReadsDirections, Objective):
                 table[role] = mark
         return {"spelling": nn.LogicallyPartitioned(table, (None, None))}
 
-    def initial_carry(self, config: ElmoConfig, batch_size: int, sequence_length: int) -> Any:
-        """Return zero states of all layers in both directions."""
+    def initial_carry(
+        self, config: ElmoConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Any:
+        """Return zero states of all layers in both directions, float32."""
 
         def named(state: jax.Array) -> Any:
             return nn.LogicallyPartitioned(state, ("batch", None))

@@ -122,16 +122,19 @@ class Objective:
         """
         return ()
 
-    def initial_carry(self, config: Any, batch_size: int, sequence_length: int) -> Any:
+    def initial_carry(self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32) -> Any:
         """Return the carry before the first step: arrays, boxed with logical axes if they have a "batch" axis.
 
         A row with `begins` 1 does not continue the previous batch. Its row of the carry is first reset to these values.
+        dtype: that of the module's hidden states, for a memory of them; sums over many steps are float32.
         """
         return ()
 
-    def evaluation_carry(self, config: Any, batch_size: int, sequence_length: int) -> Any:
+    def evaluation_carry(
+        self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Any:
         """Return the initial carry of an evaluation. Its shapes may differ, for example for a longer memory."""
-        return self.initial_carry(config, batch_size, sequence_length)
+        return self.initial_carry(config, batch_size, sequence_length, dtype)
 
     def corrupt(self, batch: Batch, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Batch:
         """Return the model's input and targets, made from the clean batch inside the jitted step."""

@@ -98,11 +98,13 @@ class PermutationLanguageModel(Objective):
         """Return the memory."""
         return {"memory": carry} if self.memory_length else {}
 
-    def initial_carry(self, config: XlnetConfig, batch_size: int, sequence_length: int) -> Any:
-        """Return an empty memory."""
+    def initial_carry(
+        self, config: XlnetConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Any:
+        """Return an empty memory, of hidden states in their own dtype."""
         if not self.memory_length:
             return ()
-        memory = XlnetMemory.empty(config, batch_size, self.memory_length)
+        memory = XlnetMemory.empty(config, batch_size, self.memory_length, dtype)
         return XlnetMemory(
             nn.LogicallyPartitioned(memory.states, ("layers", "batch", "length", "embed")),
             nn.LogicallyPartitioned(memory.mask, ("batch", "length")),

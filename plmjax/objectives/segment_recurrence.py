@@ -29,17 +29,21 @@ class SegmentRecurrence(NextToken):
         """Return the memory before the row."""
         return {"cache": carry}
 
-    def initial_carry(self, config: Any, batch_size: int, sequence_length: int) -> Memory:
-        """Return the memory before a text."""
-        memory = config.memory(batch_size)
+    def initial_carry(
+        self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Memory:
+        """Return the memory before a text, of hidden states in their own dtype."""
+        memory = config.memory(batch_size, dtype)
         return Memory(
             nn.LogicallyPartitioned(memory.hidden, ("layers", "batch", None, "embed")),
             nn.LogicallyPartitioned(memory.documents, ("batch", None)),
         )
 
-    def evaluation_carry(self, config: Any, batch_size: int, sequence_length: int) -> Memory:
+    def evaluation_carry(
+        self, config: Any, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Memory:
         """Return the memory before a text that is evaluated."""
-        return self.initial_carry(self.evaluated(config), batch_size, sequence_length)
+        return self.initial_carry(self.evaluated(config), batch_size, sequence_length, dtype)
 
     def evaluated(self, config: Any) -> Any:
         """Return the config with the settings of an evaluation; by default those of training."""

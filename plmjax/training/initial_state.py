@@ -49,11 +49,12 @@ class InitialState:
         experiment: Experiment,
         phase: ResolvedPhase,
         module: nn.Module,
+        dtype: jnp.dtype,
         vocabulary: Vocabulary,
         batch: Shapes,
         mesh: jax.sharding.Mesh,
     ) -> Self:
-        """Return the state of a phase whose batches have the shapes of `batch`."""
+        """Return the state of a phase whose batches have the shapes of `batch`; `dtype` is that of the products."""
         objective, config = experiment.objective, experiment.model
         variables = initial_variables(experiment, phase, module, vocabulary, batch)
         boxed = jax.eval_shape(sharding.scoped(variables, mesh), jax.random.key(0))
@@ -68,7 +69,7 @@ class InitialState:
             variables,
             boxed,
             constants.shapes(objective, config, vocabulary),
-            lambda: objective.initial_carry(config, phase.batch_size, phase.sequence_length),
+            lambda: objective.initial_carry(config, phase.batch_size, phase.sequence_length, dtype),
             optimizer,
         )
 

@@ -194,16 +194,17 @@ def residuals(
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
-    objective, module = run.objective, run.objective.module(run.model, programs.execution(run, platform))
+    objective, how = run.objective, programs.execution(run, platform)
+    module, dtype = objective.module(run.model, how), how.dtype
     init = initial_state.initial_variables(run, few, module, vocabulary, batch)
     boxed = jax.eval_shape(init, jax.random.key(0))
     exchanged = jnp.dtype(run.training.gradient_dtype)
-    dtypes = shares.dtypes(boxed["params"], programs.execution(run, platform).dtype, exchanged)
+    dtypes = shares.dtypes(boxed["params"], dtype, exchanged)
     fixed = nn.meta.unbox(constants.shapes(objective, run.model, vocabulary))
 
     def backward(variables: dict[str, object], key: jax.Array) -> jax.tree_util.Partial:
         zeros, constant_zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (batch, fixed))
-        carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length))
+        carry = nn.meta.unbox(objective.initial_carry(run.model, rows, phase.sequence_length, dtype))
         corrupted = objective.corrupt(zeros, key, vocabulary, constant_zeros)
         loss_inputs = LossInputs(
             jax.tree.map(jnp.astype, variables.pop("params"), dtypes), constant_zeros, variables, carry

@@ -138,9 +138,9 @@ def build(
     how = execution(experiment, mesh.devices.flat[0].platform)
     module = experiment.objective.module(experiment.model, how)
     batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
-    first = InitialState.of(experiment, phase, module, vocabulary, batch, mesh)
+    first = InitialState.of(experiment, phase, module, how.dtype, vocabulary, batch, mesh)
     division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh)
-    evaluation_carry = first_evaluation_carry(experiment, evaluation_phase)
+    evaluation_carry = first_evaluation_carry(experiment, evaluation_phase, how.dtype)
     forward = functools.partial(Forward, experiment.objective, module, vocabulary, division.tables)
     training = forward(division.copied, **of_carry(first.carry))
     held_out = forward(division.evaluated, **of_carry(evaluation_carry))
@@ -201,9 +201,10 @@ def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
     return jax.tree.map(with_sharding, batch, sharding.batch(batch, mesh))
 
 
-def first_evaluation_carry(experiment: Experiment, phase: ResolvedPhase) -> Callable[[], Any]:
+def first_evaluation_carry(experiment: Experiment, phase: ResolvedPhase, dtype: jnp.dtype) -> Callable[[], Any]:
     """Return the function that makes the first carry of an evaluation, boxed with logical axes."""
-    return lambda: experiment.objective.evaluation_carry(experiment.model, phase.batch_size, phase.sequence_length)
+    rows, length = phase.batch_size, phase.sequence_length
+    return lambda: experiment.objective.evaluation_carry(experiment.model, rows, length, dtype)
 
 
 def of_carry(carry: Callable[[], Any]) -> dict[str, Any]:

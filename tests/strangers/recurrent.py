@@ -82,7 +82,9 @@ class NextTokenOfStream(Objective):
     def carry_inputs(self, carry: Any) -> dict[str, Any]:
         return {"state": carry}
 
-    def initial_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
+    def initial_carry(
+        self, config: RecurrentConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Any:
         zeros = jnp.zeros((config.depth, batch_size, config.width))
         return tuple(nn.LogicallyPartitioned(zeros, ("layers", "batch", "embed")) for _ in ("hidden", "cell"))
 

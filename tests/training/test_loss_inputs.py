@@ -87,7 +87,9 @@ def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int,
 class LongerMemory(NextTokenOfStream):
     """Its evaluation carries an array more, whose size is that of its rows."""
 
-    def evaluation_carry(self, config: RecurrentConfig, batch_size: int, sequence_length: int) -> Any:
+    def evaluation_carry(
+        self, config: RecurrentConfig, batch_size: int, sequence_length: int, dtype: jnp.dtype = jnp.float32
+    ) -> Any:
         state = super().initial_carry(config, batch_size, sequence_length)
         rows = nn.LogicallyPartitioned(jnp.zeros((batch_size, sequence_length)), ("batch", None))
         return {"state": state, "rows": rows}

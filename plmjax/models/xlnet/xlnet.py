@@ -192,9 +192,9 @@ class XlnetMemory:
     mask: jax.Array
 
     @classmethod
-    def empty(cls, config: XlnetConfig, batch_size: int, length: int) -> Self:
-        """Return a memory of `length` tokens that do not exist; `length` may be 0."""
-        states = jnp.zeros((config.n_layer, batch_size, length, config.d_model))
+    def empty(cls, config: XlnetConfig, batch_size: int, length: int, dtype: jnp.dtype = jnp.float32) -> Self:
+        """Return a memory of `length` tokens that do not exist, for states in `dtype`; `length` may be 0."""
+        states = jnp.zeros((config.n_layer, batch_size, length, config.d_model), dtype)
         return cls(states, jnp.zeros((batch_size, length), jnp.int32))
 
 
