@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT, ELECTRA and XLNet with the same training FLOPs, beside random models, on five tasks.
+"""BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT with the same training FLOPs, beside random models, on five tasks.
 
     python benchmarks/comparison.py DATA --output runs/comparison
 
@@ -6,7 +6,8 @@ DATA holds pretrain/wikipedia_en/train and finetune/{subjectivity,snli,ud_englis
 pretraining or a fine-tuning run, is a run directory in OUTPUT with a log.txt. A command that was stopped and is run
 again continues with the unfinished pieces. At the end it writes docs/comparison.md and its picture. With --report it
 writes them from the finished pieces and computes nothing. With --tables it prints the tables of --systems and writes
-nothing, for rows that are added to a page whose other pieces are elsewhere.
+nothing, for rows that are added to a page whose other pieces are elsewhere; --picture then draws the picture of the
+page again.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shlex
 import statistics
 import sys
@@ -44,7 +46,7 @@ from plmjax.training.metrics import read
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments" / "comparison.py"
-SYSTEMS = ("bert", "roberta", "albert", "electra", "xlnet")
+SYSTEMS = ("bert", "roberta", "albert", "electra", "xlnet", "gpt")
 TASKS = {
     "subjectivity": ("accuracy", "subjectivity/train.tsv.gz", "subjectivity/dev.tsv.gz"),
     "snli": ("accuracy", "snli/dev.tsv.gz", ""),
@@ -122,11 +124,18 @@ def pretrainings(options: argparse.Namespace) -> list[Piece]:
     return found
 
 
+def possible(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return every system with every task for which its model has a head."""
+    models = {system: experiments.load(f"{EXPERIMENTS}:{system}").model for system in options.systems}
+    purposes = {task: experiments.load(f"{EXPERIMENTS}:{task}").objective.purpose for task in options.tasks}
+    return [(system, task) for system in models for task in purposes if purposes[task] in models[system].system]
+
+
 def finetunings(options: argparse.Namespace) -> list[Piece]:
     """Return every system on every task, pretrained and random, with every seed. The first seed of all comes first."""
     split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
     found = []
-    for seed, system, task, start in itertools.product(range(options.seeds), options.systems, options.tasks, STARTS):
+    for seed, (system, task), start in itertools.product(range(options.seeds), possible(options), STARTS):
         whole = [options.data / "finetune" / name for name in TASKS[task][1:]]
         files = tuple(map(str, whole if TASKS[task][2] else split))
         arguments = (f"{EXPERIMENTS}:{task}", files, seed, start, options.output / system)
@@ -338,18 +347,18 @@ def page(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     minutes = sum(run["seconds"] for run in found.values()) / 60
     worse = [
         f"{system} on {task}"
-        for system, task in itertools.product(options.systems, options.tasks)
+        for system, task in possible(options)
         if mean(found, system, task, "pretrained", options) <= mean(found, system, task, RANDOM, options)
     ]
-    total = len(options.systems) * len(options.tasks) * len(STARTS) * options.seeds
+    total = len(possible(options)) * len(STARTS) * options.seeds
     made = sum(
         len(scores(found, system, task, start, options.seeds))
-        for system, task, start in itertools.product(options.systems, options.tasks, STARTS)
+        for (system, task), start in itertools.product(possible(options), STARTS)
     )
     missing = [f"**{made} of the {total} fine-tunings are made so far.**"] if made < total else []
     verdict = f"Pretraining does not help {', '.join(worse)}" if worse else "Pretraining helps each system on each task"
     lines = [
-        "# Encoders with the same budget",
+        "# Systems with the same budget",
         "",
         "![Each system on each task, pretrained and from random parameters](pictures/comparison.png)",
         "",
@@ -379,33 +388,43 @@ def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, o
     return statistics.fmean(scores(found, system, task, start, options.seeds) or [0.0])
 
 
-def picture(found: dict[str, dict[str, Any]], options: argparse.Namespace, path: Path) -> None:
-    """Draw one panel per task: every seed of every system, pretrained and random."""
+def page_scores(text: str) -> dict[tuple[str, str], list[tuple[float, float] | None]]:
+    """Return (system, start) -> mean and deviation of each task, None where there is none, from the page's table."""
+    found = {}
+    for system, start, cells in re.findall(rf"^\| (\w+), ({'|'.join(STARTS)}) \| (.+) \|$", text, re.MULTILINE):
+        numbers = [
+            [float(number) for number in cell.strip("* ").split(" ± ") if number != "-"] for cell in cells.split("|")
+        ]
+        found[system, start] = [(*one, 0.0)[:2] if one else None for one in numbers]
+    return found
+
+
+def picture(text: str, path: Path) -> None:
+    """Draw one panel per task of the page's table: mean and deviation of every system, pretrained and random."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    found = page_scores(text)
+    systems = list(dict.fromkeys(system for system, _ in found))
     figure, axes = pyplot.subplots(1, len(TASKS), figsize=(3 * len(TASKS), 3.4), layout="constrained")
     colours = {"pretrained": "#1b6ca8", RANDOM: "#c0693a"}
-    for axis, (task, (metric, *_)) in zip(axes, TASKS.items(), strict=True):
-        for place, system in enumerate(options.systems):
-            for start, shift in zip(STARTS, (-0.12, 0.12), strict=True):
-                values = scores(found, system, task, start, options.seeds)
-                axis.plot([place + shift] * len(values), values, "o", color=colours[start], alpha=0.55, markersize=5)
-                if values:
-                    mean = statistics.fmean(values)
-                    axis.plot(
-                        [place + shift - 0.1, place + shift + 0.1], [mean, mean], color=colours[start], linewidth=2
-                    )
+    for number, (axis, (task, (metric, *_))) in enumerate(zip(axes, TASKS.items(), strict=True)):
+        for (system, start), cells in found.items():
+            if cells[number] is not None:
+                mean, deviation = cells[number]
+                place = systems.index(system) + (0.12 if start == RANDOM else -0.12)
+                axis.errorbar(place, mean, deviation, fmt="o", color=colours[start], markersize=5, capsize=3)
         axis.set_title(f"{task}, {metric} (%)", fontsize=10)
-        axis.set_xticks(range(len(options.systems)), options.systems, rotation=30)
+        axis.set_xticks(range(len(systems)), systems, rotation=30)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
     handles = [axes[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
+    pyplot.close(figure)
 
 
 def main() -> None:
@@ -424,17 +443,23 @@ def main() -> None:
         "--report", action="store_true", help="write the page from the finished pieces, compute nothing"
     )
     parser.add_argument("--tables", action="store_true", help="print the tables of the finished pieces, write no page")
+    parser.add_argument("--picture", action="store_true", help="draw the picture of the page as it is, compute nothing")
     options = parser.parse_args()
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
+    written, drawn = options.docs / "comparison.md", options.docs / "pictures" / "comparison.png"
+    if options.picture:
+        picture(written.read_text(encoding="utf-8"), drawn)
+        return
     if not options.report:
         work(options)
     found = results(options)
     if options.tables:
         print("", *both_tables(found, options), sep="\n")
         return
-    picture(found, options, options.docs / "pictures" / "comparison.png")
-    storage.write(options.docs / "comparison.md", page(found, options))
-    print(f"\n{options.docs / 'comparison.md'}")
+    text = page(found, options)
+    storage.write(written, text)
+    picture(text, drawn)
+    print(f"\n{written}")
 
 
 if __name__ == "__main__":

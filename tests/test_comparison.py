@@ -95,9 +95,26 @@ def test_static_vectors_are_the_first_rows(tmp_path):
     assert comparison.STATIC in text and f"---|\n{frozen}\n{trained}\n| bert, pretrained" in text
 
 
-def test_the_picture_is_drawn_of_what_there_is(tmp_path):
-    comparison.picture(results(0.1), options(tmp_path), tmp_path / "pictures" / "comparison.png")
+def test_the_picture_shows_the_table_of_the_page(tmp_path, monkeypatch):
+    found = {name: run for name, run in results(0.1).items() if name != "bert-pos-random-1"}
+    text = comparison.page(
+        {name: run for name, run in found.items() if "electra-wnut17" not in name}, options(tmp_path)
+    )
+    shown = comparison.page_scores(text)
+    assert list(shown) == [(system, start) for system in ("bert", "electra") for start in comparison.STARTS]
+    assert shown["bert", "pretrained"] == [(65.0, 7.1)] * 5
+    assert shown["bert", "random"][2] == (50.0, 0.0) and shown["electra", "random"][3] is None
+    (tmp_path / "comparison.md").write_text(text)
+    monkeypatch.setattr(sys, "argv", f"x.py DATA --docs {tmp_path} --picture".split())
+    comparison.main()
     assert (tmp_path / "pictures" / "comparison.png").stat().st_size > 10_000
+
+
+def test_a_model_is_compared_on_the_tasks_that_it_has_a_head_for(tmp_path):
+    asked = options(tmp_path)
+    asked.systems = ["electra", "gpt"]
+    tasks = [task for system, task in comparison.possible(asked) if system == "gpt"]
+    assert tasks == ["subjectivity", "snli", "squad"] and len(comparison.possible(asked)) == 8
 
 
 def test_snli_is_split_by_premise(tmp_path, shared_data):
