@@ -103,13 +103,7 @@ class LedFromBart(Start):
                 f"checkpoint in --from, or leave {type(self).__name__} out."
             )
         _check_length(self.length, origin.longest, "BART")
-        sizes = {field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)}
-        return LedConfig(
-            **sizes | {"max_position_embeddings": self.length},
-            max_decoder_position_embeddings=origin.longest,
-            attention_window=self.attention_window,
-            max_global_tokens=self.max_global_tokens,
-        )
+        return LedConfig.above(origin, self.length, self.attention_window, self.max_global_tokens)
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """Return the LED's parameters: new names, repeated positions, global projections equal to local ones."""
