@@ -12,7 +12,12 @@ first token of a source is global. A source has up to 16,384 tokens, a target up
     plmjax finetune experiments/summarize_long.py:tiny --from runs/bart_tiny --workdir runs/led_summaries \
         --data.train train.jsonl --data.validation validation.jsonl
 
-RESULT
+Result of these commands from a bart_tiny that was pretrained for 1,000 steps on Wikipedia (4.78 nats a target), on the
+50 dialogues after 2, 4 and 6 epochs: ROUGE-L 19.9, 18.8 and 20.3, and 3.66, 3.55 and 3.52 nats per token. In the end
+ROUGE-1 is 25.3 and ROUGE-2 2.1 (rouge-score 0.1.2, mean F1 of stemmed words; one seed). Three minutes of processor time
+for the 338 steps and four evaluations. The BART itself, which reads 128 tokens of a dialogue, has ROUGE-1 23.5, ROUGE-2
+2.6, ROUGE-L 20.1 and 3.54 nats per token (`summarize_dialogues.py:tiny --finetuning.epochs 6 --data.pack 1`): so small
+a model has learned the style of summaries, and gains little by the rest of a dialogue.
 
 Result to expect: LED-Large reaches ROUGE-1 46.6, ROUGE-2 19.6 and ROUGE-L 41.8 on arXiv with sources of 16,384 tokens
 (table 11). This run was not made.
