@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -180,6 +181,23 @@ def test_the_memory_holds_the_first_halves_of_the_rows_before(forget: bool) -> N
     assert masks[0].sum(axis=1).tolist() == [16] * 4
     assert masks[1].sum(axis=1).tolist() == ([11, 16, 24, 24] if forget else [24] * 4)
     assert masks[2].sum(axis=1).tolist() == [24] * 4
+
+
+def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
+    objective = PermutationLanguageModel(memory_length=24)
+    module, params = objective.module(MODEL, Execution(jnp.bfloat16)), loss_inputs(objective, 4)[1].params
+    step = jax.jit(lambda carry, batch, key: objective.sums(
+        module, LossInputs(params, carry=carry), objective.corrupt(batch, key, VOCABULARY), key, training=True
+    ))  # fmt: skip
+    carries = [nn.meta.unbox(objective.initial_carry(MODEL, 4, LENGTH, dtype)) for dtype in ("float32", "bfloat16")]
+    for number in range(2):
+        batch = batch_of(4, number) | {"segment_ids": np.ones((4, LENGTH), np.int32)}
+        both = [step(carry, batch, jax.random.key(number)) for carry in carries]
+        assert both[0].losses == both[1].losses
+        carries = [sums.carry for sums in both]
+        wide, narrow = (carry.states for carry in carries)
+        assert narrow.dtype == jnp.bfloat16 and np.any(narrow)
+        np.testing.assert_array_equal(wide, narrow.astype(jnp.float32))
 
 
 def test_a_document_that_begins_sees_no_memory() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -61,6 +62,20 @@ def nats(objective: TransformerXlPretraining, training: bool) -> np.ndarray:
         carry = sums.carry
         found.append(sums.losses["next_token"])
     return np.stack(found)
+
+
+def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
+    objective, module = TransformerXlPretraining(), CONFIG.module(Purpose.PRETRAINING, Execution(jnp.bfloat16))
+    carries = [nn.meta.unbox(objective.initial_carry(CONFIG, ROWS, LENGTH, dtype)) for dtype in ("float32", "bfloat16")]
+    for part in range(PARTS):
+        both = [
+            SUMS(objective, module, LossInputs(PARAMS, carry=each), batch(part), KEY, training=True) for each in carries
+        ]
+        assert both[0].losses == both[1].losses
+        carries = [sums.carry for sums in both]
+        wide, narrow = (carry.hidden for carry in carries)
+        assert narrow.dtype == jnp.bfloat16 and np.any(narrow)
+        np.testing.assert_array_equal(wide, narrow.astype(jnp.float32))
 
 
 def whole(**settings: object) -> float:

@@ -130,18 +130,31 @@ def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tm
     assert lines(tmp_path) == lines(workdir)
 
 
-# XLNet's memory is carried as this one; test_permutation_language_model.py has its values. 12 s:
-# pytest -m slow tests/training/test_loop.py
-@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.slow)])
-def test_a_memory_goes_on_with_the_same_bits(name, tmp_path):
+MICROBATCHES = {"accumulation": 2, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "mesh"),
+    [
+        ("transformer_xl", {}, {"data": 1}),
+        ("transformer_xl", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}),
+        # XLNet's memory is carried as this one; test_permutation_language_model.py has its values. 12 and 15 s:
+        # pytest -m slow tests/training/test_loop.py
+        pytest.param("xlnet", {}, {"data": 1}, marks=pytest.mark.slow),
+        pytest.param("xlnet", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, monkeypatch):
     """Six steps, and the last three of them again from the checkpoint after the third."""
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[: math.prod(mesh.values())])
     make, source = STEPS[name]
-    run = experiments.changed(make(), training={"steps": 6}, checkpoint={"every": 3, "keep": 0}, mesh={"data": 1})
+    run = experiments.changed(make(), training={"steps": 6} | training, checkpoint={"every": 3, "keep": 0}, mesh=mesh)
     whole = loop.train(run, tmp_path / "whole", source(run.data), {})
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=lambda folder, names: {"6"} & {*names})
     again = loop.train(run, tmp_path / "again", source(run.data), {})
     assert_same_state(whole.state, again.state)
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(whole.state.carry))  # hidden states, and the tokens they are of
+    hidden, tokens = jax.tree.leaves(whole.state.carry)
+    assert np.any(hidden) and np.any(tokens) and hidden.dtype == training.get("dtype", "float32")
 
 
 @pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])

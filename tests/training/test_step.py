@@ -132,6 +132,17 @@ def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     assert_close(metrics, found_metrics, 1e-6)
 
 
+# 6 s for what XLNet's memory shares with Transformer-XL's: pytest -m slow tests/training/test_step.py
+@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.slow)])
+def test_microbatches_remember_the_same_tokens_and_vectors_of_words(name):
+    """Bit for bit. States of higher layers are products, and XLA adds up those of fewer rows in another order."""
+    expected, found = (train(program(name, **how), name, 1)[0].carry for how in ({}, {"accumulation": 4}))
+    (expected_states, expected_tokens), (states, tokens) = map(jax.tree.leaves, (expected, found))
+    np.testing.assert_array_equal(tokens, expected_tokens)
+    np.testing.assert_array_equal(states[0], expected_states[0])
+    assert np.any(tokens) and np.any(states[0])
+
+
 @pytest.mark.parametrize(("name", "mesh"), MESHED)
 def test_eight_devices_equal_one(name, mesh):
     expected, metrics = train(program(name), name)
