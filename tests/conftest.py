@@ -186,7 +186,7 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from plmjax.contracts.system import Purpose
     from plmjax.data import tokenizers
     from plmjax.data.layouts import Blocks
-    from plmjax.experiment import Data, Experiment
+    from plmjax.experiment import Data, Experiment, Training
     from plmjax.models.gpt2 import Gpt2Config
     from plmjax.objectives.next_token import NextToken
     from plmjax.training.checkpoints import checkpoints
@@ -197,7 +197,8 @@ def decoder_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Gpt2Config(vocab_size=tokenizer.vocabulary.size, bos_token_id=None, eos_token_id=None, **sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(3), jnp.zeros((1, 2), jnp.int32)))["params"]
-    run = Experiment(model=config, objective=NextToken(), data=Data(layout=Blocks(), sequence_length=DECODER_ROW))
+    data, training = Data(layout=Blocks(), sequence_length=DECODER_ROW), Training(unroll=1)
+    run = Experiment(model=config, objective=NextToken(), data=data, training=training)
     checkpoints.save_parameters(folder / "run", params, run, checkpoints.tokenizer_files(folder / "tokenizer"))
     return folder / "run"
 

@@ -16,7 +16,8 @@ from plmjax.models.roberta import RobertaConfig
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SHORTER = {
-    "steps=2000": "steps=4",
+    "steps=2000": "steps=4, unroll=1",
+    "steps=0": "steps=0, unroll=1",
     "log_every=100": "log_every=2",
     "SentencePairs()": "SentencePairs(duplicates=1)",
     "jax.devices()": "jax.devices()[:1]",

@@ -123,7 +123,7 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
         objective=SequenceClassification(),
         data=Sentences(train=str(tmp_path / "rows.tsv"), validation=str(tmp_path / "rows.tsv"), sequence_length=8),
         optimizer=BertAdamW(),
-        training=Training(steps=1, batch_size=8),
+        training=Training(steps=1, batch_size=8, unroll=1),
         finetuning=Finetuning(),
     )
     finetune(run, tmp_path / "run", tmp_path / "tuned")
@@ -153,7 +153,7 @@ def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(
         objective=MultipleChoice(),
         data=Choices(train=path, validation=path, sequence_length=12),
         optimizer=BertAdamW(),
-        training=Training(steps=1, batch_size=8),
+        training=Training(steps=1, batch_size=8, unroll=1),
         finetuning=Finetuning(),
     )
     metrics = finetune(run, tmp_path / "run", tmp_path / "tuned")

@@ -29,6 +29,9 @@ from tests.optional import torch, transformers
 from tests.systems.modules import random_params
 
 
+# 8 s. By day test_run.py does all of it with BERT; test_parity, test_invariants and test_interop of tests/systems have
+# BART's head, alone and packed: pytest -m slow tests/finetuning/test_bart.py
+@pytest.mark.slow
 def test_sentences_are_labelled_at_their_last_end_token(
     bart_run: Path, sentiment: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -75,7 +78,7 @@ def test_answers_are_found_in_what_the_decoder_read(bart_run: Path, tmp_path: Pa
     asked(tmp_path / "asked.json")
     data = Questions(validation=str(tmp_path / "asked.json"), sequence_length=48, stride=8, question_length=8, pack=2)
     config = checkpoints.describe(checkpoints.find(bart_run)).experiment.model
-    run = Experiment(config, SpanExtraction(), data, finetuning=Finetuning(), training=Training(batch_size=8))
+    run = Experiment(config, SpanExtraction(), data, finetuning=Finetuning(), training=Training(batch_size=8, unroll=1))
     params = random_params(QuestionAnswering(config))
     files = checkpoints.tokenizer_files(bart_run / "tokenizer")
     checkpoints.save_parameters(tmp_path / "run", params, run, files)

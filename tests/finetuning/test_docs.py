@@ -28,9 +28,10 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     for line in re.split(r"(?<!\\)\n", block.strip())
 ]
-SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", "--training.batch_size", "8"]
+LOOPED = ["--training.batch_size", "8", "--training.unroll", "1"]
+SHORTER = ["--data.sequence_length", "32", "--data.pack", "2", *LOOPED]
 """Rows that a very small model has positions for."""
-PRETRAINED = ["--data.sequence_length", "24", "--data.layout.overlap", "4", "--training.batch_size", "8"]
+PRETRAINED = ["--data.sequence_length", "24", "--data.layout.overlap", "4", *LOOPED]
 
 OF_EXPERIMENTS = {
     "finetune_questions": ["--data.stride", "8", "--data.question_length", "8"],

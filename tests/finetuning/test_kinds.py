@@ -216,7 +216,11 @@ def test_every_evaluation_needs_a_checkpoint_to_be_the_best(small_run, tmp_path)
         finetune(run, small_run, tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m slow
+# tests/finetuning/test_kinds.py
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.slow) for kind in KINDS]
+)
 def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
     run = experiment(kind, tmp_path)
     run = dataclasses.replace(

@@ -125,7 +125,7 @@ def made(
         objective=objective,
         data=Sentences(sequence_length=16, pack=pack),
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
-        training=Training(batch_size=8),
+        training=Training(batch_size=8, unroll=1),
     )
     encoded = objective.encode(examples, Numbers(), run.model, run.data)
     rows = ExampleRows(encoded, 16, pack, 0)

@@ -42,7 +42,7 @@ def experiment(objective: Any, data: Any, epochs: float = 8.0) -> Experiment:
         objective=objective,
         data=dataclasses.replace(data, sequence_length=32),
         optimizer=BertAdamW(learning_rate=0.003),
-        training=Training(steps=0, batch_size=16, log_every=10),
+        training=Training(steps=0, batch_size=16, log_every=10, unroll=1),
         finetuning=Finetuning(epochs=epochs, warmup=0.1),
         checkpoint=Checkpoint(every=0),
     )

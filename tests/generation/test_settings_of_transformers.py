@@ -1,6 +1,7 @@
 """Texts by a generation_config.json, token by token against transformers' generate with the same file."""
 
 import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -97,12 +98,15 @@ def plain(system: str, strategy: str) -> list[list[int]]:
 
 # T5 and the two others read a source and write from the same token on; two programs of 3 to 5 s each for those:
 # pytest -m slow tests/generation
-BY_DAY = ("t5", "gpt2")
+BY_DAY = (("t5", "beams"), ("gpt2", "greedy"))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
-    "system", [pytest.param(name, marks=() if name in BY_DAY else pytest.mark.slow) for name in SYSTEMS]
+    ("system", "strategy"),
+    [
+        pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.slow)
+        for case in itertools.product(SYSTEMS, STRATEGIES)
+    ],
 )
 def test_all_settings_together(system: str, strategy: str, theirs: Any) -> None:
     texts = check(system, TOGETHER | STRATEGIES[strategy], theirs(system))

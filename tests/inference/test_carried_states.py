@@ -45,7 +45,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saved(text: Path, run: Experiment, params: Any, name: str) -> Path:
     """A run of one place, so that all of the text is one row after another."""
-    run = dataclasses.replace(run, training=Training(batch_size=1))
+    run = dataclasses.replace(run, training=Training(batch_size=1, unroll=1))
     checkpoints.save_parameters(text.parent / name, params, run, checkpoints.tokenizer_files(text.parent / "tokenizer"))
     return text.parent / name
 

@@ -97,7 +97,7 @@ def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, 
         objective=TokenTagging(mix=True),
         data=Tagging(*[str(tmp_path / "train.conll")] * 2, sequence_length=24, pack=4),
         optimizer=BertAdamW(learning_rate=1e-2, frozen=("encoder",)),
-        training=Training(steps=5, batch_size=8),
+        training=Training(steps=5, batch_size=8, unroll=1),
         finetuning=Finetuning(),
         checkpoint=Checkpoint(every=0),
     )

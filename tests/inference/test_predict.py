@@ -137,7 +137,10 @@ def tuned(small_run, tmp_path_factory):
             large = {"kernel", "word_embeddings"} if kind == "tagged" else {"kernel"}
             flat = {path: leaf if large.isdisjoint(path) else 12 * leaf for path, leaf in flat.items()}
             run = Experiment(
-                model=description.experiment.model, objective=objective, data=data, training=Training(batch_size=8)
+                model=description.experiment.model,
+                objective=objective,
+                data=data,
+                training=Training(batch_size=8, unroll=1),
             )
             checkpoints.save_parameters(
                 folder / "run", flax.traverse_util.unflatten_dict(flat), run, description.tokenizer

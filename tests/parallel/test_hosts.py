@@ -121,6 +121,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+@pytest.mark.slow  # 10 s; two hosts go on from one by day, in the next test, and lose what that one loses
 def test_two_hosts_lose_what_one_loses(one, two):
     assert_same_run(one, two)
 
@@ -171,8 +172,8 @@ def test_a_host_that_hangs_is_named_with_every_stack(tmp_path):
     assert "most recent call first" in ended[0].err and "loop.py" in ended[0].err
 
 
-def test_other_data_is_refused_on_every_host(two, tmp_path):
-    shutil.copytree(two, tmp_path / "run")
+def test_other_data_is_refused_on_every_host(one, tmp_path):
+    shutil.copytree(one, tmp_path / "run")
     ended = train(tmp_path / "run", only={1: {"CHAIN_FINGERPRINT": "newer"}})
     assert [host.code for host in ended] == [2, 2]
     for host in ended:

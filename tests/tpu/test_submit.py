@@ -120,6 +120,7 @@ def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> Non
     assert sum(line.startswith("call    google.cloud.tpu.v2.Tpu/GetNode") for line in printed.splitlines()) == 3
 
 
+@pytest.mark.usefixtures("checked_once")
 def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pytest.MonkeyPatch) -> None:
     without_text = [LARGE, *PLACE, *SLICE, "--bucket", "gs://b"]
     usual = [*without_text, "--data.path", "gs://b/wikipedia"]

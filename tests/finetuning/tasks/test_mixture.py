@@ -68,7 +68,7 @@ def experiment(mixture: Mixture) -> Experiment:
         objective=OBJECTIVE,
         data=mixture,
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
-        training=Training(batch_size=8),
+        training=Training(batch_size=8, unroll=1),
     )
 
 

@@ -115,7 +115,7 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
         objective=GREEDY,
         data=TASK,
         optimizer=StochasticGradientDescent(clip_norm=0.0, learning_rate=1.0),
-        training=Training(batch_size=8),
+        training=Training(batch_size=8, unroll=1),
     )
     rows = ExampleRows(GREEDY.encode(EXAMPLES, Numbers(), MODEL, TASK), 12, 3, 0, 8)
     source = TaskSource([rows], rows, Numbers.vocabulary, 0)
