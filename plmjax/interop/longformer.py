@@ -101,7 +101,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """
     if model.config.dilated:
         raise UserError(
-            f"Expected --model.attention_dilation 1, as transformers' longformer has it, found "
+            f"Expected windows without dilation, as transformers' Longformer has them, found dilations of "
             f"{' '.join(map(str, model.config.attention_dilation))}; export a model without dilation."
         )
     settings = config_json.write(model, labels, "longformer")

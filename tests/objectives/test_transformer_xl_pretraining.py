@@ -69,7 +69,8 @@ def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
     carries = [nn.meta.unbox(objective.initial_carry(CONFIG, ROWS, LENGTH, dtype)) for dtype in ("float32", "bfloat16")]
     for part in range(PARTS):
         both = [
-            SUMS(objective, module, LossInputs(PARAMS, carry=each), batch(part), KEY, training=True) for each in carries
+            SUMS(objective, module, LossInputs(parameters(), carry=each), batch(part), KEY, training=True)
+            for each in carries
         ]
         assert both[0].losses == both[1].losses
         carries = [sums.carry for sums in both]

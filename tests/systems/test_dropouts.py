@@ -17,6 +17,8 @@ from tests.systems.modules import boxed_shapes, recorded_draws
 LAYERS = (
     "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
 )  # fmt: skip
+SIZES = ("axial_pos_shape", "axial_pos_embds_dim", "num_buckets")
+"""Fields with several numbers that are not those of the layers."""
 LOOPED = re.compile(r"layers$|^group_\d+$")
 """The name of a module that a loop runs through."""
 Draws = collections.Counter[tuple[float, int | None]]
