@@ -25,6 +25,13 @@ def places(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpe
     )
 
 
+def with_all_rows(x: jax.Array) -> jax.Array:
+    """Return x [B ...] with all rows on every device. Other dimensions may be divided."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(None, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)))
+
+
 def pieces(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> tuple[int, ...]:
     """Return the number of pieces of each dimension in `axes`."""
     mesh = jax.sharding.get_abstract_mesh()

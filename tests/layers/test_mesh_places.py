@@ -3,9 +3,9 @@
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.mesh_places import pieces, places
+from plmjax.layers.mesh_places import pieces, places, with_all_rows
 from plmjax.parallel import sharding
 
 AXES = ("batch", "heads")
@@ -32,3 +32,11 @@ def test_a_shard_of_the_data_axis_is_divided_along_the_others() -> None:
 
 def test_without_a_mesh_nothing_is_divided() -> None:
     assert pieces((8, 6), AXES) == (1, 1) and places((8, 6), AXES) == PartitionSpec(None, None)
+
+
+def test_all_rows_are_on_every_device_and_other_dimensions_may_be_divided() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "tensor"))
+    divided = jax.device_put(np.arange(16.0).reshape(8, 2), NamedSharding(mesh, PartitionSpec("data", "tensor")))
+    found = jax.jit(sharding.scoped(with_all_rows, mesh))(divided)
+    assert found.sharding.shard_shape(found.shape) == (8, 1)
+    assert with_all_rows(divided) is divided  # outside of a mesh

@@ -22,6 +22,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError
+from plmjax.layers.mesh_places import with_all_rows
 from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster, tail_capacity
 from plmjax.layers.words.embeddings import check_ids
 
@@ -121,7 +122,7 @@ class AdaptiveEmbedding(nn.Module):
         cluster = sum((ids >= cutoff for cutoff in self.clusters.cutoffs), start=jnp.zeros_like(ids))
         found = []
         for number, (first, end) in enumerate(self.clusters.bounds):
-            rows = jnp.take(self.tables[number], jnp.clip(ids - first, 0, end - first - 1), axis=0)
+            rows = _rows(self.tables[number], jnp.clip(ids - first, 0, end - first - 1))
             found.append(jnp.where((cluster == number)[..., None], rows, 0).astype(self.dtype))
         if len(self.projections) < 2:
             found = [sum(found)]
@@ -169,6 +170,30 @@ class AdaptiveSoftmax(nn.Module):
         bias = self.param("entries_bias", nn.with_logical_partitioning(nn.initializers.zeros, (None,)), (len(tails),))
         head = head.replace(table=jnp.concatenate([head.table, entries]), bias=jnp.concatenate([head.bias, bias]))
         return AdaptiveScores(hidden, head, tuple(tails))
+
+
+@jax.custom_vjp
+def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """Look up [V E] at [B T].
+
+    Every device adds the cotangents of all tokens to the gradient, if these are fewer than the table's rows: so the
+    devices exchange [B T E]. Otherwise they would add up the gradient of the table, as they do for the scores.
+    """
+    return jnp.take(table, ids, axis=0)
+
+
+def _rows_forward(table: jax.Array, ids: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _rows(table, ids), (ids, table)
+
+
+def _rows_backward(kept: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
+    ids, table = kept
+    if ids.size < len(table):
+        ids, cotangent = with_all_rows(ids), with_all_rows(cotangent)
+    return jnp.zeros_like(table).at[ids].add(cotangent), None
+
+
+_rows.defvjp(_rows_forward, _rows_backward)
 
 
 def parameters(module: nn.Module, init: Initializer, projection_init: Initializer) -> tuple[Callable, Callable]:

@@ -26,6 +26,8 @@ from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmModel, AwdLstmOutput
 from plmjax.models.gpt import DecoderOutput
 from plmjax.models.gpt2 import Gpt2Config, Gpt2Layer
 from plmjax.parallel import sharding
+from plmjax.plan.collectives import collectives
+from plmjax.plan.hlo import Program
 from plmjax.training import loop
 from plmjax.training.optimizers.schedules import Constant
 from tests.products import flops
@@ -40,6 +42,8 @@ SIZES = {
     "one cluster": Clusters(VOCABULARY, (), FEATURES, 8),
 }
 NORMAL = nn.initializers.normal(0.5)
+RARE = Clusters(100, (7,), 6, 6)
+"""Clusters of 7 and 93 rows, and 6 features: none of them divides by eight devices."""
 
 
 class Words(nn.Module):
@@ -328,3 +332,24 @@ def test_other_language_models_learn_with_them(run: Any, config: type, tmp_path:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
     found = loop.train(made, tmp_path, ChainSource(made.data), {}).metrics
     assert found["eval/loss"] < found["eval/unigram_entropy"] - 0.3
+
+
+@pytest.mark.parametrize(("length", "exchanged"), [(4, True), (16, False)])
+def test_devices_exchange_the_rows_of_a_table_that_has_more_rows_than_they_have_tokens(length, exchanged) -> None:
+    """So the gradient of a table that is tied to scores is added up once."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    embedding = AdaptiveEmbedding(RARE, NORMAL, NORMAL)
+    ids = jax.ShapeDtypeStruct((8, length), jnp.int32)
+    params = nn.meta.unbox(jax.eval_shape(embedding.init, jax.random.key(0), ids))
+
+    def loss(params: Any, ids: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(embedding.apply(params, ids)))
+
+    shardings = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    step = jax.jit(sharding.scoped(jax.grad(loss), mesh), in_shardings=shardings)
+    summed = [
+        one.elements
+        for one in collectives(Program(step.lower(params, ids).compile().as_text()))
+        if one.kind == "all-reduce"
+    ]
+    assert sum(summed) == (7 * 6 if exchanged else 100 * 6)
