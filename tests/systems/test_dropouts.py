@@ -17,8 +17,6 @@ from tests.systems.modules import boxed_shapes, recorded_draws
 LAYERS = (
     "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
 )  # fmt: skip
-SIZES = ("axial_pos_shape", "axial_pos_embds_dim", "num_buckets")
-"""Fields with several numbers that are not those of the layers."""
 LOOPED = re.compile(r"layers$|^group_\d+$")
 """The name of a module that a loop runs through."""
 Draws = collections.Counter[tuple[float, int | None]]
@@ -69,9 +67,9 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
     rates = sorted(field for field in fields if "drop" in field)
     changes = {field: number / 16 for number, field in enumerate(rates, start=1)} | dict.fromkeys(fields & {*LAYERS}, 1)
     of_layers = {field: getattr(module.config, field) for field in fields}  # a number for each layer
-    depth = module.config.depth
+    depths = {module.config.depth, *(of_layers[field] for field in fields & {*LAYERS})}
     changes |= {
-        field: value[:1] for field, value in of_layers.items() if isinstance(value, tuple) and len(value) == depth
+        field: value[:1] for field, value in of_layers.items() if isinstance(value, tuple) and len(value) in depths
     }
     module = module.clone(config=dataclasses.replace(module.config, **changes))
     model, batch = family.transformers.model(module), family.batch(module)
