@@ -5,7 +5,12 @@
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. gpt2_mini reads the same text with
 as many layers of the same width. The vocabulary is of whole words, the most frequent first, in three clusters.
 
-Deviation: there is no dropout, as in gpt2_mini, and the learning rate was chosen for this model, with a warm-up.
+Result on 39 MB of Wikipedia and 58 MB of novels, after 1,000 steps, 1 million words, 6 minutes of processor time:
+held-out loss 6.03 nats a word (6.52, 6.21 and 6.07 after 250, 500 and 750 steps), unigram entropy of the same words
+7.11. At a rate of 2e-3, with weights of a standard deviation of 0.02, it was 7.03 after 750 steps.
+
+Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, as in bert_small. There is no dropout,
+as in gpt2_mini, and the learning rate was chosen for this model, with a warm-up.
 """
 
 from plmjax.data.layouts import Streams
@@ -28,6 +33,7 @@ def experiment() -> Experiment:
             d_head=32,
             mem_len=64,
             dropout=0.0,
+            init_std=0.05,
         ),
         objective=TransformerXlPretraining(
             evaluation_mem_len=512, evaluation_clamp_len=128, evaluation_same_length=True
@@ -35,7 +41,7 @@ def experiment() -> Experiment:
         tokenizer=Tokenizer(kind="word", vocab_size=60_000, lowercase=False),
         data=Data(layout=Streams(), sequence_length=64, held_out=0.01),
         optimizer=AdamW(
-            learning_rate=2e-3, schedule=Cosine(warmup_steps=100), weight_decay=0.0, epsilon=1e-8, clip_norm=0.25
+            learning_rate=1e-3, schedule=Cosine(warmup_steps=100), weight_decay=0.0, epsilon=1e-8, clip_norm=0.25
         ),
         training=Training(steps=1000, batch_size=16, log_every=50, evaluate_every=250, evaluation_batches=50),
         checkpoint=Checkpoint(every=500, keep=2, best="eval/loss"),
