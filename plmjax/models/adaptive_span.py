@@ -190,17 +190,18 @@ class WithinSpan(Condition):
 class SoftSpan(ScoreTerm):
     """The logarithm of the mask m(d) of each head.
 
-    spans: z S, float32 [N 1 1]. ramp: R. persistent: number of persistent keys, which are not masked.
+    spans: z S, float32 [B N 1 1]: a copy for each row, since devices would add up a gradient [N T S] of shared ones.
+    ramp: R. persistent: number of persistent keys, which are not masked.
     """
 
-    spans: jax.Array = axes("heads", None, None)
+    spans: jax.Array = axes("batch", "heads", None, None)
     ramp: int = flax.struct.field(pytree_node=False)
     persistent: int = flax.struct.field(pytree_node=False)
 
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """Return the term, float32 [N T S]; a large negative number where the mask is 0."""
+        """Return the term, float32 [B N T S]; a large negative number where the mask is 0."""
         distance = query_positions[..., None] - key_positions
         mask = jnp.clip((self.ramp + self.spans + 1 - distance) / self.ramp, 0, 1)
         mask = jnp.where(key_positions < self.persistent, 1, mask)
@@ -243,9 +244,11 @@ class AdaptiveSpanLayer(nn.Module):
         source = jnp.concatenate([jax.lax.stop_gradient(memory).astype(dtype), x], axis=1)
         key_values = self._with_persistent(attention.key_values(source))
         table = jnp.broadcast_to(positions[:, :, None], (*positions.shape[:2], config.n_head, config.head_size))
+        spans = jnp.broadcast_to(shares[:, None, None] * config.attn_span, (len(x), config.n_head, 1, 1))
+        spans = nn.with_logical_constraint(spans, ("batch", "heads", None, None))
         terms = (
             PositionalScores(jnp.zeros((config.n_head, config.head_size)), table, x.shape[1]),
-            SoftSpan(shares[:, None, None] * config.attn_span, config.ramp, config.persistent_size),
+            SoftSpan(spans, config.ramp, config.persistent_size),
         )
         y = attention.attend(x, key_values, visibility, terms, deterministic=self.deterministic)
         x = nn.with_logical_constraint(attention_norm(x + y), ROW)
