@@ -6,6 +6,7 @@
 Neither needs transformers or torch. If both are installed, `compare` runs them on the same random batch.
 """
 
+import functools
 import importlib.util
 import json
 import logging
@@ -309,8 +310,12 @@ def outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, n
     """Return the outputs of a module for these inputs, without dropout, on the CPU."""
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.default_matmul_precision("highest"):
-        apply = jax.jit(lambda params, inputs: module.apply({"params": params}, **inputs, deterministic=True))
-        return apply(params, {field: value.astype(np.int32) for field, value in inputs.items()})
+        return _apply(module, params, {field: value.astype(np.int32) for field, value in inputs.items()})
+
+
+@functools.partial(jax.jit, static_argnums=0)  # one program for a module that is compared again
+def _apply(module: nn.Module, params: Mapping[str, Any], inputs: dict[str, np.ndarray]) -> Any:
+    return module.apply({"params": params}, **inputs, deterministic=True)
 
 
 def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:

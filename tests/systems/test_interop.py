@@ -28,26 +28,29 @@ def auto_class(name: str) -> Any:
 # test_parity converts the parameters of every head by the same table, and tests/interop/test_heads.py writes and reads
 # the heads that all encoders share; 1 to 3 s each here: pytest -m slow tests/systems/test_interop.py
 CASES = [
-    pytest.param(
-        *(family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.slow
-    )
+    pytest.param((family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.slow)
     for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(family.checkpoints)
     for day in [name == "bert" or module in (family.heads[0].module, family.bodies[0], *family.stored)]
 ]
-every_checkpoint = pytest.mark.parametrize(("family", "module"), CASES)
 
 
-@every_checkpoint
-def test_the_example_of_a_module_has_types_that_jax_keeps(family: Family, module: nn.Module) -> None:
+@pytest.fixture(scope="module", params=CASES)  # the tests of a module follow each other, and share its programs
+def checkpoint(request: pytest.FixtureRequest) -> tuple[Family, nn.Module]:
+    """A system and a module that a checkpoint may hold."""
+    return request.param
+
+
+def test_the_example_of_a_module_has_types_that_jax_keeps(checkpoint: tuple[Family, nn.Module]) -> None:
     """JAX warns of any other, which it cuts to 32 bits."""
+    family, module = checkpoint
     for name, array in family.adapter.inputs(module).items():
         assert array.dtype == jax.dtypes.canonicalize_dtype(array.dtype), name
 
 
-@every_checkpoint
-def test_transformers_opens_what_is_written_and_nothing_is_lost(family: Family, module: nn.Module, tmp_path) -> None:
+def test_transformers_opens_what_is_written_and_nothing_is_lost(checkpoint: tuple[Family, nn.Module], tmp_path) -> None:
     """Its Auto class gives equal outputs and has every setting; reading and writing again changes no bit."""
+    family, module = checkpoint
     params, name = random_params(module), architecture_name(family.adapter, module)
     huggingface.save(module, params, tmp_path)
     theirs = auto_class(name).from_pretrained(tmp_path)
@@ -66,8 +69,8 @@ def test_transformers_opens_what_is_written_and_nothing_is_lost(family: Family, 
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
-@every_checkpoint
-def test_reads_a_transformers_model_with_equal_outputs(family: Family, module: nn.Module, tmp_path) -> None:
+def test_reads_a_transformers_model_with_equal_outputs(checkpoint: tuple[Family, nn.Module], tmp_path) -> None:
+    family, module = checkpoint
     arguments = family.adapter.architectures[architecture_name(family.adapter, module)].arguments(module)
     family.transformers.model(module, arguments).save_pretrained(tmp_path)
     found, params = huggingface.load(tmp_path)
