@@ -16,7 +16,7 @@ Deviation: a row has at most `max_global_tokens` global tokens, as in longformer
 
 import dataclasses
 import functools
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -83,6 +83,17 @@ class LedConfig(BartConfig):
         attention_window=(64,),
         **both_sides(layers=2, heads=2, inner=512),
     )
+
+    @classmethod
+    def above(cls, bart: BartConfig, length: int, attention_window: tuple[int, ...], max_global_tokens: int) -> Self:
+        """Return a config with the sizes of a BART for sources of `length` tokens; targets are as long as the BART's."""
+        sizes = {field.name: getattr(bart, field.name) for field in dataclasses.fields(bart)}
+        return cls(
+            **sizes | {"max_position_embeddings": length},
+            max_decoder_position_embeddings=bart.longest,
+            attention_window=attention_window,
+            max_global_tokens=max_global_tokens,
+        )
 
     @property
     def layer_windows(self) -> tuple[int, ...]:
