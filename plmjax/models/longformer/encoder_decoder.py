@@ -86,7 +86,7 @@ class LedConfig(BartConfig):
 
     @classmethod
     def above(cls, bart: BartConfig, length: int, attention_window: tuple[int, ...], max_global_tokens: int) -> Self:
-        """Return a config with the sizes of a BART for sources of `length` tokens; targets are as long as the BART's."""
+        """Return a config with the sizes of a BART for sources of `length` tokens; targets have the BART's length."""
         sizes = {field.name: getattr(bart, field.name) for field in dataclasses.fields(bart)}
         return cls(
             **sizes | {"max_position_embeddings": length},
