@@ -13,8 +13,8 @@ steps and the inverse square root, weight decay 1e-4, dropout 0.2. The user prov
 
 Plan of the largest one for v3:8x8 (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured: a step of
 102 ms by the compiler's count of cycles, 67 ms refined (roofline 50 ms), MFU 15% and 23%, 2.8 GiB of the 16 of a core;
-1.4 hours and 91 chip-hours for the whole run by the first. The plan reports that 57.0M elements are reduced per step for
-a gradient of 37.1M.
+1.4 hours and 91 chip-hours for the whole run by the first. The plan reports that 57.0M elements are reduced in a step
+for a gradient of 37.1M.
 
 Results to expect: 35.3 BLEU for the largest one (README of the released code). None of these runs was made.
 
