@@ -35,12 +35,11 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=CASES)  # the tests of a module follow each other, and share its programs
-def checkpoint(request: pytest.FixtureRequest) -> tuple[Family, nn.Module]:
-    """A system and a module that a checkpoint may hold."""
-    return request.param
+# The tests of a module follow each other, and share its programs.
+every_checkpoint = pytest.mark.parametrize("checkpoint", CASES, scope="module")
 
 
+@every_checkpoint
 def test_the_example_of_a_module_has_types_that_jax_keeps(checkpoint: tuple[Family, nn.Module]) -> None:
     """JAX warns of any other, which it cuts to 32 bits."""
     family, module = checkpoint
@@ -48,6 +47,7 @@ def test_the_example_of_a_module_has_types_that_jax_keeps(checkpoint: tuple[Fami
         assert array.dtype == jax.dtypes.canonicalize_dtype(array.dtype), name
 
 
+@every_checkpoint
 def test_transformers_opens_what_is_written_and_nothing_is_lost(checkpoint: tuple[Family, nn.Module], tmp_path) -> None:
     """Its Auto class gives equal outputs and has every setting; reading and writing again changes no bit."""
     family, module = checkpoint
@@ -69,6 +69,7 @@ def test_transformers_opens_what_is_written_and_nothing_is_lost(checkpoint: tupl
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
+@every_checkpoint
 def test_reads_a_transformers_model_with_equal_outputs(checkpoint: tuple[Family, nn.Module], tmp_path) -> None:
     family, module = checkpoint
     arguments = family.adapter.architectures[architecture_name(family.adapter, module)].arguments(module)
