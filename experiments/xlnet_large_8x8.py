@@ -37,6 +37,11 @@ def experiment() -> Experiment:
     return _published(XlnetConfig.large(), accumulation=16)
 
 
+def v5e() -> Experiment:
+    """XLNet-Large in microbatches of four rows, for chips of v5e."""
+    return _published(XlnetConfig.large(), accumulation=32)
+
+
 def base() -> Experiment:
     """XLNet-Base, 117 million parameters, by the same recipe."""
     return _published(XlnetConfig.base(), accumulation=8)

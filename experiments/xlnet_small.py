@@ -5,10 +5,12 @@
 WIKIPEDIA and BOOKS are folders of WikiExtractor files and of Gutenberg-style novels. bert_small and gpt2_mini read the
 same text with as many layers of the same width.
 
-Result on 39 MB of Wikipedia and 58 MB of novels: held-out loss 4.87 nats per target after 5,000 steps (6.12, 5.65, 5.26
-and 5.06 after 500, 1,000, 2,000 and 3,000), unigram entropy of the same targets 6.94; 22 % of the targets are predicted
-correctly. 13 minutes of processor time.
+Result on 39 MB of Wikipedia and 58 MB of novels, after 5,000 steps, 5 million tokens, 13 minutes of processor time:
+held-out loss 4.87 nats a target (5.65, 5.26, 5.06 and 4.94 after 1,000, 2,000, 3,000 and 4,000 steps), unigram entropy
+of the same targets 6.94; 22 % of the predictions are right. With rows of 64 tokens, a sixth of which is predicted, the
+loss was only 0.06 nats below the unigram entropy after 3,000 steps.
 
+Deviation: ten tokens of a row of 32 are predicted, not a sixth. The gradients of a small model are noisy.
 Deviation: weights are initialized with a standard deviation of 0.05, not 0.02, and there is no dropout, as in
 bert_small.
 """

@@ -117,19 +117,28 @@ class EncoderLayer(nn.Module):
     def setup(self) -> None:
         """Create two sublayers and their norms."""
         config, execution = self.config, self.execution
-        self.attention = attention_of(config, config.d_model, config.encoder_attention_heads, execution)
+        self.attention = self.make_attention()
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.feed_forward = feed_forward_of(config, config.encoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.dropout = Dropout(config.dropout)
 
-    def __call__(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
-        """Map [B S D] to [B S D]."""
-        attention = functools.partial(self.attention, deterministic=deterministic)
+    def make_attention(self) -> MultiHeadAttention:
+        """Return the attention of the layer."""
+        config = self.config
+        return attention_of(config, config.d_model, config.encoder_attention_heads, self.execution)
+
+    def attend(self, x: jax.Array, visibility: Visibility, *, deterministic: bool) -> jax.Array:
+        """Attend within rows, [B S D] -> [B S D]."""
+        return self.attention(x, x, visibility, deterministic=deterministic)
+
+    def __call__(self, x: jax.Array, *seen: Any, deterministic: bool) -> jax.Array:
+        """Map [B S D] to [B S D]; `seen` is what `attend` takes besides."""
+        attend = functools.partial(self.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
-        x = self.attention_layer_norm(x + dropout(attention(x, x, visibility)))
+        x = self.attention_layer_norm(x + dropout(attend(x, *seen)))
         x = nn.with_logical_constraint(x, ROW)
         x = self.feed_forward_layer_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ROW)

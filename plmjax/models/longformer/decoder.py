@@ -42,7 +42,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.attention.relative_shift import copied
@@ -56,6 +56,7 @@ from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.segments import KeyValueMemory, SegmentOutput, segment_documents
 from plmjax.models.longformer.decoder_attention import Documents, LongformerDecoderAttention
+from plmjax.models.longformer.longformer import for_layers
 from plmjax.models.transformer_xl import position_biases
 
 ROW = ("batch", "length", "embed")
@@ -103,8 +104,7 @@ class LongformerDecoderConfig(ModelConfig):
         sizes = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), init_std=FROM_0, dropout=SHARE)
         check_ranges("model", self, dilated_heads=(0, self.n_head + 1))
-        if not self.layer_norm_epsilon > 0:
-            raise UserError(f"Expected --model.layer_norm_epsilon above 0, found {self.layer_norm_epsilon}; change it.")
+        check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         if self.d_model % self.n_head:
             raise UserError(
                 f"Expected features that divide by the heads, found {self.d_model} and {self.n_head} heads; change "
@@ -145,11 +145,8 @@ class LongformerDecoderConfig(ModelConfig):
     @property
     def layers(self) -> list[tuple[int, int]]:
         """The window and the dilation of each layer."""
-        windows, dilations = (
-            numbers * self.n_layer if len(numbers) == 1 else numbers
-            for numbers in (self.attention_window, self.attention_dilation)
-        )
-        return list(zip(windows, dilations, strict=True))
+        both = (for_layers(numbers, self.n_layer) for numbers in (self.attention_window, self.attention_dilation))
+        return list(zip(*both, strict=True))
 
     @property
     def runs(self) -> list[tuple[tuple[int, int], slice]]:
@@ -195,9 +192,8 @@ class LongformerDecoderConfig(ModelConfig):
         for window, dilation in self.layers:
             for heads, step in ((self.n_head - self.dilated_heads, 1), (self.dilated_heads, dilation)):
                 keys, features = min(-(-length // step), window + 1), heads * self.d_head
-                total += (
-                    keys * size * features + rows * length * (3 * keys + 2) * features
-                )  # with u, and the shift's column
+                total += keys * size * features
+                total += rows * length * (3 * keys + 2) * features  # with u, and the shift's column
         return 6.0 * (total + rows * predictions * size * self.vocab_size)
 
 

@@ -22,15 +22,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_1, check_ranges
-from plmjax.layers.dropout import Dropout
-from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import EncoderRows, read_source
-from plmjax.layers.stack import stack
+from plmjax.layers.stack import stack_states
 from plmjax.models.bart.bart import BartConfig, BartModel, bart_parts
 from plmjax.models.families.encoder_decoder import (
     EncoderDecoderForConditionalGeneration,
@@ -38,8 +35,8 @@ from plmjax.models.families.encoder_decoder import (
     encoder_decoder_cache,
 )
 from plmjax.models.longformer.attention import LongformerAttention, Reading
-from plmjax.models.longformer.longformer import check_share, check_windows
-from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, feed_forward_of
+from plmjax.models.longformer.longformer import check_share, check_windows, for_layers
+from plmjax.models.transformer import ROW, EncoderLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +95,7 @@ class LedConfig(BartConfig):
     @property
     def layer_windows(self) -> tuple[int, ...]:
         """The window of each layer of the encoder."""
-        windows = self.attention_window
-        return windows * self.encoder_layers if len(windows) == 1 else windows
+        return for_layers(self.attention_window, self.encoder_layers)
 
     @property
     def widest_window(self) -> int:
@@ -128,30 +124,20 @@ class LedRows(EncoderRows):
     reading: Reading
 
 
-class LedEncoderLayer(nn.Module):
+class LedEncoderLayer(EncoderLayer):
     """BART's layer with Longformer's attention."""
 
     config: LedConfig
-    execution: Execution
 
-    def setup(self) -> None:
-        """Create two sublayers and their norms."""
-        config, execution = self.config, self.execution
+    def make_attention(self) -> LongformerAttention:
+        """Return the attention of the layer."""
+        config = self.config
         sizes = config.d_model, config.encoder_attention_heads, config.attention_dropout, config.initializer
-        self.attention = LongformerAttention(*sizes, execution)
-        self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.feed_forward = feed_forward_of(config, config.encoder_ffn_dim, execution)
-        self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
-        self.dropout = Dropout(config.dropout)
+        return LongformerAttention(*sizes, self.execution)
 
-    def __call__(self, x: jax.Array, reading: Reading, side: jax.Array, *, deterministic: bool) -> jax.Array:
-        """Map [B S D] to [B S D]; `side` is half of the window."""
-        dropout = functools.partial(self.dropout, deterministic=deterministic)
-
-        y = self.attention(x, reading, side, deterministic=deterministic)
-        x = nn.with_logical_constraint(self.attention_layer_norm(x + dropout(y)), ROW)
-        x = self.feed_forward_layer_norm(x + dropout(self.feed_forward(x, deterministic=deterministic)))
-        return nn.with_logical_constraint(x, ROW)
+    def attend(self, x: jax.Array, reading: Reading, side: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Attend within rows, [B S D] -> [B S D]; `side` is half of the window."""
+        return self.attention(x, reading, side, deterministic=deterministic)
 
 
 class LedModel(BartModel):
@@ -189,13 +175,12 @@ class LedModel(BartModel):
         x = self.dropout(self.source_vectors(input_ids, rows.positions), deterministic)
         x = nn.with_logical_constraint(reading.refused(x), ROW)
 
-        def body(layer: LedEncoderLayer, x: jax.Array, side: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-            x = layer(x, reading, side, deterministic=deterministic)
-            return x, x if output_hidden_states else None
+        def apply(layer: LedEncoderLayer, x: jax.Array, side: jax.Array) -> jax.Array:
+            return layer(x, reading, side, deterministic=deterministic)
 
-        sides = jnp.array(config.layer_windows) // 2
-        last, states = stack(body, self.encoder_layers, config.encoder_layers, self.execution, x, sides)
-        return last, jnp.concatenate([x[None], states]) if output_hidden_states else None
+        depth, sides = config.encoder_layers, jnp.array(config.layer_windows) // 2
+        layers, states = self.encoder_layers, {"output_hidden_states": output_hidden_states}
+        return stack_states(apply, layers, depth, self.execution, x, sides, **states)
 
 
 class LedForConditionalGeneration(EncoderDecoderForConditionalGeneration):

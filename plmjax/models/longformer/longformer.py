@@ -82,6 +82,11 @@ def check_windows(windows: tuple[int, ...], layers: int, longest: int) -> None:
         )
 
 
+def for_layers(numbers: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    """Return a number for each layer, of one for all layers or one for each."""
+    return numbers * layers if len(numbers) == 1 else numbers
+
+
 def check_share(global_tokens: int, longest: int) -> None:
     """Raise UserError unless at least one token of the `longest` row may be global, and at most a quarter."""
     if not 1 <= global_tokens * GLOBAL_SHARE <= longest:
@@ -173,8 +178,7 @@ class LongformerConfig(RobertaConfig):
     @property
     def layer_windows(self) -> tuple[int, ...]:
         """The window of each layer."""
-        windows = self.attention_window
-        return windows * self.num_hidden_layers if len(windows) == 1 else windows
+        return for_layers(self.attention_window, self.num_hidden_layers)
 
     @property
     def widest_window(self) -> int:
