@@ -389,7 +389,10 @@ def mean(found: dict[str, dict[str, Any]], system: str, task: str, start: str, o
 
 
 def page_scores(text: str) -> dict[tuple[str, str], list[tuple[float, float] | None]]:
-    """Return (system, start) -> mean and deviation of each task, None where there is none, from the page's table."""
+    """Read the table of the page: dict from (system, start) to the mean and the deviation of each task.
+
+    A task without a result has None.
+    """
     found = {}
     for system, start, cells in re.findall(rf"^\| (\w+), ({'|'.join(STARTS)}) \| (.+) \|$", text, re.MULTILINE):
         numbers = [

@@ -6,7 +6,8 @@
 without one. `lsh`, `local` and `causal` are layers of attention with their projections, on one row of 65,536 tokens of
 512 features with 8 heads of 64: Reformer's LSH attention in two rounds, with its hashes, its order and chunks of 256;
 its local attention with chunks of 128; and attention to all earlier tokens, a block at a time. All compute in bfloat16
-and without dropout. Nothing is run: the schedule of the compiler is counted (docs/tpu.md).
+and without dropout. Nothing is run: the schedule of the compiler is counted (docs/tpu.md). The HBM is that besides
+arguments and results.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def _small(case: str) -> tuple[Any, ...]:
 
 
 def estimated(case: str) -> tuple[float, float]:
-    """Return the refined estimate in seconds, and the bytes of memory besides arguments and results."""
+    """Return the refined estimate in seconds, and the bytes of HBM besides arguments and results."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
-    print("| attention | tokens | ms | memory, MiB |\n|---|---|---|---|", flush=True)
+    print("| attention | tokens | ms | HBM, MiB |\n|---|---|---|---|", flush=True)
     for case in options.cases:
         seconds, size = estimated(case)
         tokens = (SHORT if case in ("window", "dense") else LONG)[1]

@@ -3,7 +3,8 @@
     plmjax pretrain experiments/reformer_tiny.py
     plmjax pretrain experiments/reformer_tiny.py --workdir runs/mine --data.input my_text/
 
-Four layers, local and LSH in turn, for rows of 512 tokens; two rounds of 32 buckets, chunks of 32 tokens.
+Rows have 512 tokens. Four layers: local, LSH, local, LSH. An LSH layer hashes in two rounds into 32 buckets; all chunks
+have 32 tokens.
 
 Result: held-out loss 4.97 nats per token after 500 steps (6.18, 5.57, 5.32 and 5.12 after 100 to 400), unigram entropy
 of the same tokens 6.66: a margin of 1.7 nats. 17 % of the tokens are the most likely ones. 2,500 tokens per second on

@@ -2,19 +2,23 @@
 
     plmjax pretrain experiments/xlnet_large_8x8.py --data.input WIKIPEDIA BOOKS NEWS WEB_PAGES
     plmjax plan experiments/xlnet_large_8x8.py --topology v3:8x8
+    plmjax plan experiments/xlnet_large_8x8.py:v5e --topology v5e:8x8
 
 Recipe: 500,000 steps of 8,192 rows of 512 tokens, 85 of which are predicted, with a memory of 384; BERT's AdamW at 4e-4
 with 40,000 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; half of the rows read backwards. The
 text is the user's own: the paper took Wikipedia, BooksCorpus, Giga5, ClueWeb 2012-B and Common Crawl.
 
-Plan for v3:8x8 (libtpu 0.0.42.1, jax 0.10.2) of the large one, in 16 microbatches; all times are estimates, none is
-measured: a step of 15.1 s by the compiler's count of cycles, 12.2 s by the refined estimate (roofline 10.0 s, bound by
-the HBM), MFU 13% to 16%, 14.8 of the 16 GiB of a core; at most 2,104 hours and 134,622 chip-hours for the whole run.
-The paper trained on 512 chips in 5.5 days.
+Plans (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured. Seconds a step and MFU are those of the
+compiler's count of cycles, then those of the refined estimate; hours follow the first. All are bound by the HBM. GiB
+are of the 16 of a core, or of a chip of v5e:
 
-Plan for v3:8x8 of the base one, in 8 microbatches: a step of 6.9 s by the compiler's count of cycles, 5.3 s by the
-refined estimate (roofline 4.7 s, bound by the HBM), MFU 9% to 11%, 8.4 of the 16 GiB of a core; at most 960 hours and
-61,445 chip-hours. Its step adds up 1.06 times as many numbers over the devices as the gradient has.
+    run            slice     s a step     roofline         MFU     GiB   hours   chip-hours
+    large          v3:8x8   17.6, 13.7        11.5   11%, 14%     12.4   2,442      156,301
+    large, `v5e`   v5e:8x8  18.8,  6.4         1.7    7%, 19%     13.7   2,617      167,466
+    base           v3:8x8    6.9,  5.3         4.6    9%, 12%      7.1     960       61,440
+    base           v5e:8x8   5.3,  1.9         0.9    7%, 20%      8.8     732       46,838
+
+The paper trained the large one on 512 chips in 5.5 days.
 
 Result to expect: the released XLNet-Large reaches 89.8 % on MNLI's dev set, XLNet-Base 86.8 %. None of these runs was
 made.

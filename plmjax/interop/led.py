@@ -81,7 +81,7 @@ NAMES = bart.BartNames(
 
 
 def example(config: LedConfig) -> dict[str, np.ndarray]:
-    """Return an example as Marian's, whose first token is global: in transformers none is by default."""
+    """Return an example as Marian's. Its first token is global, since transformers has no global token by default."""
     return with_a_global_token(marian.example(config))
 
 

@@ -151,7 +151,7 @@ def _check_small(tuples: Mapping[str, tuple]) -> None:
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings with which transformers' ReformerConfig builds the same model.
 
-    Without a seed of the hashes, transformers draws them anew at every call, as its users expect.
+    Without a `hash_seed`, transformers draws new hashes at every call.
     """
     return config_json.write(model, labels, "reformer") | {
         "tie_word_embeddings": False,

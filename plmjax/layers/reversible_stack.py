@@ -1,7 +1,7 @@
 """The loop over layers that the backward pass computes again from their outputs (RevNet, Gomez et al. 2017,
 arXiv 1707.04585; Reformer, Kitaev et al. 2020, arXiv 2001.04451, section 3).
 
-Two streams pass through the functions f_0, f_1, ... of a block, which change them in turn:
+A block has functions f_0, f_1, .... Each function reads one of two streams and adds its result to the other:
 
     x1 = x1 + f_0(x2);   x2 = x2 + f_1(x1);   x1 = x1 + f_2(x2);   ...
 

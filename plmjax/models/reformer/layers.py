@@ -18,7 +18,10 @@ from plmjax.models.reformer.cache import ReformerCache
 
 
 class ReformerFeedForward(nn.Module):
-    """activation(dropout(x W1 + b1)) W2 + b2, then dropout: [B T D] -> [B T D]."""
+    """activation(dropout(x W1 + b1)) W2 + b2, then dropout: [B T D] -> [B T D].
+
+    `FeedForward` drops features after the activation, which is another function unless the activation is ReLU.
+    """
 
     config: ModelConfig
     execution: Execution

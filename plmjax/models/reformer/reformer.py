@@ -11,8 +11,8 @@ for the backward pass (layers/reversible_stack.py):
 
 A decoder (`is_decoder`) reads from left to right; otherwise the model is an encoder with a masked language model.
 
-Rows are padded to a multiple of the chunks where they are longer than a chunk. The embedding of a row of a training has
-all positions of the axial tables: --data.sequence_length is the product of `axial_pos_shape`.
+A row that is longer than a chunk is padded to whole chunks. In pretraining, a row has as many tokens as the axial
+tables have positions: --data.sequence_length is the product of `axial_pos_shape`.
 
 Deviation: the rotations of the hashes are those of `hash_seed` outside of pretraining, so that the outputs of a row
 are always the same. transformers draws others at every call, unless its config has a `hash_seed` for torch.
