@@ -11,7 +11,6 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.errors import UserError, quoted
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
@@ -179,11 +178,6 @@ def one_chunk(config: ReformerConfig) -> int:
     return min(config.smallest_chunk, config.longest)
 
 
-def rows(module: nn.Module) -> Template:
-    """Return the rows of a text: without special tokens for a language model."""
-    return TEXT_ALONE if isinstance(module, ReformerForCausalLM) else module.config.template
-
-
 ADAPTER = Adapter(
     config=ReformerConfig,
     architectures={
@@ -205,6 +199,5 @@ ADAPTER = Adapter(
     write_config=write_config,
     names=NAMES,
     example=example,
-    rows=rows,
     longest=one_chunk,
 )

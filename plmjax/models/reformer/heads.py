@@ -10,7 +10,6 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.layers.tokens import first_tokens, gather_tokens
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.task_heads import ClassificationHead
@@ -48,7 +47,6 @@ class ReformerForCausalLM(nn.Module):
 
     def setup(self) -> None:
         """Create the model and the output layer."""
-        _require_decoder(self.config, True, "writes text")
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.output = OutputLayer(self.config)
 
@@ -66,7 +64,6 @@ class ReformerForMaskedLM(nn.Module):
 
     def setup(self) -> None:
         """Create the model and the output layer."""
-        _require_decoder(self.config, False, "restores masked tokens")
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.output = OutputLayer(self.config)
 
@@ -88,7 +85,6 @@ class ReformerForSequenceClassification(nn.Module):
 
     def setup(self) -> None:
         """Create the model and the head."""
-        _require_decoder(self.config, False, "labels texts")
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
         self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
 
@@ -118,11 +114,3 @@ class OutputLayer(nn.Module):
         table = self.param("table", nn.with_logical_partitioning(config.initializer, ("vocab", "embed")), shape)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         return VocabularyScores(hidden, table, self.param("bias", zeros, shape[:1]))
-
-
-def _require_decoder(config: ModelConfig, expected: bool, purpose: str) -> None:
-    """Raise UserError unless the model is a decoder, or an encoder, as a purpose needs."""
-    if config.is_decoder != expected:
-        raise UserError(
-            f"Expected --model.is_decoder {expected} for a Reformer that {purpose}, found {config.is_decoder}; set it."
-        )

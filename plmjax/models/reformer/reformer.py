@@ -232,6 +232,11 @@ class ReformerConfig(ModelConfig):
     )
 
     @property
+    def system(self) -> System:
+        """The declaration of a decoder or of an encoder."""
+        return SYSTEM if self.is_decoder else ENCODER
+
+    @property
     def depth(self) -> int:
         """Number of layers, L."""
         return len(self.attn_layers)
@@ -440,25 +445,36 @@ def _empty_cache(config: ReformerConfig, batch: int, capacity: int, execution: E
     return ReformerCache(key_values, buckets, config.smallest_chunk, config.padding_multiple)
 
 
+ENCODER = System(
+    ReformerConfig,
+    Kind.ENCODER,
+    {
+        Purpose.PRETRAINING: ReformerForMaskedLM,
+        Purpose.MASKED_TOKENS: ReformerForMaskedLM,
+        Purpose.ENCODING: ReformerModel,
+        Purpose.EMBEDDING: ReformerModel,
+        Purpose.TEXT_LABELS: ReformerForSequenceClassification,
+        Purpose.ANSWERS: QuestionAnswering,
+    },
+    name="reformer",
+    template=lambda config: Template("cls A sep", "cls A sep B sep"),
+    parts=_parts,
+    token_table="reformer/word_embeddings/embedding",
+    packs=False,
+)
 SYSTEM = declare(
-    System(
-        ReformerConfig,
-        Kind.DECODER,
-        {
+    dataclasses.replace(
+        ENCODER,
+        kind=Kind.DECODER,
+        modules={
             Purpose.PRETRAINING: ReformerForCausalLM,
             Purpose.WRITING: ReformerForCausalLM,
-            Purpose.MASKED_TOKENS: ReformerForMaskedLM,
             Purpose.ENCODING: ReformerModel,
             Purpose.EMBEDDING: ReformerModel,
-            Purpose.TEXT_LABELS: ReformerForSequenceClassification,
-            Purpose.ANSWERS: QuestionAnswering,
         },
-        name="reformer",
         returns=("scores",),
-        template=lambda config: TEXT_ALONE if config.is_decoder else Template("cls A sep", "cls A sep B sep"),
-        parts=_parts,
+        template=lambda config: TEXT_ALONE,
         cache=_empty_cache,
-        token_table="reformer/word_embeddings/embedding",
-        packs=False,
+        instead="pretrain one with --model.is_decoder False",
     )
 )

@@ -160,15 +160,18 @@ def test_equal_layers_of_all_periods_are_one_stack() -> None:
 @pytest.mark.parametrize(
     ("config", "purpose", "message"),
     [
-        (REFORMER, Purpose.MASKED_TOKENS, r"--model.is_decoder False for a Reformer that restores masked tokens"),
-        (REFORMER, Purpose.TEXT_LABELS, r"--model.is_decoder False for a Reformer that labels texts, found True"),
-        (ENCODER, Purpose.WRITING, r"--model.is_decoder True for a Reformer that writes text, found False; set it"),
+        (
+            REFORMER,
+            Purpose.MASKED_TOKENS,
+            r"masked tokens, found ReformerConfig, a decoder, .* --model.is_decoder False",
+        ),
+        (REFORMER, Purpose.TEXT_LABELS, r"labels texts, found ReformerConfig, a decoder, .* --model.is_decoder False"),
+        (ENCODER, Purpose.WRITING, r"writes text, found ReformerConfig, an encoder, which"),
     ],
 )
 def test_a_decoder_does_not_do_what_an_encoder_does(config, purpose, message) -> None:
-    module = config.module(purpose, Execution())
     with pytest.raises(UserError, match=message):
-        jax.eval_shape(module.init, jax.random.key(0), BATCH["input_ids"])
+        config.module(purpose, Execution())
 
 
 @pytest.mark.parametrize(
