@@ -82,7 +82,8 @@ def finetune(
     origin = origin.mapped(run)
     ready = prepare(run, origin, workdir)
     record(ready, origin, workdir)
-    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, in_head)
+    new_head = in_head if run.compression is None else lambda name: False  # a compressed model keeps its head
+    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, new_head)
     files = _files(ready.tokenizer)
     result = loop.train(ready.run, workdir, ready.source, files, initial, ready.evaluation)
     metrics = preferred_metrics(result, ready.evaluation, workdir) | {"eval/unknown_tokens": ready.unknown.count}
