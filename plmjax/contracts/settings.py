@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
 
 
 @runtime_checkable
@@ -40,8 +40,11 @@ class CompressionSettings(Protocol):
     def evaluated(self, objective: Any, steps: int) -> Any:
         """Return the objective of the evaluations of a run, for the same parameters."""
 
-    def rates(self) -> dict[str, float]:
+    def rates(self, learning_rate: float) -> dict[str, float]:
         """Return path of parameters -> factor of their learning rate; 1 for all others."""
+
+    def finished(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
+        """Return the parameters by path and the config of the compressed model, from those of the run."""
 
 
 @runtime_checkable

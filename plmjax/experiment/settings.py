@@ -306,9 +306,13 @@ class Experiment:
     @property
     def trained(self) -> Objective:
         """The objective of the train step: `objective`, changed by `compression`."""
-        return self.objective if self.compression is None else self.compression.trained(self.objective, self.training.steps)
+        if self.compression is None:
+            return self.objective
+        return self.compression.trained(self.objective, self.training.steps)
 
     @property
     def evaluated(self) -> Objective:
         """The objective of the evaluations of the run."""
-        return self.objective if self.compression is None else self.compression.evaluated(self.objective, self.training.steps)
+        if self.compression is None:
+            return self.objective
+        return self.compression.evaluated(self.objective, self.training.steps)

@@ -314,6 +314,21 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
         return checkpoints.tokenizer_files(Path(folder))
 
 
+def unresolved(run: Experiment) -> Experiment:
+    """Return the experiment of a fine-tuning without the step numbers that `resolve` has set from its epochs."""
+    finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
+    if finetuning.epochs:
+        training = dataclasses.replace(training, steps=0)
+    if finetuning.evaluations:
+        training = dataclasses.replace(training, evaluate_every=0)
+        checkpoint = dataclasses.replace(checkpoint, every=0)
+    if finetuning.unfreeze:
+        optimizer = dataclasses.replace(optimizer, unfreeze_every=0)
+    if finetuning.warmup:
+        optimizer = dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, warmup_steps=0))
+    return dataclasses.replace(run, training=training, optimizer=optimizer, checkpoint=checkpoint)
+
+
 def resolve(run: Experiment, rows: int) -> Experiment:
     """Return the experiment with the step numbers that follow from epochs of this number of rows.
 

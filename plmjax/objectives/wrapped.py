@@ -42,11 +42,11 @@ class Wrapped(Objective):
     def init(self, module: nn.Module, key: jax.Array, batch: Batch, constants: Any, carry: Any) -> dict[str, Any]:
         """Initialize the variables of the inner objective, with further parameters if there are any."""
         variables = dict(self.inner.init(module, key, batch, self.inner_constants(constants), carry))
-        if added := self.added(variables["params"], key):
+        if added := self.added(module, variables["params"], key):
             variables["params"] = dict(variables["params"]) | {ADDED: added}
         return variables
 
-    def added(self, params: Any, key: jax.Array) -> dict[str, Any]:
+    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
         """Return the further parameters, boxed with their logical axes, for the boxed parameters of the model."""
         return {}
 

@@ -64,7 +64,7 @@ class InitialState:
             groups = objective.parameter_groups(config)
             optimizer = experiment.optimizer.build(experiment.training.steps, boxed["params"], groups)
             if experiment.compression is not None:
-                optimizer = scale_rates(optimizer, experiment.compression.rates())
+                optimizer = scale_rates(optimizer, experiment.compression.rates(experiment.optimizer.learning_rate))
         return cls(
             objective,
             config,
