@@ -15,6 +15,8 @@ def prune(
     output: Location,
     method: str = "magnitude",
     sparsity: float = 0.5,
+    rows: int = 256,
+    rounds: int = 1,
     rewind: Location | None = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
@@ -30,6 +32,8 @@ def prune(
         method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
             or lottery.
         sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed.
+        rows: With heads, the number of training rows on which the importance of a head is measured.
+        rounds: With heads, the number of rounds of measuring and removing.
         rewind: With lottery, the checkpoint whose weights the kept ones get before they are trained.
         experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
@@ -37,4 +41,15 @@ def prune(
     from plmjax.compression.pruning.command import prune as run
 
     load_classes(experiment)
-    print(run(checkpoint, output, method, sparsity, rewind, experiment, overrides))
+    line = run(
+        checkpoint,
+        output,
+        method,
+        sparsity,
+        rows=rows,
+        rounds=rounds,
+        rewind=rewind,
+        experiment=experiment,
+        overrides=overrides,
+    )
+    print(line)

@@ -142,9 +142,10 @@ def train(
         UserError: the settings do not fit the model, or the run in OUTPUT/training is another one.
     """
     run.compression.check(run.model, run.objective)
-    words = run.compression.undecayed()
-    if words and hasattr(run.optimizer, "decay_exclude"):
-        excluded = tuple(dict.fromkeys((*run.optimizer.decay_exclude, *words)))
+    before = getattr(run.optimizer, "decay_exclude", None)
+    words = () if before is None else run.compression.undecayed()
+    if words:
+        excluded = (*before, *words)
         run = dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, decay_exclude=excluded))
     workdir = storage.path(output) / TRAINING
     start = source.directory if checkpoint is None else checkpoint
@@ -157,4 +158,7 @@ def train(
     params, description = checkpoints.load_parameters(workdir)
     trained = description.experiment
     flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
-    return flat, dataclasses.replace(trained, model=model, compression=None)
+    optimizer = trained.optimizer
+    if words:
+        optimizer = dataclasses.replace(optimizer, decay_exclude=before)
+    return flat, dataclasses.replace(trained, model=model, optimizer=optimizer, compression=None)
