@@ -58,6 +58,10 @@ class Source:
         collections = checkpoints.load_collections(directory)
         return cls(str(checkpoint), directory, flat, collections, description, ancestry.read(directory))
 
+    def dataset(self, run: Experiment) -> str:
+        """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
+        return run.data.path or str(self.directory.parent.parent / "dataset")
+
     def described(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
         """Return the record of what is made of it by a command with its settings."""
         own = ancestry.Ancestor(self.name, self.description.step, ancestry.digest(self.params), by, settings)
@@ -120,6 +124,8 @@ def composed(
             f"imported; name an experiment, such as finetune_sentences."
         )
     run = run if run.finetuning is None else unresolved(run)
+    if run is own and isinstance(run.data, Data):
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=source.dataset(run), input=()))
     run = dataclasses.replace(run, model=own.model, start=Start(), compression=compression)
     return experiments.override(run, overrides, command)
 

@@ -28,8 +28,7 @@ def training_rows(source: Source, run: Experiment, batch_size: int = 1) -> tuple
     if isinstance(run.data, Data):
         from plmjax.data import pipeline, store
 
-        path = run.data.path or str(source.directory.parent.parent / "dataset")
-        dataset = store.open_dataset(path, vocab_size=run.model.vocab_size)
+        dataset = store.open_dataset(source.dataset(run), vocab_size=run.model.vocab_size)
         made = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
     else:
         packed = rows(run, run.data.read("train"), tokenizer)

@@ -217,9 +217,9 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
 
 def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
     """Return the run without removed parts, as transformers has it, and a sentence on the parts that were filled."""
-    if run.model.system.dense is None:
+    if run.model.system.removable is None:
         return params, run, []
-    flat, model = run.model.system.dense(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
+    flat, model = run.model.system.removable.filled(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
     if model == run.model:
         return params, run, []
     note = "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"

@@ -160,9 +160,9 @@ def save(
     name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
+    config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     tensors = write_tensors(module, adapter.inputs(module), chosen.conversions_of(module.config), params)
     tensors |= chosen.constants(module.config)
-    config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
     own = tokenizer_of(tokenizer, model) if tokenizer is not None else None

@@ -44,7 +44,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
-from plmjax.models.families.layer_sizes import filled
+from plmjax.models.families.layer_sizes import EncoderParts
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -349,6 +349,6 @@ SYSTEM = declare(
         name="bert",
         template=encoder_template,
         parts=encoder_parts,
-        dense=filled,
+        removable=EncoderParts(),
     )
 )

@@ -43,7 +43,7 @@ from plmjax.models.families.encoder import (
     encoder_parts,
     encoder_sizes,
 )
-from plmjax.models.families.layer_sizes import filled
+from plmjax.models.families.layer_sizes import EncoderParts
 from plmjax.models.families.task_heads import TOKEN_HEADS, ClassificationHead
 
 
@@ -191,6 +191,6 @@ SYSTEM = declare(
         name="roberta",
         template=roberta_template,
         parts=encoder_parts,
-        dense=filled,
+        removable=EncoderParts(),
     )
 )

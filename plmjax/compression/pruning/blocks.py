@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.compression import Params
-from plmjax.compression.pruning import structure
 from plmjax.compression.pruning.masks import top_share
 from plmjax.compression.pruning.pruned import Arrays, MovementPruning, straight_through
 from plmjax.compression.pruning.schedule import Cubic
+from plmjax.compression.pruning.structure import removable_parts
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.objectives.objective import Objective
@@ -47,12 +47,11 @@ class BlockMovementPruning(MovementPruning):
 
     def check(self, model: ModelConfig, objective: Objective) -> None:
         """Raise UserError for a model whose layers cannot differ, or whose heads are not made of whole blocks."""
-        structure.check(model)
-        block = self.attention_block
-        if block and (model.head_size % block or model.hidden_size % block):
+        parts, block = removable_parts(model), self.attention_block
+        if block and not parts.divides(model, block):
             raise UserError(
-                f"Expected --compression.attention_block to divide heads of {model.head_size} features, found {block}; "
-                f"change it, or set 0 for whole heads."
+                f"Expected --compression.attention_block to divide the features of a head, found {block}; change it, "
+                f"or set 0 for whole heads."
             )
 
     def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
@@ -87,7 +86,7 @@ class BlockMovementPruning(MovementPruning):
 
     def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
         """Return the parameters and the config without the heads and the features that have no weights."""
-        return structure.without_zeros(*super().finished(params, model))
+        return removable_parts(model).without_zeros(*super().finished(params, model))
 
 
 def _expanded(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:

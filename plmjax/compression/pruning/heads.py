@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.compression.compression import Params
-from plmjax.compression.pruning import structure
+from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.run import Source
 from plmjax.compression.training_rows import training_rows
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.models.families.encoder import EncoderConfig
-from plmjax.models.families.layer_sizes import reduced
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
@@ -33,7 +32,7 @@ _OUTPUT = "/attention/output/kernel"
 
 def without_least_important(
     source: Source, run: Experiment, share: float, rows: int = 256, rounds: int = 1
-) -> tuple[Params, EncoderConfig]:
+) -> tuple[Params, ModelConfig]:
     """Return the model without the least important heads; each layer keeps at least one.
 
     share: share of all heads to remove. rows: number of training rows on which a round measures the importance.
@@ -41,25 +40,25 @@ def without_least_important(
     Raises:
         UserError: the layers of the model cannot differ, or a number is below 1.
     """
-    structure.check(run.model)
+    parts = removable_parts(run.model)
     if min(rows, rounds) < 1:
         raise UserError(f"Expected --rows and --rounds of at least 1, found {rows} and {rounds}; change them.")
     params, model = source.params, run.model
-    removed, wanted = 0, round(share * sum(heads for heads, _ in model.layer_sizes))
+    removed, wanted = 0, round(share * sum(heads for heads, _ in parts.sizes(model)))
     vocabulary, batches = training_rows(source, run)
     for done in range(1, rounds + 1):
         found = importance(params, model, run, vocabulary, islice(batches, rows), source.collections)
         count = wanted * done // rounds - removed
         kept = _kept(found, count)
         removed += count
-        features = [range(width) for _, width in model.layer_sizes]
-        params, model = reduced(params, model, kept, features)
+        features = [range(width) for _, width in parts.sizes(model)]
+        params, model = parts.kept(params, model, kept, features)
     return params, model
 
 
 def importance(
     params: Params,
-    model: EncoderConfig,
+    model: ModelConfig,
     run: Experiment,
     vocabulary: Vocabulary,
     batches: Iterator[Mapping[str, Any]],
