@@ -34,6 +34,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
@@ -79,6 +80,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     AlbertConfig: Pretraining(AlbertPretraining(), SentenceOrder(), 128),
     BartConfig: Pretraining(Denoising(), FullSentences(), 512),
     BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    DistilBertConfig: Pretraining(MaskedLanguageModel(), FullSentences(), 512),
     ElectraConfig: Pretraining(ElectraPretraining(), Segments(), 128),
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
     GptConfig: Pretraining(NextToken(), Blocks(), 512),

@@ -17,6 +17,7 @@ Deviation: `hidden_act` defaults to GELU's tanh form, as in the released code; t
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -117,7 +118,7 @@ class BertLayer(nn.Module):
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
-        x = attention_norm(x + dropout(self.attention(x, *seen)))
+        x = attention_norm(x + self.attended(self.attention(x, *seen), dropout))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed"))
@@ -129,12 +130,21 @@ class BertLayer(nn.Module):
         attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
         return attention(x, x, visibility, deterministic=self.deterministic)
 
+    def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Drop features of the output of attention, [B T D]; a system that drops none overrides this."""
+        return dropout(x)
+
 
 class BertEncoder(nn.Module):
-    """L layers whose parameters are stacked [L ...] under `layers`."""
+    """L layers whose parameters are stacked [L ...] under `layers`.
+
+    layer: class of the layers, made of a config, an execution and `deterministic`; it maps [B T D] and a `Visibility`
+        to [B T D].
+    """
 
     config: EncoderConfig
     execution: Execution
+    layer: ClassVar[Callable[..., nn.Module]] = BertLayer
 
     @nn.compact
     def __call__(
@@ -142,10 +152,10 @@ class BertEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
-        def apply(layer: BertLayer, x: jax.Array, _: None) -> jax.Array:
+        def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
             return layer(x, visibility)
 
-        layers = BertLayer(self.config, self.execution, deterministic, name="layers")
+        layers = self.layer(self.config, self.execution, deterministic, name="layers")
         depth = self.config.num_hidden_layers
         return stack_states(apply, layers, depth, self.execution, x, output_hidden_states=output_hidden_states)
 

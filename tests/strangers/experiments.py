@@ -38,6 +38,7 @@ from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
@@ -66,6 +67,7 @@ from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.longformer import LongformerDecoderPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
@@ -121,6 +123,13 @@ def roberta() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
+def distilbert() -> Experiment:
+    """The same rows, whose tokens have no types."""
+    kept = {field.name for field in dataclasses.fields(DistilBertConfig)}
+    sizes = {name: value for name, value in dataclasses.asdict(bert().model).items() if name in kept}
+    return dataclasses.replace(roberta(), model=DistilBertConfig(**sizes), objective=MaskedLanguageModel())
 
 
 def longformer() -> Experiment:
