@@ -39,6 +39,7 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
@@ -85,6 +86,7 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
     GptConfig: Pretraining(NextToken(), Blocks(), 512),
     Gpt2Config: lambda config: Pretraining(NextToken(), Blocks(), config.longest),
+    MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,

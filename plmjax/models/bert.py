@@ -244,24 +244,36 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
         """Map [B P D] and the word table to float32 [B P V]."""
         config, dtype = self.config, self.execution.dtype
-        x = Projection((words.features,), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
+        x = Projection((self.width(words),), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
-        logits = words.attend(x) + self.param("bias", zeros, (config.vocab_size,))
+        logits = self.scores(x, words) + self.param("bias", zeros, (config.vocab_size,))
         return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
+
+    def width(self, words: Embedding) -> int:
+        """Return the number of features that `scores` reads."""
+        return words.features
+
+    def scores(self, x: jax.Array, words: Embedding) -> jax.Array:
+        """Map features [B P E] to float32 [B P V]; a system with another output layer overrides this and `width`."""
+        return words.attend(x)
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler."""
+    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler.
+
+    head: class of the head, made of a config and an execution.
+    """
 
     config: EncoderConfig
     execution: Execution = Execution()
     pooling: ClassVar[bool] = False
+    head: ClassVar[Callable[..., nn.Module]] = MaskedLanguageModelHead
 
     def setup(self) -> None:
         """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=self.pooling)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+        self.masked_language_model = self.head(self.config, self.execution)
 
     def __call__(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any

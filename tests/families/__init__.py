@@ -38,6 +38,8 @@ FAMILIES: dict[str, Family] = {
     "albert": encoders.ALBERT_ROW,
     "electra": encoders.ELECTRA_ROW,
     "distilbert": students.DISTILBERT_ROW,
+    "mobilebert": students.MOBILEBERT_ROW,
+    "ib_bert": students.IB_BERT_ROW,
     "longformer": long_texts.LONGFORMER_ROW,
     "longformer_decoder": long_texts.DECODER_ROW,
     "gpt": decoders.GPT_ROW,

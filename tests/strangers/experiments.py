@@ -48,6 +48,7 @@ from plmjax.models.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.mobilebert import TEACHER, MobileBertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
@@ -130,6 +131,19 @@ def distilbert() -> Experiment:
     kept = {field.name for field in dataclasses.fields(DistilBertConfig)}
     sizes = {name: value for name, value in dataclasses.asdict(bert().model).items() if name in kept}
     return dataclasses.replace(roberta(), model=DistilBertConfig(**sizes), objective=MaskedLanguageModel())
+
+
+def mobilebert() -> Experiment:
+    """The pairs of `bert`, behind a bottleneck of half the width, with two feed-forward networks a layer."""
+    kept = dataclasses.asdict(bert().model) | {"hidden_act": "relu"}
+    sizes = {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2}
+    return dataclasses.replace(bert(), model=MobileBertConfig(**kept, **sizes))
+
+
+def ib_bert() -> Experiment:
+    """A teacher of `mobilebert`."""
+    model = dataclasses.replace(mobilebert().model, intra_bottleneck_size=32, **TEACHER)
+    return dataclasses.replace(bert(), model=model)
 
 
 def longformer() -> Experiment:

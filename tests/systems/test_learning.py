@@ -37,7 +37,7 @@ class Repeated(ChainSource):
 
 
 ALIKE = (
-    "roberta", "albert", "electra", "distilbert", "longformer", "longformer_decoder", "gpt", "reformer",
+    "roberta", "albert", "electra", "distilbert", "ib_bert", "longformer", "longformer_decoder", "gpt", "reformer",
     "adaptive_span", "xlnet", "transformer", "bart", "led", "cove",
 )  # fmt: skip
 """Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5 and ELMo. That nothing keeps their
