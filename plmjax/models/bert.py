@@ -73,6 +73,16 @@ class BertConfig(EncoderConfig):
     mini = Size("Four layers of 256.", **encoder_sizes(4, 256, 4))
     small = Size("Four layers of 512.", **encoder_sizes(4, 512, 8))
     medium = Size("Eight layers of 512.", **encoder_sizes(8, 512, 8))
+    tinybert_4 = Size(
+        "TinyBERT of 4 layers (Jiao et al., arXiv 1909.10351): 14,350,248 parameters without its pretraining heads.",
+        hidden_act="gelu",
+        **encoder_sizes(4, 312, 12) | {"intermediate_size": 1200},
+    )
+    tinybert_6 = Size(
+        "TinyBERT of 6 layers: 66,955,008 parameters without its pretraining heads.",
+        hidden_act="gelu",
+        **encoder_sizes(6, 768, 12),
+    )
 
 
 class BertEmbeddings(nn.Module):
