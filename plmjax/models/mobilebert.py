@@ -77,7 +77,7 @@ TEACHER = {
     "hidden_dropout_prob": 0.1,
     "classifier_activation": True,
 }
-"""What IB-BERT has in place of MobileBERT's, besides its sizes (config/uncased_L-24_H-1024_B-512_A-4.json)."""
+"""Fields of IB-BERT, besides its sizes, that are not MobileBERT's (config/uncased_L-24_H-1024_B-512_A-4.json)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,17 +110,17 @@ class MobileBertConfig(EncoderConfig):
     intra_bottleneck_size: int = 128
     """Hidden size within a layer, I; larger than `hidden_size` where the bottleneck is inverted."""
     use_bottleneck_attention: bool = False
-    """Whether attention reads the bottleneck of its layer alone: its queries, keys and values."""
+    """True if attention reads the bottleneck of its layer alone, for its queries, keys and values."""
     key_query_shared_bottleneck: bool = True
-    """Whether queries and keys read a second bottleneck, and values the layer's input; without either of the two all
-    three read the layer's input.
+    """True if queries and keys read a second bottleneck, and values the input of the layer. If neither this nor
+    `use_bottleneck_attention` is true, all three read the input of the layer.
     """
     num_feedforward_networks: int = 4
     """Number of feed-forward networks in a layer, F."""
     normalization_type: str = "no_norm"
     """Normalization of the embeddings and layers: no_norm, a scale and a bias alone, or layer_norm."""
     classifier_activation: bool = False
-    """Whether the pooler is tanh(W x + b); otherwise it is the hidden state of [CLS] itself."""
+    """True if the pooler is tanh(W x + b); otherwise it is the hidden state of [CLS] itself."""
 
     def __post_init__(self) -> None:
         """Check the settings that no later shape error would explain."""
