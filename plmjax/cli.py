@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 from plmjax import storage
 from plmjax.command_line import experiment_options, parse, run_command, split_arguments
-from plmjax.commands import data, exchange, inference, planning, reporting, training
+from plmjax.commands import compression, data, exchange, inference, planning, reporting, training
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import platform
 
 VERBS: dict[str, Callable] = {
-    "tokenizer": data.tokenizer_train,
+    "tokenizer train": data.tokenizer_train,
     "prepare": data.prepare,
     "cooccurrence": data.cooccurrence,
     "experiments": training.experiments,
@@ -31,19 +31,24 @@ VERBS: dict[str, Callable] = {
     "plan": planning.plan,
     "bench": training.bench,
     "average": training.average,
+    "compress prune": compression.prune,
     "import": exchange.import_,
     "export": exchange.export,
     "report": reporting.report,
 }
+GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))
+"""First words of commands that consist of two words."""
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
 """Commands that take every option of an experiment."""
 OF_TASKS = ("evaluate", "predict")
 """Commands that take the options of a run's task for reading another file."""
+OF_CHECKPOINTS = tuple(name for name in VERBS if name.startswith("compress "))
+"""Commands that take every option of the experiment of a checkpoint."""
 
 
 def usage() -> str:
     """Return the commands, one line each."""
-    rows = "\n".join(f"  {name:<12} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
+    rows = "\n".join(f"  {name:<18} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
     return f"usage: plmjax COMMAND ...    (plmjax COMMAND --help shows its options)\n\n{rows}"
 
 
@@ -62,16 +67,13 @@ def run(arguments: Sequence[str]) -> None:
 
         print(__version__)
         return
+    if name in GROUPS:
+        name, rest = _of_two_words(name, rest)
     if name not in VERBS:
-        raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, VERBS)}")
-    if name == "tokenizer":
-        if rest[:1] not in (["train"], ["--help"], ["-h"]):
-            found = quoted(rest[0]) if rest else "nothing"
-            raise UserError(f"Expected train after plmjax tokenizer, found {found}; write plmjax tokenizer train.")
-        rest = rest[rest[0] == "train" :]
+        raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, [*VERBS, *GROUPS])}")
     verb = VERBS[name]
-    if name not in (*OF_EXPERIMENTS, *OF_TASKS):
-        parse(verb, "plmjax tokenizer train" if name == "tokenizer" else f"plmjax {name}", rest)()
+    if name not in (*OF_EXPERIMENTS, *OF_TASKS, *OF_CHECKPOINTS):
+        parse(verb, f"plmjax {name}", rest)()
         return
     if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
@@ -81,6 +83,24 @@ def run(arguments: Sequence[str]) -> None:
     own, overrides = split_arguments(rest)
     further = functools.partial(experiment_options, own[0] if own else "")
     parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
+
+
+def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
+    """Return (name of a command of two words, its arguments); the help of a group is that of its first command.
+
+    Raises:
+        UserError: no command of the group has the second word.
+    """
+    seconds = [verb.split()[1] for verb in VERBS if verb.startswith(f"{name} ")]
+    if rest[:1] in (["--help"], ["-h"]) and len(seconds) == 1:
+        return f"{name} {seconds[0]}", rest
+    if not rest or rest[0] not in seconds:
+        found = quoted(rest[0]) if rest else "nothing"
+        raise UserError(
+            f"Expected {', '.join(seconds[:-1])}{' or ' if seconds[1:] else ''}{seconds[-1]} after plmjax {name}, "
+            f"found {found}; write plmjax {name} {seconds[0]}."
+        )
+    return f"{name} {rest[0]}", rest[1:]
 
 
 def main() -> None:

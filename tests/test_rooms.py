@@ -35,8 +35,10 @@ MAY_IMPORT = {
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "initialization", "exchange", "generation", "report", "pretraining"},
+    "compression": {*CORE, "finetuning", "pretraining", "compression"},
     "commands": {
         *CORE,
+        "compression",
         "command_line",
         "commands",
         "exchange",

@@ -1,9 +1,9 @@
-"""Protocols for the settings of a run that are defined in other rooms: data, update rule and generation."""
+"""Protocols for the settings of a run that are defined in other rooms: data, update rule, compression, generation."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
-from plmjax.contracts.model_config import ParameterGroup
+from plmjax.contracts.model_config import ModelConfig, ParameterGroup
 
 
 @runtime_checkable
@@ -28,6 +28,23 @@ class UpdateRule(Protocol):
 
     def build(self, steps: int, params: Any, groups: Sequence[ParameterGroup] = ()) -> Any:
         """Return the update rule of a run of `steps` steps, an optax.GradientTransformation."""
+
+
+@runtime_checkable
+class CompressionSettings(Protocol):
+    """A way to compress the model that a run trains, of plmjax.compression."""
+
+    def trained(self, objective: Any, steps: int) -> Any:
+        """Return the objective of the train step of a run of `steps` steps, around that of the experiment."""
+
+    def evaluated(self, objective: Any, steps: int) -> Any:
+        """Return the objective of the evaluations of a run, for the same parameters."""
+
+    def rates(self, learning_rate: float) -> dict[str, float]:
+        """Return path of parameters -> factor of their learning rate; 1 for all others."""
+
+    def finished(self, params: dict[str, Any], model: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:
+        """Return the parameters by path and the config of the compressed model, from those of the run."""
 
 
 @runtime_checkable

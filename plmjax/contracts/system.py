@@ -105,6 +105,9 @@ class System:
     cache: function from config, number of rows, capacity in tokens per row and execution to the cache of rows of which
         nothing is read, for a module that generates text. It returns None if the source of a row makes its cache. None
         for a system that keeps no cache.
+    dense: function from the parameters, a dict by path, and the config to those of the same model as it was before
+        compression removed parts of it, for the files of other libraries; what is missing is 0. None for a system whose
+        parts are never removed.
     packs: true if a row may hold several packed sequences and each is read independently.
     backwards: true if it reads texts from their end to their beginning.
     instead: advice for a purpose that is absent, if there is better advice than that of the purpose.
@@ -121,6 +124,7 @@ class System:
     token_table: str | None = None
     token_vectors: Callable[[Mapping[str, Any]], Any] | None = None
     cache: Callable[[Any, int, int, Execution], Cache | None] | None = None
+    dense: Callable[[Mapping[str, Any], Any], tuple[dict[str, Any], Any]] | None = None
     packs: bool = True
     backwards: bool = False
     instead: str = ""

@@ -175,7 +175,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    run = description.experiment
+    params, run, filled = _dense(params, description.experiment)
     model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):
         return _export_own(own, params, description, storage.path(directory), architecture)
@@ -188,6 +188,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
+    lost = [*filled, *lost]
     module, _ = huggingface.as_architecture(model, params, architecture)
     extras = {
         "generation": generation,
@@ -212,6 +213,17 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
                 count = written.compare(model, params, folder, tokenizer, rows, architecture)
                 checked += f", so are {count} tokens that transformers writes"
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *lost))
+
+
+def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
+    """Return the run without removed parts, as transformers has it, and a sentence on the parts that were filled."""
+    if run.model.system.dense is None:
+        return params, run, []
+    flat, model = run.model.system.dense(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
+    if model == run.model:
+        return params, run, []
+    note = "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=model), [note]
 
 
 def _written_generation(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.settings import DataSettings, GenerationSettings, UpdateRule
+from plmjax.contracts.settings import CompressionSettings, DataSettings, GenerationSettings, UpdateRule
 from plmjax.data.layouts import Layout
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
@@ -300,3 +300,19 @@ class Experiment:
     """Settings of generation that neither the task nor an option sets, such as those of an imported model:
     plmjax.generation.options.Generation. None sets nothing.
     """
+    compression: CompressionSettings | None = None
+    """The way to compress the model while it is trained, of plmjax.compression; None trains it as it is."""
+
+    @property
+    def trained(self) -> Objective:
+        """The objective of the train step: `objective`, changed by `compression`."""
+        if self.compression is None:
+            return self.objective
+        return self.compression.trained(self.objective, self.training.steps)
+
+    @property
+    def evaluated(self) -> Objective:
+        """The objective of the evaluations of the run."""
+        if self.compression is None:
+            return self.objective
+        return self.compression.evaluated(self.objective, self.training.steps)

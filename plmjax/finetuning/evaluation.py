@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -80,7 +81,11 @@ class Forward:
         run, vocabulary = self._run, self._tokenizer.vocabulary
         whole = params if jax.process_count() == 1 else multihost_utils.process_allgather(params, tiled=True)
         execution = programs.execution(run, jax.default_backend())
-        writer = Writer(run.model, jax.device_get(whole), vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
+        params, model = jax.device_get(whole), run.model
+        if run.compression is not None:
+            flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), model)
+            params = flax.traverse_util.unflatten_dict(flat, sep="/")
+        writer = Writer(model, params, vocabulary, execution, Mesh(data=0, fsdp=1, tensor=1))
         prompts = encoded.prompts()
         settings, count = self._objective.writing(), jax.process_count()
         _, longest = settings.lengths(before=1)

@@ -82,7 +82,8 @@ def finetune(
     origin = origin.mapped(run)
     ready = prepare(run, origin, workdir)
     record(ready, origin, workdir)
-    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, in_head)
+    new_head = in_head if run.compression is None else lambda name: False  # a compressed model keeps its head
+    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, new_head)
     files = _files(ready.tokenizer)
     result = loop.train(ready.run, workdir, ready.source, files, initial, ready.evaluation)
     metrics = preferred_metrics(result, ready.evaluation, workdir) | {"eval/unknown_tokens": ready.unknown.count}
@@ -311,6 +312,21 @@ def _files(tokenizer: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(folder)
         return checkpoints.tokenizer_files(Path(folder))
+
+
+def unresolved(run: Experiment) -> Experiment:
+    """Return the experiment of a fine-tuning without the step numbers that `resolve` has set from its epochs."""
+    finetuning, training, optimizer, checkpoint = run.finetuning, run.training, run.optimizer, run.checkpoint
+    if finetuning.epochs:
+        training = dataclasses.replace(training, steps=0)
+    if finetuning.evaluations:
+        training = dataclasses.replace(training, evaluate_every=0)
+        checkpoint = dataclasses.replace(checkpoint, every=0)
+    if finetuning.unfreeze:
+        optimizer = dataclasses.replace(optimizer, unfreeze_every=0)
+    if finetuning.warmup:
+        optimizer = dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, warmup_steps=0))
+    return dataclasses.replace(run, training=training, optimizer=optimizer, checkpoint=checkpoint)
 
 
 def resolve(run: Experiment, rows: int) -> Experiment:

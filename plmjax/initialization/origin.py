@@ -15,6 +15,7 @@ import jax
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.initialization import token_embeddings
+from plmjax.objectives.wrapped import ADDED
 from plmjax.parallel import hosts
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
@@ -104,18 +105,21 @@ class Origin:
             return InitialParameters()
         found = flax.traverse_util.flatten_dict(self.params, sep="/").keys()
 
+        def sampled(name: str) -> bool:
+            return in_new_head(name) or name.split("/")[0] == ADDED
+
         def from_drawn(params: Any) -> Any:
             missing = start.missing_head_parameters(self.params, params, run.model)
-            missed = [name for name in missing if not in_new_head(name) and not run.start.draws(name)]
+            missed = [name for name in missing if not (sampled(name) or run.start.draws(name))]
             if missed and hosts.is_primary():
                 report(f"start      initialized at random, as {self.name} has none: {start.abbreviated(missed)}")
 
             def drawn(name: str) -> bool:
-                return in_new_head(name) or name in missing or (name not in found and run.start.draws(name))
+                return sampled(name) or name in missing or (name not in found and run.start.draws(name))
 
             return start.transfer(self.params, params, self.name, drawn)
 
-        return InitialParameters(from_drawn, lambda name: name in found and not in_new_head(name))
+        return InitialParameters(from_drawn, lambda name: name in found and not sampled(name))
 
     def _with_vectors(self, params: Any, run: Experiment, tokenizer: Any, report: Callable[[str], None]) -> Any:
         params, found = token_embeddings.with_vectors(params, run.model.system.token_table, tokenizer, self.vectors)

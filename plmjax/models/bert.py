@@ -45,6 +45,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
+from plmjax.models.families.layer_sizes import filled
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -57,6 +58,10 @@ class BertConfig(EncoderConfig):
 
     classifier_dropout: float | None = None
     """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
+    layer_heads: tuple[int, ...] = ()
+    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
+    layer_widths: tuple[int, ...] = ()
+    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
 
     base = Size(
         "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
@@ -113,18 +118,24 @@ class BertEmbeddings(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm.
+
+    heads, width: number of heads, and inner size of the feed-forward network; by default those of the config.
+    """
 
     config: EncoderConfig
     execution: Execution
     deterministic: bool
+    heads: int | None = None
+    width: int | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, *seen: Any) -> jax.Array:
         """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        width = self.width or config.intermediate_size
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
+        feed_forward = FeedForward(width, config.hidden_act, init, dtype, name="feed_forward")
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
@@ -135,9 +146,9 @@ class BertLayer(nn.Module):
 
     def attention(self, x: jax.Array, visibility: Visibility) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
-        config, init = self.config, self.config.initializer
-        size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
+        config, init, rate = self.config, self.config.initializer, self.config.attention_probs_dropout_prob
+        size, heads, head_size = config.hidden_size, self.heads or config.num_attention_heads, config.head_size
+        attention = MultiHeadAttention(size, heads, rate, init, self.execution, head_size, name="attention")
         return attention(x, x, visibility, deterministic=self.deterministic)
 
     def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
@@ -148,8 +159,9 @@ class BertLayer(nn.Module):
 class BertEncoder(nn.Module):
     """L layers whose parameters are stacked [L ...] under `layers`.
 
-    layer: class of the layers, made of a config, an execution and `deterministic`; it maps [B T D] and a `Visibility`
-        to [B T D].
+    Layers of different sizes are stacks of one layer, `layer_0`, `layer_1` and so on.
+
+    layer: class of the layers, with the fields of `BertLayer`; it maps [B T D] and a `Visibility` to [B T D].
     """
 
     config: EncoderConfig
@@ -165,9 +177,16 @@ class BertEncoder(nn.Module):
         def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
             return layer(x, visibility)
 
-        layers = self.layer(self.config, self.execution, deterministic, name="layers")
-        depth = self.config.num_hidden_layers
-        return stack_states(apply, layers, depth, self.execution, x, output_hidden_states=output_hidden_states)
+        config, execution = self.config, self.execution
+        if not config.layer_heads:
+            layers = self.layer(config, execution, deterministic, name="layers")
+            depth = config.num_hidden_layers
+            return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
+        states = [x]
+        for number, (heads, width) in enumerate(config.layer_sizes):
+            layer = self.layer(config, execution, deterministic, heads, width, name=f"layer_{number}")
+            states.append(stack_states(apply, layer, 1, execution, states[-1], output_hidden_states=False)[0])
+        return states[-1], jnp.stack(states) if output_hidden_states else None
 
 
 class BertModel(nn.Module):
@@ -360,5 +379,6 @@ SYSTEM = declare(
         name="bert",
         template=encoder_template,
         parts=encoder_parts,
+        dense=filled,
     )
 )

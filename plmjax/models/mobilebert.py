@@ -182,6 +182,11 @@ class MobileBertConfig(EncoderConfig):
         **TEACHER,
     )
 
+    @property
+    def head_size(self) -> int:
+        """Number of features of an attention head, H."""
+        return self.intra_bottleneck_size // self.num_attention_heads
+
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 

@@ -37,6 +37,7 @@ class LossInputs:
     collections: further collections of the module's variables, name -> tree, such as running statistics.
     carry: state carried from step to step, such as a memory or a recurrent state.
     rows: rows of tables that have been looked up already (`ReadsRows`), in the tree structure of the parameters.
+    step: int32 scalar, number of finished optimizer steps, for schedules.
     """
 
     params: Any
@@ -44,6 +45,7 @@ class LossInputs:
     collections: Any = flax.struct.field(default_factory=dict)
     carry: Any = ()
     rows: Any = flax.struct.field(default_factory=dict)
+    step: Any = 0
 
     @property
     def variables(self) -> dict[str, Any]:

@@ -144,8 +144,8 @@ def predicted(experiment: Experiment, program: programs.Program) -> int:
 
     def targets(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-        corrupted = experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
-        return experiment.objective.targets(corrupted)[0]
+        corrupted = experiment.trained.corrupt(batch, jax.random.key(0), vocabulary, constants)
+        return experiment.trained.targets(corrupted)[0]
 
     return math.prod(_shapes(targets, program).shape)
 
@@ -168,9 +168,7 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
     def rows(batch: Any, constants: Any) -> Any:
         vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-        return rows_of(
-            experiment.objective, experiment.objective.corrupt(batch, jax.random.key(0), vocabulary, constants)
-        )
+        return rows_of(experiment.trained, experiment.trained.corrupt(batch, jax.random.key(0), vocabulary, constants))
 
     widths: dict[str, int] = {}
     paths.map_named(lambda name, leaf: widths.setdefault(name, leaf.shape[-1]), program.state.params)
@@ -208,7 +206,7 @@ def describe(
     state, chip = program.state, part.chip
     read = hlo.Program(compilation.text)
     shards = meshes.batch_shards(program.mesh)
-    flops = experiment.objective.train_flops(experiment.model, program.batch)
+    flops = experiment.trained.train_flops(experiment.model, program.batch)
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
     hbm = traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)

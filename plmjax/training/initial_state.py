@@ -18,6 +18,7 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Batch, ConstantSources, Objective
 from plmjax.parallel import sharding
 from plmjax.training import constants
+from plmjax.training.optimizers.layer_rates import scale_rates
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
@@ -55,13 +56,15 @@ class InitialState:
         mesh: jax.sharding.Mesh,
     ) -> Self:
         """Return the state of a phase whose batches have the shapes of `batch`; `dtype` is that of the products."""
-        objective, config = experiment.objective, experiment.model
+        objective, config = experiment.trained, experiment.model
         variables = initial_variables(experiment, phase, module, vocabulary, batch)
         boxed = jax.eval_shape(sharding.scoped(variables, mesh), jax.random.key(0))
         optimizer = optax.identity()  # for a model that is evaluated and never trained
         if experiment.optimizer is not None:
             groups = objective.parameter_groups(config)
             optimizer = experiment.optimizer.build(experiment.training.steps, boxed["params"], groups)
+            if experiment.compression is not None:
+                optimizer = scale_rates(optimizer, experiment.compression.rates(experiment.optimizer.learning_rate))
         return cls(
             objective,
             config,
@@ -141,7 +144,7 @@ def initial_variables(
     batch: Shapes,
 ) -> Callable[[jax.Array], dict[str, Any]]:
     """Return a function from a key to the variables of the phase's module, boxed with logical axes."""
-    objective, config = experiment.objective, experiment.model
+    objective, config = experiment.trained, experiment.model
 
     def init(key: jax.Array) -> dict[str, Any]:
         corrupted, constant_zeros = corrupted_zeros(experiment, vocabulary, batch, key)
@@ -155,7 +158,7 @@ def initial_variables(
 
 def corrupted_zeros(experiment: Experiment, vocabulary: Vocabulary, batch: Shapes, key: jax.Array) -> tuple[Batch, Any]:
     """Return (a batch of zeros after the objective's corruption, constants of zeros)."""
-    objective = experiment.objective
+    objective = experiment.trained
     constant_zeros = nn.meta.unbox(constants.shapes(objective, experiment.model, vocabulary))
     zeros, constant_zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (batch, constant_zeros))
     return objective.corrupt(zeros, key, vocabulary, constant_zeros), constant_zeros

@@ -354,7 +354,7 @@ class _Session:
         start = time.perf_counter()
         compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
-        flops = self.run.objective.train_flops(program.model, program.batch)
+        flops = self.run.trained.train_flops(program.model, program.batch)
         rates = _Rates(
             header.tokens(self.run, program), flops, peak.PeakFlops(program.mesh) if self.is_primary else None
         )

@@ -116,7 +116,7 @@ def _cut_dimensions(
     run: Experiment, phase: ResolvedPhase, vocabulary: Vocabulary, shapes: Shapes
 ) -> dict[str, set[int]]:
     """Return a dict from mesh axis to the sizes of the parameters' dimensions that it must divide."""
-    module = run.objective.module(run.model, programs.execution(run, "cpu"))
+    module = run.trained.module(run.model, programs.execution(run, "cpu"))
     init = initial_state.initial_variables(run, phase, module, vocabulary, shapes(phase))
     found: dict[str, set[int]] = {"fsdp": set(), "tensor": set()}
     of = {"embed": "fsdp", "heads": "tensor", "mlp": "tensor"}
@@ -194,7 +194,7 @@ def residuals(
     """
     few = dataclasses.replace(phase, batch_size=rows, accumulation=1)
     batch = shapes(few)
-    objective, how = run.objective, programs.execution(run, platform)
+    objective, how = run.trained, programs.execution(run, platform)
     module, dtype = objective.module(run.model, how), how.dtype
     init = initial_state.initial_variables(run, few, module, vocabulary, batch)
     boxed = jax.eval_shape(init, jax.random.key(0))

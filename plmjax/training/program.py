@@ -136,14 +136,14 @@ def build(
     check_model(experiment, phase, vocabulary)
 
     how = execution(experiment, mesh.devices.flat[0].platform)
-    module = experiment.objective.module(experiment.model, how)
+    module = experiment.trained.module(experiment.model, how)
     batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
     first = InitialState.of(experiment, phase, module, how.dtype, vocabulary, batch, mesh)
     division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh)
     evaluation_carry = first_evaluation_carry(experiment, evaluation_phase, how.dtype)
-    forward = functools.partial(Forward, experiment.objective, module, vocabulary, division.tables)
-    training = forward(division.copied, **of_carry(first.carry))
-    held_out = forward(division.evaluated, **of_carry(evaluation_carry))
+    forward = functools.partial(Forward, module=module, vocabulary=vocabulary, tables=division.tables)
+    training = forward(experiment.trained, shares=division.copied, **of_carry(first.carry))
+    held_out = forward(experiment.evaluated, shares=division.evaluated, **of_carry(evaluation_carry))
     update = update_rule(experiment, phase, first.optimizer, mesh)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -204,7 +204,7 @@ def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
 def first_evaluation_carry(experiment: Experiment, phase: ResolvedPhase, dtype: jnp.dtype) -> Callable[[], Any]:
     """Return the function that makes the first carry of an evaluation, boxed with logical axes."""
     rows, length = phase.batch_size, phase.sequence_length
-    return lambda: experiment.objective.evaluation_carry(experiment.model, rows, length, dtype)
+    return lambda: experiment.evaluated.evaluation_carry(experiment.model, rows, length, dtype)
 
 
 def of_carry(carry: Callable[[], Any]) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class Division:
         )
         tables = rows.Tables.of(
             shares.owned,
-            jax.eval_shape(lambda batch: rows_of(experiment.objective, batch), corrupted),
+            jax.eval_shape(lambda batch: rows_of(experiment.trained, batch), corrupted),
             next(iter(batch.values())).sharding,
             by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
         )

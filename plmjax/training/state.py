@@ -33,4 +33,4 @@ class TrainState:
     @property
     def loss_inputs(self) -> LossInputs:
         """Return the part of the state that an objective uses."""
-        return LossInputs(self.params, self.constants, self.collections, self.carry)
+        return LossInputs(self.params, self.constants, self.collections, self.carry, step=self.step)

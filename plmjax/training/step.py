@@ -88,7 +88,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
 
         def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, LossSums]:
             whole = rows.joined(params, whole_tables)
-            loss_inputs = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up))
+            loss_inputs = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up), state.step)
             key_of_dropout = _generator_key(key, update.generator)
             sums = objective.sums(forward.module, loss_inputs, microbatch, key_of_dropout, training=True)
             return total_loss(objective, sums.losses, weights), sums

@@ -75,6 +75,12 @@ class EncoderConfig(ModelConfig):
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
     field.
     """
+    layer_heads: ClassVar[tuple[int, ...]] = ()
+    """Number of attention heads of each layer; empty: all have `num_attention_heads`. Systems whose layers may differ
+    after structured pruning make it and `layer_widths` fields.
+    """
+    layer_widths: ClassVar[tuple[int, ...]] = ()
+    """Inner size of the feed-forward network of each layer; empty: all have `intermediate_size`."""
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -93,6 +99,15 @@ class EncoderConfig(ModelConfig):
         self.check_heads()
         check_choice("activation", self.hidden_act, ACTIVATIONS)
         self.check_window()
+        for name in ("layer_heads", "layer_widths"):
+            sizes = getattr(self, name)
+            if (sizes or self.layer_heads or self.layer_widths) and len(sizes) != self.num_hidden_layers:
+                raise UserError(
+                    f"Expected one --model.{name} for each of {self.num_hidden_layers} layers, or none of both, found "
+                    f"{len(sizes)}; change them."
+                )
+            if min(sizes, default=1) < 1:
+                raise UserError(f"Expected --model.{name} of at least 1, found {min(sizes)}; change it.")
 
     def check_heads(self) -> None:
         """Raise UserError for features that attention cannot divide among its heads."""
@@ -132,15 +147,29 @@ class EncoderConfig(ModelConfig):
         """Dropout rate of the input of a downstream task's head: `classifier_dropout` if it is set."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
+    @property
+    def head_size(self) -> int:
+        """Number of features of an attention head, H."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def layer_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The number of attention heads and the inner size of the feed-forward network of each layer."""
+        if self.layer_heads:
+            return tuple(zip(self.layer_heads, self.layer_widths, strict=True))
+        return ((self.num_attention_heads, self.intermediate_size),) * self.num_hidden_layers
+
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (L (4 D^2 + 2 D F) + 2 L T D) per token. With a window of w tokens, w + 1 keys take the place of T.
+        6 (4 D N H + 2 D F + 2 T N H) per token and layer. With a window of w tokens, w + 1 keys take the place of T.
         """
         size, window = self.hidden_size, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * keys * size
-        return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
+        layers = sum(
+            (4 * size + 2 * keys) * heads * self.head_size + 2 * size * width for heads, width in self.layer_sizes
+        )
+        return 6.0 * batch_size * sequence_length * layers
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
@@ -225,7 +254,10 @@ class EncoderForMultipleChoice(EncoderForSequenceClassification):
 def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings, each layer, and other parts of the encoder, such as a pooler."""
     name = config.system.name
-    layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
+    if config.layer_heads:
+        layers = (ParameterGroup((f"{name}/encoder/layer_{layer}",), 0) for layer in range(config.depth))
+    else:
+        layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
     return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
 
 

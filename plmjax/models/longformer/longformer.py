@@ -125,6 +125,11 @@ class LongformerConfig(RobertaConfig):
     def __post_init__(self) -> None:
         """Check the dilation and the number of global tokens."""
         super().__post_init__()
+        if self.layer_heads:
+            raise UserError(
+                f"Expected layers of one size for a Longformer, found --model.layer_heads "
+                f"{' '.join(map(str, self.layer_heads))}; take a checkpoint whose heads were not removed."
+            )
         if len(self.attention_dilation) not in (1, self.num_attention_heads) or min(self.attention_dilation) < 1:
             raise UserError(
                 f"Expected --model.attention_dilation of numbers from 1, one for all or one for each of "

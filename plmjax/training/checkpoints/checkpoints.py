@@ -379,7 +379,7 @@ def load_loss_inputs(directory: Path, abstract: TrainState) -> LossInputs:
     collections = abstract.collections
     if jax.tree.leaves(collections):
         collections = items.restore_part(directory, "training", {"collections": collections})["collections"]
-    return LossInputs(params, constants, collections)
+    return LossInputs(params, constants, collections, step=jnp.asarray(int(directory.name), jnp.int32))
 
 
 def load_constants(directory: Path, abstract: Any) -> Any:

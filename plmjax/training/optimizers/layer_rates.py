@@ -13,7 +13,7 @@ also the group below it, and so on down to the embeddings, each after a number o
 epoch, `Finetuning.unfreeze`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -74,6 +74,23 @@ def layer_rates(
         return updates, LayerRatesState(state.step + 1, inner)
 
     return optax.GradientTransformation(init, apply)
+
+
+def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Return `update` with the learning rate of some parameters multiplied by a factor.
+
+    Args:
+        factors: path of parameters -> factor for all parameters below it.
+    """
+
+    def factor(name: str) -> float:
+        return next((value for prefix, value in factors.items() if f"{name}/".startswith(f"{prefix}/")), 1.0)
+
+    def apply(gradients: Params, state: optax.OptState, params: Params = None) -> tuple[Params, optax.OptState]:
+        updates, state = update.update(gradients, state, params)
+        return _map(lambda name, leaf: leaf * factor(name), updates), state
+
+    return optax.GradientTransformation(update.init, apply) if factors else update
 
 
 def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:

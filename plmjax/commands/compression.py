@@ -1,0 +1,55 @@
+"""The commands of `plmjax compress`, which make smaller models from trained checkpoints."""
+
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from plmjax.command_line import Location
+from plmjax.commands.arguments import Overrides, Reference
+
+Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
+
+
+def prune(
+    checkpoint: Positional[Checkpoint],
+    output: Location,
+    method: str = "magnitude",
+    sparsity: float = 0.5,
+    rows: int = 256,
+    rounds: int = 1,
+    rewind: Location | None = None,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Set weights of a model to 0, or remove heads and features, to make it smaller.
+
+    gradual, movement, soft_movement, block_movement and lottery train the model, on the data of its own run or with
+    another experiment, whose options may follow, such as --training.steps 1000 or --compression.begin 0.2.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint.
+        method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
+            or lottery.
+        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed.
+        rows: With heads, the number of training rows on which the importance of a head is measured.
+        rounds: With heads, the number of rounds of measuring and removing.
+        rewind: With lottery, the checkpoint whose weights the kept ones get before they are trained.
+        experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
+    """
+    from plmjax.commands.arguments import load_classes
+    from plmjax.compression.pruning.command import prune as run
+
+    load_classes(experiment)
+    line = run(
+        checkpoint,
+        output,
+        method,
+        sparsity,
+        rows=rows,
+        rounds=rounds,
+        rewind=rewind,
+        experiment=experiment,
+        overrides=overrides,
+    )
+    print(line)

@@ -1,0 +1,1 @@
+"""Compression: smaller and faster models from trained checkpoints."""

@@ -1,0 +1,78 @@
+"""The record of a compressed run: from which checkpoint it was made, and by what.
+
+WORKDIR/ancestry.json holds a list, the oldest first:
+
+    [{"from": "runs/snli", "step": 1200, "sha256": "...", "by": "prune", "settings": {"method": "magnitude", ...}}]
+
+`sha256` is the digest of the parameters of that checkpoint. A run that is compressed again has the records of the run
+that it was made from, and one more.
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from plmjax import json_text, storage
+from plmjax.json_text import COUNT
+
+RECORD = "ancestry.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ancestor:
+    """One compression.
+
+    checkpoint: the path of the checkpoint, as the command named it. step: its number of finished optimizer steps.
+    sha256: digest of its parameters. by: the command, such as `prune`. settings: name -> value of its settings.
+    """
+
+    checkpoint: str
+    step: int
+    sha256: str
+    by: str
+    settings: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return {"from": self.checkpoint} | {name: getattr(self, name) for name in ("step", "sha256", "by", "settings")}
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        """Return the record of plain data."""
+        json_text.check(found, {"from": str, "step": COUNT, "sha256": str, "by": str, "settings": {str: object}})
+        return cls(found["from"], found["step"], found["sha256"], found["by"], found["settings"])
+
+
+def digest(params: dict[str, np.ndarray]) -> str:
+    """Return the SHA-256 of parameters by path, in the order of their paths."""
+    found = hashlib.sha256()
+    for path in sorted(params):
+        found.update(path.encode())
+        found.update(np.ascontiguousarray(params[path]).tobytes())
+    return found.hexdigest()
+
+
+def read(checkpoint: Path) -> list[Ancestor]:
+    """Return the records of a checkpoint's run, the oldest first; none for a run that was not compressed.
+
+    checkpoint: the folder of one checkpoint, WORKDIR/checkpoints/STEP.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = checkpoint.parent.parent / RECORD
+    if not path.exists():
+        return []
+    what, advice = "the record of a compression", "restore the file, or take another run"
+    found = json_text.read_object(path, what, advice)
+    return [Ancestor.from_json(one) for one in found["ancestors"]]
+
+
+def write(workdir: Path, ancestors: list[Ancestor]) -> None:
+    """Write the records to a run directory."""
+    contents = {"ancestors": [one.to_json() for one in ancestors]}
+    storage.write(workdir / RECORD, json.dumps(contents, indent=2) + "\n")

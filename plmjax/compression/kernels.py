@@ -1,0 +1,42 @@
+"""The kernels of a model's layers: the matrices that compression changes."""
+
+from collections.abc import Iterable
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError
+
+
+def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
+    """Return path of a kernel of a layer -> true if it is a stack of the layers' matrices, [L ...].
+
+    Tables of embeddings, the projections below and above the layers, and heads are none of them.
+
+    paths: paths of the model's parameters.
+
+    Raises:
+        UserError: the model has no layers with kernels.
+    """
+    _, *groups = model.parameter_groups or (None,)
+    prefixes = {prefix for group in groups for prefix in group.prefixes}
+    whole = {one for one in prefixes if any(other.startswith(f"{one}/") for other in prefixes)}
+    found = {}
+    for path in paths:
+        if not path.endswith("/kernel"):
+            continue
+        lengths = {
+            len(prefix): group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")
+        }
+        if lengths and path[: max(lengths)] not in whole:
+            found[path] = lengths[max(lengths)] is not None
+    if not found:
+        raise UserError(f"Expected a model with layers of matrices, found {model.system}; compress another checkpoint.")
+    return found
+
+
+def input_axes(path: str, axes: int) -> int:
+    """Return the number of input axes of a kernel with so many axes besides that of the layers.
+
+    A kernel with three axes belongs to attention: the outputs of a head's projections are [N H], and the inputs of the
+    last projection are.
+    """
+    return 2 if axes == 3 and path.endswith("/output/kernel") else axes - 1 if axes < 3 else 1

@@ -1,0 +1,1 @@
+"""Pruning: weights that become 0, and heads and widths that are removed."""

@@ -1,0 +1,285 @@
+"""Pruning while a model is trained: the model computes with W' = W * M, and the mask M may change at every step.
+
+W keeps its value where the mask is 0, so that a weight may come back. Gradients of W are those of W' times M. The
+scores S of movement pruning are parameters of their own, trained by the straight-through gradient
+
+    dL/dS = dL/dW' * W
+
+Masks are computed from the weights or the scores in each step and are never stored.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.compression.compression import Compression, Params
+from plmjax.compression.kernels import layer_kernels
+from plmjax.compression.pruning.masks import above, top_share
+from plmjax.compression.pruning.schedule import Cubic
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import ABOVE_0, UserError, check_ranges
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
+from plmjax.objectives.wrapped import ADDED, Wrapped
+
+Arrays = Mapping[str, jax.Array]
+SCORES = "scores"
+PENALTY = "penalty"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruning(Compression):
+    """Base class of the ways to prune a model while it is trained. A subclass defines `masks`.
+
+    Raises:
+        UserError: the sparsity is not above 0 and below 1, or the places of the schedule are out of order.
+    """
+
+    verb: ClassVar[str] = "prune"
+
+    sparsity: float = 0.5
+    """Share of the weights of the layers that become 0."""
+    begin: float = 0.1
+    """Share of the run before the first weight is pruned."""
+    end: float = 0.8
+    """Share of the run after which the sparsity is final."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_sparsity(self.sparsity)
+        Cubic(1.0, 0.5, self.begin, self.end)
+
+    def trained(self, objective: Objective, steps: int) -> Objective:
+        """Return the objective with masked kernels."""
+        return Pruned(objective, self, steps)
+
+    def evaluated(self, objective: Objective, steps: int) -> Objective:
+        """Return the objective with masked kernels, without a penalty."""
+        return Pruned(objective, self, steps, penalized=False)
+
+    def undecayed(self) -> tuple[str, ...]:
+        """Return the scores, which decay would move towards the threshold."""
+        return (f"{ADDED}/{SCORES}",)
+
+    def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
+        """Return the first scores of a kernel, boxed with logical axes as the kernel is; None for none."""
+        return None
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return path -> mask of each kernel at a step, float32, with the gradient of the scores if there are any.
+
+        stacks: path -> true if the kernel is a stack of the layers' matrices.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `masks`.")
+
+    def penalty(self, scores: Arrays, step: Any, steps: int) -> jax.Array | None:
+        """Return the term that is added to the loss, a float32 scalar; None for none."""
+        return None
+
+    def finished(self, params: Params, model: ModelConfig) -> tuple[Params, ModelConfig]:
+        """Return the parameters with the masks of the last step."""
+        own = of_model(params)
+        stacks = layer_kernels(own, model)
+        kernels = {path: jnp.asarray(own[path]) for path in stacks}
+        masks = self.masks(kernels, scores_of(params), stacks, 1, 1)
+        masked = {path: np.asarray(kernel * masks[path]) for path, kernel in kernels.items()}
+        return {path: masked.get(path, value) for path, value in own.items()}, model
+
+
+@dataclasses.dataclass(frozen=True)
+class GradualPruning(Pruning):
+    """Magnitude pruning while the model is trained: the weights of the largest magnitude in each matrix are kept."""
+
+    name: ClassVar[str] = "gradual"
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return the masks of the largest magnitudes."""
+        share = Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+        return {
+            path: top_share(jnp.abs(kernel), share, stacked=stacks[path]).astype(jnp.float32)
+            for path, kernel in kernels.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class TicketTraining(Pruning):
+    """Training of the weights that a pruned model has kept (Frankle and Carbin, ICLR 2019, arXiv 1803.03635).
+
+    Weights of the layers that are 0 stay 0; the mask is W != 0. The start of the run is pruned already, so that the
+    schedule is not read.
+    """
+
+    name: ClassVar[str] = "lottery"
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return the masks of the weights that are not 0."""
+        return {path: (kernel != 0).astype(jnp.float32) for path, kernel in kernels.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class MovementPruning(Pruning):
+    """Movement pruning (Sanh et al., NeurIPS 2020, arXiv 2005.07683): the highest scores in each matrix are kept.
+
+    The scores begin at 0. A score rises while training moves its weight away from 0.
+    """
+
+    name: ClassVar[str] = "movement"
+
+    scores_learning_rate: float = 1e-2
+    """Peak learning rate of the scores."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        super().__post_init__()
+        check_ranges("compression", self, scores_learning_rate=ABOVE_0)
+
+    def rates(self, learning_rate: float) -> dict[str, float]:
+        """Return the factor of the scores."""
+        return {f"{ADDED}/{SCORES}": self.scores_learning_rate / learning_rate}
+
+    def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
+        """Return a score of 0 for every weight."""
+        return kernel.replace_boxed(jnp.zeros_like(kernel.value))
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return the masks of the highest scores."""
+        share = Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+        return {
+            path: straight_through(top_share(score, share, stacked=stacks[path]), score)
+            for path, score in scores.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftMovementPruning(MovementPruning):
+    """Soft movement pruning: weights whose sigmoid(score) is above a threshold are kept.
+
+    The threshold rises from 0, and a penalty on the mean of sigmoid(score) rises with it. These two decide the
+    sparsity; the setting `sparsity` is not read. At least 0.5 % of each matrix is kept.
+    """
+
+    name: ClassVar[str] = "soft_movement"
+
+    threshold: float = 0.1
+    """Threshold of sigmoid(score) at the end."""
+    penalty_weight: float = 10.0
+    """Factor of the penalty at the end."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        super().__post_init__()
+        check_ranges("compression", self, threshold=ABOVE_0, penalty_weight=ABOVE_0)
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return the masks of the scores above the threshold."""
+        threshold = self._threshold(step, steps)
+        return {
+            path: straight_through(above(jax.nn.sigmoid(score), threshold, stacked=stacks[path]), score)
+            for path, score in scores.items()
+        }
+
+    def penalty(self, scores: Arrays, step: Any, steps: int) -> jax.Array:
+        """Return the mean over all matrices of the mean of sigmoid(score), times its factor."""
+        means = [jnp.mean(jax.nn.sigmoid(score.astype(jnp.float32))) for score in scores.values()]
+        return self.penalty_weight * self._threshold(step, steps) / self.threshold * jnp.mean(jnp.stack(means))
+
+    def _threshold(self, step: Any, steps: int) -> jax.Array:
+        return Cubic(0.0, self.threshold, self.begin, self.end).at(step, steps)
+
+
+def check_sparsity(sparsity: float) -> None:
+    """Raise UserError unless a sparsity is above 0 and below 1."""
+    if not 0 < sparsity < 1:
+        raise UserError(f"Expected --sparsity above 0 and below 1, found {sparsity}; change it.")
+
+
+def straight_through(mask: jax.Array, score: jax.Array) -> jax.Array:
+    """Return the mask as float32, with a gradient of 1 for the score."""
+    score = score.astype(jnp.float32)
+    return mask.astype(jnp.float32) + (score - jax.lax.stop_gradient(score))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned(Wrapped):
+    """An objective whose model computes with masked kernels, in training and in evaluations.
+
+    Deviation: where a step computes in bfloat16, its copies of weights and scores are compared, so that more are equal
+    and kept together; the masks of the result are those of the float32 parameters.
+    """
+
+    pruning: Pruning
+    steps: int
+    penalized: bool = True
+
+    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
+        """Return the scores of the kernels."""
+        flat = flax.traverse_util.flatten_dict(params, sep="/")
+        found = {path: self.pruning.scores(path, flat[path]) for path in layer_kernels(flat, module.config)}
+        found = {path: scores for path, scores in found.items() if scores is not None}
+        return {SCORES: flax.traverse_util.unflatten_dict(found, sep="/")} if found else {}
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the weights of the inner objective; the penalty has that of its first term."""
+        weights = self.inner.weights(batch)
+        return weights | {PENALTY: next(iter(weights.values()))} if self._has_penalty else weights
+
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
+        """Return the sums of the inner objective with masked kernels, the penalty, and the share of kept weights."""
+        masked, density = self._masked(module, loss_inputs)
+        sums = self.inner.sums(module, masked, batch, key, training=training)
+        return self._with_penalty(sums, loss_inputs, batch, density)
+
+    def evaluation(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array
+    ) -> tuple[LossSums, Any]:
+        """Return the evaluation of the inner objective with masked kernels."""
+        masked, density = self._masked(module, loss_inputs)
+        sums, outputs = self.inner.evaluation(module, masked, batch, key)
+        return self._with_penalty(sums, loss_inputs, batch, density), outputs
+
+    @property
+    def _has_penalty(self) -> bool:
+        return self.penalized and type(self.pruning).penalty is not Pruning.penalty
+
+    def _with_penalty(self, sums: LossSums, loss_inputs: LossInputs, batch: Batch, density: jax.Array) -> LossSums:
+        sums = sums.replace(metrics=sums.metrics | {"density": (density, jnp.float32(1.0))})
+        if not self._has_penalty:
+            return sums
+        penalty = self.pruning.penalty(scores_of(_flat(loss_inputs.params)), loss_inputs.step, self.steps)
+        weight = next(iter(self.inner.weights(batch).values()))
+        return sums.replace(losses=sums.losses | {PENALTY: penalty * weight})
+
+    def _masked(self, module: nn.Module, loss_inputs: LossInputs) -> tuple[LossInputs, jax.Array]:
+        """Return the inputs of the inner loss, and the share of the kernels' weights that is kept."""
+        params = _flat(loss_inputs.params)
+        rest = of_model(params)
+        stacks = layer_kernels(rest, module.config)
+        kernels = {path: rest[path] for path in stacks}
+        masks = self.pruning.masks(kernels, scores_of(params), stacks, loss_inputs.step, self.steps)
+        rest |= {path: kernel * masks[path].astype(kernel.dtype) for path, kernel in kernels.items()}
+        whole = [jnp.broadcast_to(masks[path], kernel.shape) for path, kernel in kernels.items()]
+        kept = sum(jnp.sum(jax.lax.stop_gradient(mask)) for mask in whole) / sum(mask.size for mask in whole)
+        inner = self.inner_inputs(loss_inputs).replace(params=flax.traverse_util.unflatten_dict(rest, sep="/"))
+        return inner, kept
+
+
+def scores_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return path of a kernel -> its scores, from all parameters by path."""
+    prefix = f"{ADDED}/{SCORES}/"
+    return {path.removeprefix(prefix): value for path, value in params.items() if path.startswith(prefix)}
+
+
+def of_model(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the model, from all parameters by path."""
+    return {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
+
+
+def _flat(params: Any) -> dict[str, Any]:
+    return flax.traverse_util.flatten_dict(params, sep="/")

@@ -1,0 +1,164 @@
+"""A compression from its checkpoint to the run directory of its result.
+
+OUTPUT/             a run directory with one checkpoint, that of the smaller model, and the record of its ancestry
+OUTPUT/training/    the run that trained it, if the way to compress trains; a stopped one continues
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.compression import ancestry
+from plmjax.compression.compression import Compression, Params
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Start
+from plmjax.finetuning.run import finetune, unresolved
+from plmjax.objectives.wrapped import ADDED
+from plmjax.parallel import hosts
+from plmjax.pretraining.run import pretrain
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.checkpoints import Description
+
+TRAINING = "training"
+"""Folder of the output for the run that trains the smaller model."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """The checkpoint to compress.
+
+    name: as the command named it. directory: the folder of the checkpoint. params: its parameters by path.
+    collections: the other collections of its module's variables. ancestors: its own record.
+    """
+
+    name: str
+    directory: Path
+    params: Params
+    collections: Any
+    description: Description
+    ancestors: list[ancestry.Ancestor]
+
+    @classmethod
+    def read(cls, checkpoint: str | Path) -> "Source":
+        """Read a run directory or a checkpoint.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        directory = checkpoints.find(checkpoint)
+        params, description = checkpoints.load_parameters(directory)
+        flat = flax.traverse_util.flatten_dict(params, sep="/")
+        collections = checkpoints.load_collections(directory)
+        return cls(str(checkpoint), directory, flat, collections, description, ancestry.read(directory))
+
+    def described(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
+        """Return the record of what is made of it by a command with its settings."""
+        own = ancestry.Ancestor(self.name, self.description.step, ancestry.digest(self.params), by, settings)
+        return [*self.ancestors, own]
+
+
+def write(
+    output: Path,
+    source: Source,
+    params: Params,
+    run: Experiment,
+    by: str,
+    settings: dict[str, Any],
+    collections: Any = None,
+) -> str:
+    """Write the smaller model as a run directory, and return a line that compares it with its source.
+
+    params: by path, without those that the compression added. run: the experiment of the result.
+
+    Raises:
+        UserError: the folder has a run.
+    """
+    kept = {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
+    if hosts.is_primary():
+        tree = flax.traverse_util.unflatten_dict(kept, sep="/")
+        checkpoints.save_parameters(output, tree, run, source.description.tokenizer, collections or source.collections)
+        ancestry.write(storage.path(output), source.described(by, settings))
+    hosts.agree("the compressed model")
+    return comparison(source.params, kept)
+
+
+def comparison(before: Params, after: Params) -> str:
+    """Return the numbers of parameters before and after: all of them, and those that are not 0."""
+
+    def count(params: Params) -> int:
+        return sum(value.size for value in params.values())
+
+    def nonzero(params: Params) -> int:
+        return sum(int(np.count_nonzero(value)) for value in params.values())
+
+    return (
+        f"{count(before):,} parameters became {count(after):,}, of which {nonzero(after):,} are not zero "
+        f"({nonzero(after) / nonzero(before):.1%} of {nonzero(before):,})"
+    )
+
+
+def composed(
+    source: Source, compression: Compression, experiment: str | None, overrides: Sequence[str], command: str
+) -> Experiment:
+    """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
+
+    Raises:
+        UserError: an option is unknown, or nothing says how to train.
+    """
+    own = source.description.experiment
+    run = own if experiment is None else experiments.load(experiment)
+    if run.optimizer is None:
+        raise UserError(
+            f"Expected a checkpoint with the settings of a training, or --experiment, found {source.name}, which was "
+            f"imported; name an experiment, such as finetune_sentences."
+        )
+    run = run if run.finetuning is None else unresolved(run)
+    run = dataclasses.replace(run, model=own.model, start=Start(), compression=compression)
+    return experiments.override(run, overrides, command)
+
+
+def train(
+    source: Source,
+    run: Experiment,
+    output: Path,
+    checkpoint: str | Path | None = None,
+    report: Callable[[str], None] = print,
+) -> tuple[Params, Experiment]:
+    """Train the smaller model in OUTPUT/training; a finished run is only read.
+
+    run: an experiment with a compression. checkpoint: the checkpoint that the run starts from; by default the source.
+
+    Returns:
+        the parameters by path, and the experiment of the result.
+
+    Raises:
+        UserError: the settings do not fit the model, or the run in OUTPUT/training is another one.
+    """
+    run.compression.check(run.model, run.objective)
+    before = getattr(run.optimizer, "decay_exclude", None)
+    words = () if before is None else run.compression.undecayed()
+    if words:
+        excluded = (*before, *words)
+        run = dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, decay_exclude=excluded))
+    workdir = storage.path(output) / TRAINING
+    start = source.directory if checkpoint is None else checkpoint
+    if isinstance(run.data, Data):
+        pretrain(run, workdir, report, start)
+    else:
+        metrics = finetune(run, start, workdir)
+        if hosts.is_primary():
+            report(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
+    params, description = checkpoints.load_parameters(workdir)
+    trained = description.experiment
+    flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
+    optimizer = trained.optimizer
+    if words:
+        optimizer = dataclasses.replace(optimizer, decay_exclude=before)
+    return flat, dataclasses.replace(trained, model=model, optimizer=optimizer, compression=None)
