@@ -6,25 +6,26 @@ behind a bottleneck, there are only I = 128 (section 3.1):
     x = norm(W [next word; word; previous word] + positions[0..T) + types[token_type_ids])     W: 3 E -> D
     L times:  z = norm(W1 x);  s = norm(W2 x)                                                  W1, W2: D -> I
               z = norm(z + attention(queries s, keys s, values x))
-              F times:  z = norm(z + feed_forward(z))
+              M times:  z = norm(z + feed_forward(z))
               x = norm(x + W3 z)                                                               W3: I -> D
     masked token:   softmax([words; others] . layer_norm(relu(W4 x_i + b)) + c)                tables of E and D - E
 
 - Stacked feed-forward networks (section 3.2): a bottleneck takes more parameters from the feed-forward network than
-  from attention, so F = 4 of them follow each other.
+  from attention, so M = 4 of them follow each other.
 - NoNorm (section 3.3) has the scale and the bias of a layer normalization without its statistics, which are slow on a
   phone. The activation is ReLU.
 - Embedding factorization (section 3.4): the table of words has E = 128 features, and each token reads the words on both
   sides of it too.
 
-IB-BERT-Large is its teacher. Its bottleneck is inverted, I = 1024, so that a layer is one of BERT-Large, and its hidden
-states between the layers have 512 features too: MobileBERT imitates them layer by layer. It has layer normalization,
-one feed-forward network, and attention that reads x alone. All three are sizes of one config.
+IB-BERT-Large is its teacher. Its bottleneck is inverted: within a layer there are I = 1024 features, the width of
+BERT-Large, and between the layers 512 as in MobileBERT, which imitates these hidden states layer by layer. It has layer
+normalization, one feed-forward network with GELU, and attention that reads x alone. MobileBERT-TINY has M = 2, and its
+attention reads z alone. All are sizes of one config, as in the released code.
 
 Deviation: a token reads only the words of its own sequence beside it, and zeros beyond its ends. In the released code
 and in transformers the last word of a text reads the [PAD] behind it, so that its vector depends on the padding.
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
-Deviation: padding is hidden from attention as in BERT. The released code of today only lowers its scores to -6.
+Deviation: padding is hidden from attention, as in BERT and transformers; today's released code sets its scores to -6.
 """
 
 import dataclasses
@@ -98,7 +99,7 @@ class MobileBertConfig(EncoderConfig):
     num_attention_heads: int = 4
     """Number of attention heads, N."""
     intermediate_size: int = 512
-    """Inner size of each feed-forward network."""
+    """Inner size of each feed-forward network, F."""
     hidden_act: str = "relu"
     """Activation: relu, gelu_new (tanh form) or gelu (exact)."""
     hidden_dropout_prob: float = 0.0
@@ -116,7 +117,7 @@ class MobileBertConfig(EncoderConfig):
     `use_bottleneck_attention` is true, all three read the input of the layer.
     """
     num_feedforward_networks: int = 4
-    """Number of feed-forward networks in a layer, F."""
+    """Number of feed-forward networks in a layer, M."""
     normalization_type: str = "no_norm"
     """Normalization of the embeddings and layers: no_norm, a scale and a bias alone, or layer_norm."""
     classifier_activation: bool = False
@@ -190,9 +191,9 @@ class MobileBertConfig(EncoderConfig):
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 L (2 D I + Q + 2 I K + I V + I^2 + 2 T I + 2 F I H) per token. Attention reads K features for its queries and
-        its keys, and V for its values; Q is D I for a second bottleneck, and H the inner size of a feed-forward
-        network. With a window of w tokens, w + 1 keys take the place of T.
+        Per token and layer 6 times the sum of 2 D I for the bottleneck and its inverse, D I for a second bottleneck,
+        I (2 q + v + I) + 2 T I for attention, and 2 M I F for the feed-forward networks. Queries and keys read q
+        features, values v, each of them D or I. With a window of w tokens, w + 1 keys take the place of T.
         """
         wide, narrow = self.hidden_size, self.intra_bottleneck_size
         window = self.attention_window
@@ -286,7 +287,7 @@ class MobileBertEmbeddings(nn.Module):
 
 
 class MobileBertLayer(nn.Module):
-    """Attention and F feed-forward networks behind a bottleneck; each is followed by the residual sum and a norm."""
+    """Attention and M feed-forward networks behind a bottleneck; each is followed by the residual sum and a norm."""
 
     config: MobileBertConfig
     execution: Execution
