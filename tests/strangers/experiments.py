@@ -88,6 +88,12 @@ OPTIMIZER = BertAdamW(learning_rate=1e-2, schedule=Linear(warmup_steps=2))
 CHECKPOINT = Checkpoint(every=4, minutes=0)
 
 
+def shared(config: type, run: Experiment) -> dict[str, Any]:
+    """The fields of a run's model that another class of configs has too."""
+    kept = {field.name for field in dataclasses.fields(config)}
+    return {name: value for name, value in dataclasses.asdict(run.model).items() if name in kept}
+
+
 def bert() -> Experiment:
     """Two sentence pairs a row."""
     model = BertConfig(
@@ -104,8 +110,7 @@ def bert() -> Experiment:
 
 def albert() -> Experiment:
     """Two pairs a row, in order or swapped, and two trips through one layer."""
-    kept = {field.name for field in dataclasses.fields(AlbertConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(bert().model).items() if name in kept}
+    sizes = shared(AlbertConfig, bert())
     sizes["embedding_size"] = 8
     data = Data(layout=SentenceOrder(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=AlbertConfig(**sizes), objective=AlbertPretraining(), data=data)
@@ -113,7 +118,7 @@ def albert() -> Experiment:
 
 def electra() -> Experiment:
     """Two texts a row, a generator half as wide as the discriminator, embeddings of a third width."""
-    sizes = {**dataclasses.asdict(bert().model), "embedding_size": 12}
+    sizes = shared(ElectraConfig, bert()) | {"embedding_size": 12}
     sizes |= {"generator_hidden_size": 8, "generator_num_attention_heads": 2}
     data = Data(layout=Segments(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
@@ -128,16 +133,15 @@ def roberta() -> Experiment:
 
 def distilbert() -> Experiment:
     """The same rows, whose tokens have no types."""
-    kept = {field.name for field in dataclasses.fields(DistilBertConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(bert().model).items() if name in kept}
+    sizes = shared(DistilBertConfig, bert())
     return dataclasses.replace(roberta(), model=DistilBertConfig(**sizes), objective=MaskedLanguageModel())
 
 
 def mobilebert() -> Experiment:
     """The pairs of `bert`, behind a bottleneck of half the width, with two feed-forward networks a layer."""
-    kept = dataclasses.asdict(bert().model) | {"hidden_act": "relu"}
-    sizes = {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2}
-    return dataclasses.replace(bert(), model=MobileBertConfig(**kept, **sizes))
+    sizes = shared(MobileBertConfig, bert()) | {"hidden_act": "relu"}
+    sizes |= {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2}
+    return dataclasses.replace(bert(), model=MobileBertConfig(**sizes))
 
 
 def ib_bert() -> Experiment:
@@ -224,8 +228,7 @@ def transformer() -> Experiment:
 
 def lite_transformer() -> Experiment:
     """The same pairs; two kernels on one side, one on the other."""
-    kept = {field.name for field in dataclasses.fields(LiteTransformerConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    sizes = shared(LiteTransformerConfig, transformer())
     sizes |= {"cross_attention_heads": 2, "convolution_heads": 2}
     model = LiteTransformerConfig(encoder_kernel_sizes=(3, 5), decoder_kernel_sizes=(4,), **sizes)
     return dataclasses.replace(transformer(), model=model)
@@ -233,8 +236,7 @@ def lite_transformer() -> Experiment:
 
 def bart() -> Experiment:
     """Rows of full sentences, some of them padded, which noise spoils."""
-    kept = {field.name for field in dataclasses.fields(BartConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    sizes = shared(BartConfig, transformer())
     return dataclasses.replace(roberta(), model=BartConfig(**sizes), objective=Denoising())
 
 
