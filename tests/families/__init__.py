@@ -16,6 +16,7 @@ from tests.families import (
     memories,
     permutations,
     recurrent,
+    students,
     taggers,
     word_vectors,
 )
@@ -36,6 +37,9 @@ FAMILIES: dict[str, Family] = {
     "roberta": encoders.ROBERTA_ROW,
     "albert": encoders.ALBERT_ROW,
     "electra": encoders.ELECTRA_ROW,
+    "distilbert": students.DISTILBERT_ROW,
+    "mobilebert": students.MOBILEBERT_ROW,
+    "ib_bert": students.IB_BERT_ROW,
     "longformer": long_texts.LONGFORMER_ROW,
     "longformer_decoder": long_texts.DECODER_ROW,
     "gpt": decoders.GPT_ROW,

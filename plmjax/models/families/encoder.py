@@ -1,4 +1,4 @@
-"""The encoders: sizes, outputs, groups of parameters and rows of BERT, RoBERTa, ALBERT and ELECTRA, and their heads.
+"""The encoders: sizes, outputs, groups of parameters and rows of BERT and of the systems like it, and their heads.
 
 A head on the pooled first token of a row has one linear layer, as in BERT; a system with another head overrides it.
 """
@@ -96,11 +96,7 @@ class EncoderConfig(ModelConfig):
         if self.classifier_dropout is not None:
             check_ranges("model", self, classifier_dropout=SHARE)
         check_ranges("model", self, layer_norm_eps=ABOVE_0)
-        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
-                f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
-            )
+        self.check_heads()
         check_choice("activation", self.hidden_act, ACTIVATIONS)
         self.check_window()
         for name in ("layer_heads", "layer_widths"):
@@ -112,6 +108,14 @@ class EncoderConfig(ModelConfig):
                 )
             if min(sizes, default=1) < 1:
                 raise UserError(f"Expected --model.{name} of at least 1, found {min(sizes)}; change it.")
+
+    def check_heads(self) -> None:
+        """Raise UserError for features that attention cannot divide among its heads."""
+        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
+                f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
+            )
 
     def check_window(self) -> None:
         """Raise UserError for a window that is odd or longer than the rows."""
@@ -195,7 +199,8 @@ class EncoderOutput:
     logits: float32; masked language model [B T V], or [B P V] if `masked_positions` are given; classification of
         sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T]; multiple choice [B C] (or
         [B C K]).
-    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 means that the second text follows the first.
+    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT and MobileBERT; class 0 means that the second text
+        follows the first.
     sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 means that the two texts are in their order.
     """
 
