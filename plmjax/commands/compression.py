@@ -8,6 +8,7 @@ from plmjax.command_line import Location
 from plmjax.commands.arguments import Overrides, Reference
 
 Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
+Teacher = Annotated[str, arg(metavar="TEACHER")]
 
 
 def prune(
@@ -53,3 +54,34 @@ def prune(
         overrides=overrides,
     )
     print(line)
+
+
+def distil(
+    teacher: Positional[Teacher],
+    output: Location,
+    method: str = "soft_targets",
+    layers: tuple[int, ...] = (),
+    student: str | None = None,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Train a student, a smaller model, beside its teacher.
+
+    It is trained on the data of the teacher's run or with another experiment, whose options may follow, such as
+    --training.steps 1000 or --compression.temperature 4. Both have the same tokenizer.
+
+    Args:
+        teacher: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint of the student.
+        method: soft_targets.
+        layers: Numbers of the teacher's layers that the student begins with, from 0; by default every other one.
+        student: Run directory or checkpoint that the student begins with in place of the teacher's layers; or random,
+            for random parameters of the sizes of the teacher or of --experiment, with options such as
+            --model.hidden_size.
+        experiment: Experiment that trains the student, in place of that of the teacher; its file defines classes too.
+    """
+    from plmjax.commands.arguments import load_classes
+    from plmjax.compression.distillation.command import distil as run
+
+    load_classes(experiment)
+    print(run(teacher, output, method, layers, student, experiment, overrides))

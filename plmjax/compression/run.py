@@ -17,6 +17,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
@@ -109,9 +110,16 @@ def comparison(before: Params, after: Params) -> str:
 
 
 def composed(
-    source: Source, compression: Compression, experiment: str | None, overrides: Sequence[str], command: str
+    source: Source,
+    compression: Compression,
+    experiment: str | None,
+    overrides: Sequence[str],
+    command: str,
+    model: ModelConfig | None = None,
 ) -> Experiment:
     """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
+
+    model: sizes of the smaller model before the options are applied; None are those of the checkpoint.
 
     Raises:
         UserError: an option is unknown, or nothing says how to train.
@@ -126,7 +134,7 @@ def composed(
     run = run if run.finetuning is None else unresolved(run)
     if run is own and isinstance(run.data, Data):
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=source.dataset(run), input=()))
-    run = dataclasses.replace(run, model=own.model, start=Start(), compression=compression)
+    run = dataclasses.replace(run, model=model or own.model, start=Start(), compression=compression)
     return experiments.override(run, overrides, command)
 
 
