@@ -7,9 +7,12 @@ from pathlib import Path
 import flax.traverse_util
 
 from plmjax import experiment as experiments
+from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import Distillation, one_token
+from plmjax.compression.distillation.patient import PatientDistillation
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.students import RandomStudent, TakenLayers, taken
+from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.compression.run import Source, composed, train, write
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -20,7 +23,7 @@ from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 
-METHODS = (SoftTargetDistillation,)
+METHODS = (SoftTargetDistillation, DistilBertDistillation, PatientDistillation, TinyBertDistillation)
 """The ways to train a student."""
 
 

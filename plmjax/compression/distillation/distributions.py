@@ -1,6 +1,5 @@
 """The distributions that a model of an objective predicts: the logits that a student takes over from its teacher."""
 
-import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Distributions(abc.ABC):
+class Distributions:
     """The logits of an objective's predictions, with their weights.
 
     of_vocabulary: true if the classes are the tokens of the vocabulary.
@@ -34,13 +33,13 @@ class Distributions(abc.ABC):
     of_vocabulary: ClassVar[bool] = False
     objective: Objective
 
-    @abc.abstractmethod
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
         """Return the logits of every prediction, float32 [... classes]."""
+        raise NotImplementedError(f"{type(self).__name__} must define `logits`.")
 
-    @abc.abstractmethod
     def weights(self, batch: Batch) -> jax.Array:
         """Return the weight of every prediction, float32 [...]: 0 where there is none."""
+        raise NotImplementedError(f"{type(self).__name__} must define `weights`.")
 
 
 class OfTexts(Distributions):
@@ -118,8 +117,8 @@ class OfNextTokens(Distributions):
         """Return the scores of the vocabulary."""
         if not isinstance(outputs.scores, VocabularyScores):
             raise UserError(
-                f"Expected a model with a score for every token of its vocabulary, found {type(outputs.scores).__name__}; "
-                f"distil another model."
+                f"Expected a model whose softmax is over the whole vocabulary, found one with "
+                f"{type(outputs.scores).__name__}; distil another model."
             )
         return outputs.scores.logits()
 

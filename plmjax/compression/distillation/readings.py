@@ -23,13 +23,15 @@ POSITIONS = "masked_positions"
 class Reading:
     """One forward pass.
 
-    config: sizes of the model. params: its parameters. outputs: those of the module. hidden_states: those of its
-    encoder, [L+1 B T D], the embeddings first; None unless they were asked for.
+    config: sizes of the model. params: its parameters. outputs: those of the module. last_hidden_state: that of its
+    encoder, [B T D]. hidden_states: those of all its layers, [L+1 B T D], the embeddings first; None unless they were
+    asked for.
     """
 
     config: ModelConfig
     params: Any
     outputs: Any = None
+    last_hidden_state: jax.Array | None = None
     hidden_states: jax.Array | None = None
 
 
@@ -51,6 +53,7 @@ def observed(
             return call(*args, **kwargs)
         if path == (config.system.name,):
             output = call(*args, **kwargs | ({"output_hidden_states": True} if hidden_states else {}))
+            reading.last_hidden_state = getattr(output, "last_hidden_state", None)
             reading.hidden_states = output.hidden_states if hidden_states else None
             return output
         if path or depth:  # another part of the module, or the method of a base class

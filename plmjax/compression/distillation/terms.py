@@ -1,6 +1,5 @@
 """A term of a distillation: a distance between a student and its teacher, as a part of the loss."""
 
-import abc
 import dataclasses
 import math
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True)
-class Term(abc.ABC):
+class Term:
     """A sum over a batch, which the train step divides by a weight and multiplies by a factor.
 
     factor: its factor in the loss.
@@ -30,7 +29,7 @@ class Term(abc.ABC):
     name: ClassVar[str]
     """Its name in the loss and in the log."""
     needs_hidden_states: ClassVar[bool] = False
-    """True if it reads hidden states of the encoder."""
+    """True if it reads the hidden states of every layer of the encoder."""
     needs_outputs: ClassVar[bool] = False
     """True if it reads the outputs of the head."""
 
@@ -41,13 +40,13 @@ class Term(abc.ABC):
         """True if it needs the logits of all tokens of a masked language model, also of those that are not hidden."""
         return False
 
-    @abc.abstractmethod
     def weight(self, objective: Objective, batch: Batch) -> jax.Array:
         """Return the weight of a corrupted batch, a float32 scalar that adds up over parts of the batch."""
+        raise NotImplementedError(f"{type(self).__name__} must define `weight`.")
 
-    @abc.abstractmethod
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
         """Return the sum over a corrupted batch, a float32 scalar. added: parameters of the distillation."""
+        raise NotImplementedError(f"{type(self).__name__} must define `sum`.")
 
     def metrics(
         self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
@@ -85,12 +84,21 @@ def rows_and_length(batch: Shapes) -> tuple[int, int]:
     return math.prod(rows), length
 
 
-def check_encoder(config: ModelConfig, role: str) -> None:
-    """Raise UserError for a model whose hidden states cannot be compared."""
-    if not isinstance(config, EncoderConfig):
+def check_encoders(student: ModelConfig, teacher: ModelConfig, *, widths: bool) -> None:
+    """Raise UserError for models whose hidden states cannot be compared.
+
+    widths: true if they must be of the same size.
+    """
+    for config, role in ((student, "student"), (teacher, "teacher")):
+        if not isinstance(config, EncoderConfig):
+            raise UserError(
+                f"Expected an encoder such as BERT as the {role} of a distillation by hidden states, found "
+                f"{config.system}; take --method soft_targets."
+            )
+    if widths and student.width != teacher.width:
         raise UserError(
-            f"Expected an encoder such as BERT as the {role} of a distillation by hidden states, found {config.system}; "
-            f"take --method soft_targets."
+            f"Expected a student of its teacher's {teacher.option('width')} {teacher.width}, with which its hidden "
+            f"states are compared, found {student.width}; change it, or take --method soft_targets or tinybert."
         )
 
 
