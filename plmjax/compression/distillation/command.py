@@ -8,8 +8,9 @@ import flax.traverse_util
 
 from plmjax import experiment as experiments
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
-from plmjax.compression.distillation.distilled import Distillation, one_token
+from plmjax.compression.distillation.distilled import Distillation
 from plmjax.compression.distillation.patient import PatientDistillation
+from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.students import RandomStudent, TakenLayers, taken
 from plmjax.compression.distillation.tinybert import TinyBertDistillation

@@ -11,14 +11,12 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from plmjax.compression.compression import Compression
-from plmjax.compression.distillation.readings import Reading, observed
+from plmjax.compression.distillation.readings import Reading, observed, one_token
 from plmjax.compression.distillation.terms import Term, rows_and_length
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.system import Kind
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
@@ -76,12 +74,6 @@ class Distillation(Compression):
             )
         for term in terms:
             term.check(model, self.teacher, objective)
-
-
-def one_token(config: ModelConfig) -> dict[str, jax.Array]:
-    """Return inputs of a module with which its parameters can be made."""
-    names = ("input_ids", "decoder_input_ids") if config.system.kind is Kind.ENCODER_DECODER else ("input_ids",)
-    return {name: jnp.zeros((1, 1), jnp.int32) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +162,7 @@ class Distilled(WithTeacher):
         return {
             "hidden_states": any(term.needs_hidden_states for term in terms),
             "every_token": any(term.every_token for term in terms),
+            "scores": any(term.needs_outputs for term in terms),
         }
 
     def _taught(

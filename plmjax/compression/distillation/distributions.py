@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from plmjax.compression.distillation.readings import one_token
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
@@ -40,6 +43,9 @@ class Distributions:
     def weights(self, batch: Batch) -> jax.Array:
         """Return the weight of every prediction, float32 [...]: 0 where there is none."""
         raise NotImplementedError(f"{type(self).__name__} must define `weights`.")
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise UserError for a model without such logits."""
 
 
 class OfTexts(Distributions):
@@ -115,16 +121,21 @@ class OfNextTokens(Distributions):
 
     def logits(self, outputs: Any, batch: Batch) -> jax.Array:
         """Return the scores of the vocabulary."""
-        if not isinstance(outputs.scores, VocabularyScores):
-            raise UserError(
-                f"Expected a model whose softmax is over the whole vocabulary, found one with "
-                f"{type(outputs.scores).__name__}; distil another model."
-            )
         return outputs.scores.logits()
 
     def weights(self, batch: Batch) -> jax.Array:
         """Return 1 for every target."""
         return batch["next_weights"]
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise UserError for a model that chooses a token in several steps."""
+        module = self.objective.module(config, Execution())
+        outputs, _ = jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), **one_token(config)))
+        if not isinstance(outputs.scores, VocabularyScores):
+            raise UserError(
+                f"Expected a model whose softmax is over the whole vocabulary, found {config.system} with "
+                f"{type(outputs.scores).__name__}; distil another model."
+            )
 
 
 _KINDS: tuple[tuple[type[Objective], type[Distributions] | None], ...] = (

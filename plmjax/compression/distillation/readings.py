@@ -10,13 +10,42 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
+import jax.numpy as jnp
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.scores import TokenScores
+from plmjax.contracts.system import Kind
 from plmjax.layers.tokens import gather_tokens
+from plmjax.layers.words.vocabulary_scores import VocabularyScores
+from plmjax.objectives.objective import cross_entropy
 
 POSITIONS = "masked_positions"
 """Argument of a masked language model that limits its logits to these positions."""
+
+
+@flax.struct.dataclass
+class ComputedScores(TokenScores):
+    """Scores of the vocabulary that are computed once, for the objective and for the terms.
+
+    scores: float32 [B T V].
+    """
+
+    scores: jax.Array
+
+    def logits(self) -> jax.Array:
+        """Return all logits."""
+        return self.scores
+
+    def last_logits(self) -> jax.Array:
+        """Return the logits of the last position, float32 [B V]."""
+        return self.scores[:, -1]
+
+    def cross_entropy(self, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the nats and the hits of targets, int [B T]."""
+        chosen = jnp.take_along_axis(self.scores, targets[..., None], axis=-1)[..., 0]
+        return cross_entropy(self.scores, targets), chosen >= jnp.max(self.scores, axis=-1)
 
 
 @dataclasses.dataclass
@@ -37,12 +66,13 @@ class Reading:
 
 @contextlib.contextmanager
 def observed(
-    config: ModelConfig, params: Any, *, hidden_states: bool = False, every_token: bool = False
+    config: ModelConfig, params: Any, *, hidden_states: bool = False, every_token: bool = False, scores: bool = False
 ) -> Iterator[Reading]:
     """Fill the reading that is returned while a module of `config` is applied in the block.
 
     hidden_states: the encoder returns the output of every layer. every_token: a masked language model computes the
-        logits of all tokens; its caller still gets those of `masked_positions`.
+        logits of all tokens; its caller still gets those of `masked_positions`. scores: those of a next token are
+        computed at once, [B T V], as `ComputedScores`.
     """
     reading, depth = Reading(config, params), 0
 
@@ -61,10 +91,19 @@ def observed(
         depth += 1
         try:
             positions = kwargs.pop(POSITIONS, None) if every_token else None
-            reading.outputs = output = call(*args, **kwargs)
+            output = call(*args, **kwargs)
         finally:
             depth -= 1
+        if scores and isinstance(getattr(output, "scores", None), VocabularyScores):
+            output = output.replace(scores=ComputedScores(output.scores.logits()))
+        reading.outputs = output
         return output if positions is None else output.replace(logits=gather_tokens(output.logits, positions))
 
     with nn.intercept_methods(watch):
         yield reading
+
+
+def one_token(config: ModelConfig) -> dict[str, jax.Array]:
+    """Return inputs of a module with which its parameters can be made."""
+    names = ("input_ids", "decoder_input_ids") if config.system.kind is Kind.ENCODER_DECODER else ("input_ids",)
+    return {name: jnp.zeros((1, 1), jnp.int32) for name in names}

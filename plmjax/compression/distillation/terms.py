@@ -147,6 +147,8 @@ class SoftTargets(Term):
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError if the two models do not predict the same classes."""
         kind = distributions_of(objective)
+        for config in (student, teacher):
+            kind.check(config)
         if kind.of_vocabulary and student.vocab_size != teacher.vocab_size:
             raise UserError(
                 f"Expected a student of its teacher's vocabulary of {teacher.vocab_size} tokens, found "

@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax.compression.distillation.distilled import TEACHER, Distillation, one_token
+from plmjax.compression.distillation.distilled import TEACHER, Distillation
+from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
+from plmjax.objectives.wrapped import ADDED
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
 
-TEACHERS = {"bert": "num_hidden_layers", "classification": "num_hidden_layers", "gpt2": "n_layer"}
-"""Name of a run -> the field for the layers of its model."""
+LAYERS = ("num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
+"""Fields of a config for its layers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,10 +33,19 @@ class Pair:
     inputs: LossInputs
     batch: Batch
 
-    @property
+    @functools.cached_property
     def sums(self) -> LossSums:
         """The sums of the train step, without dropout."""
-        return self.objective.sums(self.student, self.inputs, self.batch, jax.random.key(1), training=True)
+        return self.sums_of(self.objective)
+
+    @functools.cached_property
+    def plain(self) -> LossSums:
+        """The sums of the objective without the distillation."""
+        return self.sums_of(self.inner)
+
+    def sums_of(self, objective: Objective) -> LossSums:
+        compute = jax.jit(functools.partial(objective.sums, self.student, training=True))
+        return jax.device_get(compute(self.inputs, self.batch, jax.random.key(1)))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -44,13 +55,20 @@ class Pair:
         """The mean of a term, as it is multiplied by its factor."""
         return float(self.sums.losses[term]) / self.weights[term]
 
-    def outputs(self, role: str, **changes: Any) -> Any:
-        """The outputs of the student or of the teacher with all hidden states."""
+    @functools.cache  # noqa: B019 - pairs live as long as the tests
+    def outputs(self, role: str, every_token: bool = False) -> Any:
+        """The outputs of the student or of the teacher with all hidden states, on the host."""
         module = getattr(self, role)
         params = self.inputs.constants[TEACHER] if role == "teacher" else self.inputs.params
-        params = {name: part for name, part in params.items() if name != "compression"}
-        inputs = self.inner.model_inputs(self.batch) | changes
-        return module.apply({"params": params}, **inputs, output_hidden_states=True)
+        params = {name: part for name, part in params.items() if name != ADDED}
+        inputs = self.inner.model_inputs(self.batch) | ({"masked_positions": None} if every_token else {})
+
+        def compute(params: Any, inputs: Batch) -> Any:
+            outputs = module.apply({"params": params}, **inputs, output_hidden_states=True)
+            scores = getattr(outputs, "scores", None)
+            return outputs.replace(scores=scores.logits()) if scores is not None else outputs
+
+        return jax.device_get(jax.jit(compute)(params, inputs))
 
 
 @functools.cache
@@ -60,24 +78,25 @@ def pair(
     """The run `name` of tests/families as the student of a deeper teacher. student: other sizes of it."""
     make, source = STEPS[name]
     run = experiments.without_dropout(make())
-    wide = {"initializer_range": 0.3}  # distributions and scores of tokens that differ
-    run = experiments.changed(run, model=wide | dict(student))
-    teacher = dataclasses.replace(make().model, **wide | {TEACHERS[name]: teacher_layers})
+    run = experiments.changed(run, model=dict(student))
+    depths = [field.name for field in dataclasses.fields(run.model) if field.name in LAYERS]
+    teacher = dataclasses.replace(make().model, **dict.fromkeys(depths, teacher_layers))
     distillation = dataclasses.replace(distillation, teacher=teacher)
     distillation.check(run.model, run.objective)
     objective = distillation.trained(run.objective, 10)
     (phase,) = phases.resolve(experiments.changed(run, training={"steps": 2, "batch_size": 5}))
     source = source(run.data)
     batch = jax.tree.map(jnp.asarray, next(iter(source.train(phase, 0))))
-    batch = run.objective.corrupt(batch, jax.random.key(2), source.vocabulary)
+    batch = jax.jit(functools.partial(run.objective.corrupt, vocabulary=source.vocabulary))(batch, jax.random.key(2))
     modules = [run.objective.module(config, Execution()) for config in (run.model, teacher)]
     taught = jax.jit(modules[1].init)(jax.random.key(4), **one_token(teacher))["params"]
-    constants = {TEACHER: shifted(taught)}
-    params = objective.init(modules[0], jax.random.key(3), batch, constants, ())["params"]
+    constants, key = {TEACHER: shifted(taught)}, jax.random.key(3)
+    params = jax.jit(lambda *inputs: objective.init(modules[0], *inputs, ())["params"])(key, batch, constants)
     return Pair(run.objective, objective, *modules, LossInputs(shifted(params), constants), batch)
 
 
 def shifted(params: Any) -> Any:
     """Parameters without their boxes, none of them 0."""
     draws = np.random.default_rng(5)
-    return jax.tree.map(lambda x: x + 0.1 * jnp.asarray(draws.normal(size=x.shape), x.dtype), nn.meta.unbox(params))
+    values = jax.device_get(nn.meta.unbox(params))
+    return jax.tree.map(lambda x: x + 0.1 * draws.normal(size=x.shape).astype(x.dtype), values)
