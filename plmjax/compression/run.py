@@ -77,10 +77,12 @@ def write(
     by: str,
     settings: dict[str, Any],
     collections: Any = None,
+    constants: Any = (),
 ) -> str:
     """Write the smaller model as a run directory, and return a line that compares it with its source.
 
-    params: by path, without those that the compression added. run: the experiment of the result.
+    params: by path, without those that the compression added. run: the experiment of the result. constants: those of
+        its objective.
 
     Raises:
         UserError: the folder has a run.
@@ -88,7 +90,8 @@ def write(
     kept = {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
-        checkpoints.save_parameters(output, tree, run, source.description.tokenizer, collections or source.collections)
+        tokenizer, collections = source.description.tokenizer, collections or source.collections
+        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants)
         ancestry.write(storage.path(output), source.described(by, settings))
     hosts.agree("the compressed model")
     return comparison(source.params, kept)

@@ -7,14 +7,15 @@ from pathlib import Path
 import flax.traverse_util
 
 from plmjax import experiment as experiments
+from plmjax import storage
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
-from plmjax.compression.distillation.distilled import Distillation
+from plmjax.compression.distillation.distilled import INNER, Distillation
 from plmjax.compression.distillation.patient import PatientDistillation
 from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.students import RandomStudent, TakenLayers, taken
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
-from plmjax.compression.run import Source, composed, train, write
+from plmjax.compression.run import TRAINING, Source, composed, train, write
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, listed, nearest, quoted
@@ -82,7 +83,8 @@ def distil(
     settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint")}
     params, run = train(source, run, output, checkpoint=None if other is None else student)
     run = dataclasses.replace(run, start=Start())
-    return f"distilled  {write(output, source, params, run, 'distil', settings)} in {output}"
+    constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
+    return f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}"
 
 
 def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
