@@ -10,9 +10,6 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Start
 
-DEPTHS = ("num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers")
-"""Fields of configs for numbers of layers."""
-
 
 @dataclasses.dataclass(frozen=True)
 class TakenLayers(Start):
@@ -36,8 +33,7 @@ class TakenLayers(Start):
         layers = taken(self.layers, origin)
         stacks(origin)
         if self.student is None:
-            names = [name for name in DEPTHS if name in {field.name for field in dataclasses.fields(origin)}]
-            return dataclasses.replace(origin, **dict.fromkeys(names, len(layers)))
+            return origin.with_depth(len(layers))
         if self.student.depth != len(layers):
             raise UserError(
                 f"Expected a student of {len(layers)} layers, one for each layer that it takes from its teacher, found "

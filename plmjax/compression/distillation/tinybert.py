@@ -107,7 +107,7 @@ class AttentionScores(Term):
         if mine != taught:
             raise UserError(
                 f"Expected a student of its teacher's {taught} heads, whose scores are compared, found {mine}; change "
-                f"--model.num_attention_heads, or set --compression.attention 0."
+                f"the number of heads, or set --compression.attention 0."
             )
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:

@@ -18,9 +18,6 @@ from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
 
-LAYERS = ("num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
-"""Fields of a config for its layers."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
@@ -79,8 +76,7 @@ def pair(
     make, source = STEPS[name]
     run = experiments.without_dropout(make())
     run = experiments.changed(run, model=dict(student))
-    depths = [field.name for field in dataclasses.fields(run.model) if field.name in LAYERS]
-    teacher = dataclasses.replace(make().model, **dict.fromkeys(depths, teacher_layers))
+    teacher = make().model.with_depth(teacher_layers)
     distillation = dataclasses.replace(distillation, teacher=teacher)
     distillation.check(run.model, run.objective)
     objective = distillation.trained(run.objective, 10)
