@@ -67,6 +67,7 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     teacher, params, run = flat(small_run), flat(student), checkpoints.describe(checkpoints.find(student)).experiment
     assert run.compression is None
     assert params.keys() == teacher.keys()  # both have the heads of BERT's two tasks
+    assert not any(np.array_equal(params[path], teacher[path]) for path in params if "/layers/" in path)
     constants = flax.traverse_util.flatten_dict(checkpoints.read_constants(student / "training")[TEACHER], sep="/")
     chex.assert_trees_all_equal(constants, teacher)
     assert checkpoints.read_constants(student) == ()

@@ -1,4 +1,7 @@
-"""The terms of every method equal the published rules, written in torch from the outputs of both models."""
+"""The terms of every method equal the published rules, written in torch from the outputs of both models.
+
+The closed form of the FLOPs of a step equals the products of its program.
+"""
 
 import dataclasses
 import functools
@@ -17,11 +20,23 @@ from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.errors import UserError
-from plmjax.objectives.objective import LossInputs
+from plmjax.objectives.objective import LossInputs, Objective
+from plmjax.objectives.wrapped import ADDED
+from tests import products
 from tests.compression.distillation.pairs import Pair, pair
 from tests.optional import torch
 
 functional = torch.nn.functional
+SOFT = SoftTargetDistillation(hard=0.25, soft=0.75, temperature=3.0)
+NARROW = (("hidden_size", 8), ("intermediate_size", 16))
+PAIRS = {
+    "classification": ("classification", SOFT),
+    "all tokens": ("bert", DistilBertDistillation()),
+    "decoder": ("gpt2", SOFT),
+    "encoder-decoder": ("bart", SOFT),
+    "layers": ("classification", TinyBertDistillation(), NARROW),
+    "prediction": ("classification", TinyBertDistillation(stage="prediction"), NARROW),
+}
 EXACT = {"rel": 1e-5, "abs": 1e-6}
 
 
@@ -43,7 +58,7 @@ def real(found: Pair) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["classification", "bert", "gpt2"])
 def test_soft_targets(name: str) -> None:
-    found = pair(name, SoftTargetDistillation(hard=0.25, soft=0.75, temperature=3.0))
+    found = pair(name, SOFT)
     mine, taught = found.outputs("student"), found.outputs("teacher")
     if name == "gpt2":
         logits, counted = [mine.scores, taught.scores], found.batch["next_weights"] > 0
@@ -94,9 +109,6 @@ def test_layers_of_the_paper() -> None:
     assert patient_layers(6, 12, "skip") == ((1, 2, 3, 4, 5), (2, 4, 6, 8, 10))
     assert patient_layers(6, 12, "last") == ((1, 2, 3, 4, 5), (7, 8, 9, 10, 11))
     assert patient_layers(3, 12, "skip") == ((1, 2), (4, 8))
-
-
-NARROW = (("hidden_size", 8), ("intermediate_size", 16))
 
 
 def test_hidden_states_of_a_narrow_student() -> None:
@@ -165,22 +177,25 @@ def test_predictions_of_tinybert() -> None:
     assert "compression" not in found.inputs.params
 
 
-@pytest.mark.parametrize("distillation", [DistilBertDistillation(), TinyBertDistillation()], ids=lambda one: one.name)
-def test_gradients_are_those_of_the_student_alone(distillation) -> None:
-    """Every parameter below the head learns; the teacher is no part of what is differentiated."""
-    found = pair("bert", distillation)
+@pytest.mark.parametrize("case", PAIRS.values(), ids=PAIRS)
+def test_flops_of_a_step_with_its_teacher(case: tuple) -> None:
+    """The gradient has as many products more than the closed form as it has without a teacher."""
+    found = pair(*case)
+    shapes = jax.eval_shape(lambda: found.batch)
 
-    def loss(params):
-        inputs = LossInputs(params, found.inputs.constants)
-        return sum(
-            found.objective.sums(found.student, inputs, found.batch, jax.random.key(1), training=True).losses.values()
-        )
+    def surplus(objective: Objective, inputs: LossInputs) -> float:
+        def loss(params):
+            given = inputs.replace(params=params)
+            sums = objective.sums(found.student, given, found.batch, jax.random.key(1), training=True)
+            return sum(sums.losses.values())
 
-    gradient = jax.grad(loss)(found.inputs.params)
-    assert jax.tree.structure(gradient) == jax.tree.structure(found.inputs.params)
-    assert all(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(gradient["bert"]["encoder"]["layers"]))
-    if distillation.name == "tinybert":
-        assert all(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(gradient["compression"]))
+        closed = objective.train_flops(found.student.config, shapes)
+        return products.gradient_flops(loss, inputs.params) - closed
+
+    without = LossInputs({name: part for name, part in found.inputs.params.items() if name != ADDED})
+    plain = surplus(found.inner, without)
+    assert surplus(found.objective, found.inputs) == plain
+    assert plain < 0.06 * found.inner.train_flops(found.student.config, shapes)
 
 
 def test_an_evaluation_does_not_compute_the_teacher() -> None:
@@ -197,7 +212,7 @@ def test_an_evaluation_does_not_compute_the_teacher() -> None:
 def test_models_and_objectives_that_do_not_fit() -> None:
     bert = pair("bert", DistilBertDistillation())
     model, inner = bert.student.config, bert.inner
-    task = pair("classification", SoftTargetDistillation()).inner
+    task = pair("classification", SOFT).inner
     teacher = bert.teacher.config
 
     def refused(distillation, student=model, objective=inner) -> str:
@@ -221,7 +236,5 @@ def test_models_and_objectives_that_do_not_fit() -> None:
     assert "2 heads, whose scores are compared, found 4" in refused(
         TinyBertDistillation(), with_sizes(num_attention_heads=4)
     )
-    assert "such as BERT as the student" in refused(
-        TinyBertDistillation(), pair("gpt2", SoftTargetDistillation()).student.config
-    )
+    assert "such as BERT as the student" in refused(TinyBertDistillation(), pair("gpt2", SOFT).student.config)
     assert "factors of 0 only" in refused(SoftTargetDistillation(soft=0.0))
