@@ -85,3 +85,38 @@ def distil(
 
     load_classes(experiment)
     print(run(teacher, output, method, layers, student, experiment, overrides))
+
+
+def augment(
+    checkpoint: Positional[Checkpoint],
+    input: Location,
+    output: Location,
+    text: tuple[str, ...] = ("text",),
+    vectors: Location | None = None,
+    keep: Location | None = None,
+    copies: int = 20,
+    candidates: int = 15,
+    share: float = 0.4,
+    seed: int = 0,
+) -> None:
+    """Write further examples of a task, in which words are replaced by likely ones, to train a student on.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a BERT that was pretrained on hidden words.
+        input: .tsv, .csv or .jsonl file of examples.
+        output: File of the same format to write: every example, and after it its copies.
+        text: Columns of the texts.
+        vectors: File or run of word vectors, such as GloVe's, for words of several tokens; without it these words
+            stay.
+        keep: File of words that are never replaced, one a line, such as stop words.
+        copies: Number of copies of a text that are drawn; equal ones are written once.
+        candidates: Number of candidates of a word.
+        share: Probability that a word of a copy is replaced.
+        seed: Seed of the draws.
+    """
+    from plmjax.compression.distillation.augmentation import Settings
+    from plmjax.compression.distillation.augmentation import augment as run
+
+    settings = Settings(copies, candidates, share, seed=seed)
+    read, written = run(checkpoint, input, output, text, vectors, keep, settings)
+    print(f"augmented  {read:,} examples became {written:,} in {output}")
