@@ -32,6 +32,8 @@ VERBS: dict[str, Callable] = {
     "bench": training.bench,
     "average": training.average,
     "compress prune": compression.prune,
+    "compress distil": compression.distil,
+    "augment": compression.augment,
     "import": exchange.import_,
     "export": exchange.export,
     "report": reporting.report,

@@ -8,6 +8,7 @@ from plmjax.command_line import Location
 from plmjax.commands.arguments import Overrides, Reference
 
 Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
+Teacher = Annotated[str, arg(metavar="TEACHER")]
 
 
 def prune(
@@ -53,3 +54,69 @@ def prune(
         overrides=overrides,
     )
     print(line)
+
+
+def distil(
+    teacher: Positional[Teacher],
+    output: Location,
+    method: str = "soft_targets",
+    layers: tuple[int, ...] = (),
+    student: str | None = None,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Train a student, a smaller model, beside its teacher.
+
+    It is trained on the data of the teacher's run or with another experiment, whose options may follow, such as
+    --training.steps 1000 or --compression.temperature 4. Both have the same tokenizer.
+
+    Args:
+        teacher: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint of the student.
+        method: soft_targets, distilbert, patient or tinybert.
+        layers: Numbers of the teacher's layers that the student begins with, from 0; by default every other one.
+        student: Run directory or checkpoint that the student begins with in place of the teacher's layers; or random,
+            for random parameters of the sizes of the teacher or of --experiment, with options such as
+            --model.hidden_size.
+        experiment: Experiment that trains the student, in place of that of the teacher; its file defines classes too.
+    """
+    from plmjax.commands.arguments import load_classes
+    from plmjax.compression.distillation.command import distil as run
+
+    load_classes(experiment)
+    print(run(teacher, output, method, layers, student, experiment, overrides))
+
+
+def augment(
+    checkpoint: Positional[Checkpoint],
+    input: Location,
+    output: Location,
+    text: tuple[str, ...] = ("text",),
+    vectors: Location | None = None,
+    keep: Location | None = None,
+    copies: int = 20,
+    candidates: int = 15,
+    share: float = 0.4,
+    seed: int = 0,
+) -> None:
+    """Write further examples of a task, in which words are replaced by likely ones, to train a student on.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a BERT that was pretrained on hidden words.
+        input: .tsv, .csv or .jsonl file of examples.
+        output: File of the same format to write: every example, and after it its copies.
+        text: Columns of the texts.
+        vectors: File or run of word vectors, such as GloVe's, for words of several tokens; without it these words
+            stay.
+        keep: File of words that are never replaced, one a line, such as stop words.
+        copies: Number of copies of a text that are drawn; equal ones are written once.
+        candidates: Number of candidates of a word.
+        share: Probability that a word of a copy is replaced.
+        seed: Seed of the draws.
+    """
+    from plmjax.compression.distillation.augmentation import Settings
+    from plmjax.compression.distillation.augmentation import augment as run
+
+    settings = Settings(copies, candidates, share, seed=seed)
+    read, written = run(checkpoint, input, output, text, vectors, keep, settings)
+    print(f"augmented  {read:,} examples became {written:,} in {output}")

@@ -17,6 +17,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
@@ -76,10 +77,12 @@ def write(
     by: str,
     settings: dict[str, Any],
     collections: Any = None,
+    constants: Any = (),
 ) -> str:
     """Write the smaller model as a run directory, and return a line that compares it with its source.
 
-    params: by path, without those that the compression added. run: the experiment of the result.
+    params: by path, without those that the compression added. run: the experiment of the result. constants: those of
+        its objective.
 
     Raises:
         UserError: the folder has a run.
@@ -87,7 +90,8 @@ def write(
     kept = {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
-        checkpoints.save_parameters(output, tree, run, source.description.tokenizer, collections or source.collections)
+        tokenizer, collections = source.description.tokenizer, collections or source.collections
+        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants)
         ancestry.write(storage.path(output), source.described(by, settings))
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
@@ -109,9 +113,16 @@ def comparison(before: Params, after: Params) -> str:
 
 
 def composed(
-    source: Source, compression: Compression, experiment: str | None, overrides: Sequence[str], command: str
+    source: Source,
+    compression: Compression,
+    experiment: str | None,
+    overrides: Sequence[str],
+    command: str,
+    model: ModelConfig | None = None,
 ) -> Experiment:
     """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
+
+    model: sizes of the smaller model before the options are applied; None are those of the checkpoint.
 
     Raises:
         UserError: an option is unknown, or nothing says how to train.
@@ -126,7 +137,7 @@ def composed(
     run = run if run.finetuning is None else unresolved(run)
     if run is own and isinstance(run.data, Data):
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=source.dataset(run), input=()))
-    run = dataclasses.replace(run, model=own.model, start=Start(), compression=compression)
+    run = dataclasses.replace(run, model=model or own.model, start=Start(), compression=compression)
     return experiments.override(run, overrides, command)
 
 

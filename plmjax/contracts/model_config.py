@@ -4,6 +4,7 @@ Everything else is declared for the system (plmjax/contracts/system.py). Trainin
 read only the config and the declaration.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -131,6 +132,10 @@ class ModelConfig:
     def with_dropout(self, rate: float) -> Self:
         """Return the same model with the dropout rate `rate` in all its layers."""
         self.system.refuse("has one dropout rate for all its layers")
+
+    def with_depth(self, layers: int) -> Self:
+        """Return the same model with so many layers; an encoder-decoder has them on each side."""
+        return dataclasses.replace(self, **{self.field_names["depth"]: layers})
 
     def with_tokens(self, size: int, padding: int) -> Self:
         """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""
