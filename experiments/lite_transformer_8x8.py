@@ -26,7 +26,7 @@ import dataclasses
 
 from plmjax.data.layouts import PairedStreams
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
-from plmjax.models.lite_transformer import LiteTransformerConfig
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Cosine, InverseSquareRoot

@@ -32,7 +32,7 @@ import dataclasses
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.models.lite_transformer import LiteTransformerConfig, flattened
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig, flattened
 from plmjax.models.transformer import TransformerConfig
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import InverseSquareRoot
