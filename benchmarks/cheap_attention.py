@@ -3,8 +3,8 @@
     python benchmarks/cheap_attention.py TRAIN HELD_OUT
 
 TRAIN is a folder of books and HELD_OUT a book or a folder of books. The models are those of the tiny experiments, which
-all have a width of 128, with an optimizer and a schedule of their own, and here with bytes in place of tokens and about
-1,024 bytes a step. Rows have 512 bytes, except for the two models with a memory, which read segments of 64 bytes. Each
+all have a width of 128, with an optimizer and a schedule of their own, and here with bytes in place of tokens, 1,024
+bytes a step and a warm-up of 50 steps. Rows have 512 bytes, except for the two models with a memory, which read segments of 64 bytes. Each
 is a run directory in OUTPUT, so a command that was stopped continues. It prints a table, and runs on one core if the
 system can bind to it.
 
@@ -25,8 +25,8 @@ from plmjax.data.layouts import Streams
 from plmjax.experiment import Experiment
 from plmjax.inference.evaluate import evaluate
 
-BYTES, LENGTH, ROWS, WINDOW = 257, 512, 2, 64
-"""Vocabulary size, tokens in a row, rows in a batch, and tokens before each in a window."""
+BYTES, LENGTH, ROWS, WINDOW, WARMUP = 257, 512, 2, 64, 50
+"""Vocabulary size, tokens in a row, rows in a batch, tokens before each in a window, and steps of warm-up."""
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT-2": ("gpt2_tiny", {"n_positions": LENGTH}),
     "GPT-2, window": ("gpt2_tiny", {"n_positions": LENGTH, "attention_window": WINDOW}),
@@ -43,14 +43,17 @@ def run_of(name: str) -> Experiment:
     """Return the run of a model on bytes."""
     experiment, changes = MODELS[name]
     run = experiments.load(str(ROOT / "experiments" / f"{experiment}.py"))
-    tokenizer = dataclasses.replace(run.tokenizer, vocab_size=BYTES)
-    run = dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=BYTES, **changes))
-    if isinstance(run.data.layout, Streams):
-        return dataclasses.replace(run, tokenizer=tokenizer)
-    data = dataclasses.replace(run.data, sequence_length=LENGTH)
-    return dataclasses.replace(
-        run, tokenizer=tokenizer, data=data, training=dataclasses.replace(run.training, batch_size=ROWS)
+    schedule = dataclasses.replace(run.optimizer.schedule, warmup_steps=WARMUP)
+    run = dataclasses.replace(
+        run,
+        model=dataclasses.replace(run.model, vocab_size=BYTES, **changes),
+        tokenizer=dataclasses.replace(run.tokenizer, vocab_size=BYTES),
+        optimizer=dataclasses.replace(run.optimizer, schedule=schedule),
     )
+    if isinstance(run.data.layout, Streams):
+        return run
+    data = dataclasses.replace(run.data, sequence_length=LENGTH)
+    return dataclasses.replace(run, data=data, training=dataclasses.replace(run.training, batch_size=ROWS))
 
 
 def measured(workdir: Path, run: Experiment, text: Path) -> tuple[dict[str, Any], str]:
@@ -70,7 +73,7 @@ def main() -> None:
     parser.add_argument("train", type=Path, help="folder of books to train on")
     parser.add_argument("held_out", type=Path, help="a book or a folder of books to evaluate on")
     parser.add_argument("--output", type=Path, default=Path("runs/cheap_attention"), help="folder of the runs")
-    parser.add_argument("--budget", type=float, default=2e12, help="model FLOPs of each pretraining")
+    parser.add_argument("--budget", type=float, default=1e12, help="model FLOPs of each pretraining")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="the first one leads")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
