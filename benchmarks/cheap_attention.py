@@ -4,9 +4,9 @@
 
 TRAIN is a folder of books and HELD_OUT a book or a folder of books. The models are those of the tiny experiments, which
 all have a width of 128, with an optimizer and a schedule of their own, and here with bytes in place of tokens, 1,024
-bytes a step and a warm-up of 50 steps. Rows have 512 bytes, except for the two models with a memory, which read segments of 64 bytes. Each
-is a run directory in OUTPUT, so a command that was stopped continues. It prints a table, and runs on one core if the
-system can bind to it.
+bytes a step and a warm-up of 50 steps. Rows have 512 bytes, except for the two models with a memory, which read
+segments of 64 bytes. Each is a run directory in OUTPUT, so a command that was stopped continues. It prints a table, and
+runs on one core if the system can bind to it.
 
 FLOPs are those of `train_flops`: matrix products, with the scores of all pairs that a layer computes. Those of
 Adaptive-Span are with the 64 bytes before each that it reads at first; it reads more when a head looks farther back.
