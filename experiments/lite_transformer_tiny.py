@@ -2,6 +2,9 @@
 
     plmjax pretrain experiments/lite_transformer_tiny.py
 
+Result: held-out loss 1.73 nats a byte after 1,000 steps (2.12, 1.86 and 1.76 after 250, 500 and 750), unigram entropy
+of the same bytes 3.14.
+
 As released except for the size: dynamic convolutions that grow from layer to layer, norms before the sublayers, a
 feed-forward network as wide as the rest.
 

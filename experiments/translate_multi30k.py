@@ -25,6 +25,10 @@ The Lite Transformer of `lite` has as many multiplications for a pair of caption
 output layer included:
 
     plmjax finetune experiments/translate_multi30k.py:lite --from random --data.folder multi30k_en_de
+
+Result of its first two epochs, 956 steps: BLEU 13.2 and 25.6 on the validation file (chrF 33.7 and 49.0), where the
+Transformer has 8.4 and 19.8. This is one seed. The run was stopped there, after eight minutes of processor time on a
+machine that many other programs used.
 """
 
 import dataclasses
