@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
+from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -83,6 +84,7 @@ def write_listops(folder: Path, train: int, held_out: int) -> tuple[Path, Path]:
     """Write train.tsv and validation.tsv with the columns text and label, and return them."""
     rows = listops(train + held_out)
     paths = folder / "train.tsv", folder / "validation.tsv"
+    folder.mkdir(parents=True, exist_ok=True)
     for path, part in zip(paths, (rows[:train], rows[train:]), strict=True):
         storage.write(path, "text\tlabel\n" + "".join(f"{symbols}\t{value}\n" for symbols, value in part))
     return paths
@@ -125,13 +127,21 @@ def config_of(name: str) -> Any:
     )
 
 
-def run_of(name: str, files: tuple[Path, Path], epochs: float) -> Experiment:
+def trained_tokenizer(train: Path, vocabulary: int, folder: Path) -> Tokenizer:
+    """Return a byte-level BPE of the texts of a file, which is trained once; with 261 tokens it is the bytes."""
+    if not folder.exists():
+        examples = Sentences(train=str(train)).read("train")
+        tokenizers.train("byte-bpe", vocabulary, (text for (text,) in examples.texts), folder)
+    return Tokenizer(path=str(folder))
+
+
+def run_of(name: str, files: tuple[Path, Path], tokenizer: Tokenizer, epochs: float) -> Experiment:
     """Return the run of a model on a task: 8 rows a step, AdamW at 1e-3."""
     train, validation = map(str, files)
     return Experiment(
         model=config_of(name),
         objective=SequenceClassification(),
-        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=VOCABULARY),
+        tokenizer=tokenizer,
         data=Sentences(train=train, validation=validation, sequence_length=LENGTH),
         optimizer=AdamW(learning_rate=1e-3),
         training=Training(steps=0, batch_size=8, log_every=50),
@@ -171,12 +181,13 @@ def main() -> None:
         "listops": write_listops(options.output / "listops", options.examples, options.held_out),
         "text": (reviews / "train.jsonl.gz", reviews / "dev.jsonl.gz"),
     }
+    tokenizer = trained_tokenizer(files["listops"][0], VOCABULARY, options.output / "tokenizer")
     print("| model | ListOps | published | text | published |\n|---|---|---|---|---|", flush=True)
     for name, published in PUBLISHED.items():
         cells = []
         for task in TASKS:
             workdir = options.output / f"{task}_{name.replace(' ', '_').lower()}"
-            found = finetune(run_of(name, files[task], options.epochs), RANDOM, workdir)
+            found = finetune(run_of(name, files[task], tokenizer, options.epochs), RANDOM, workdir)
             cells += [f"{100 * found['eval/accuracy']:.1f}", f"{published[task]:.2f}"]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     for name, share in simple_guesses(files["listops"][1]).items():

@@ -17,6 +17,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from long_range_arena import trained_tokenizer
+
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -82,14 +84,14 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print(f"| model | tokens | {' | '.join(f'seed {seed}' for seed in SEEDS)} | mean |")
     print("|---" * (len(SEEDS) + 3) + "|", flush=True)
-    tokenizer = Tokenizer(kind="byte-bpe", vocab_size=VOCABULARY)
+    train = options.data / "finetune" / "movie_reviews" / "train.jsonl.gz"
+    tokenizer = trained_tokenizer(train, VOCABULARY, options.output / "tokenizer")
     for name, length in (("BERT", options.short), ("Longformer", options.long)):
         found = []
         for seed in SEEDS:
             workdir = options.output / f"{name.lower()}_{length}_{seed}"
             run = run_of(name, length, seed, options.data, tokenizer, options.epochs)
             found.append(finetune(run, RANDOM, workdir)["eval/accuracy"])
-            tokenizer = Tokenizer(path=str(options.output / f"bert_{options.short}_{SEEDS[0]}" / "tokenizer"))
         print(line(name, length, found), flush=True)
 
 

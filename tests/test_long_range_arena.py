@@ -13,6 +13,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.data import tokenizers
 from tests.paths import ROOT
 
 
@@ -80,12 +81,14 @@ def test_guesses_are_of_the_labels_and_of_the_operators(arena, tmp_path: Path) -
 
 
 def test_every_model_labels_rows_of_the_benchmark(arena, tmp_path: Path) -> None:
-    files = arena.write_listops(tmp_path, 6, 2)
+    files = arena.write_listops(tmp_path / "listops", 6, 2)
+    tokenizer = arena.trained_tokenizer(files[0], arena.VOCABULARY, tmp_path / "tokenizer")
+    assert tokenizers.load(tokenizer.path).vocabulary.size == arena.VOCABULARY
     assert [len(path.read_text().splitlines()) for path in files] == [7, 3]
     assert arena.LENGTH >= arena.LONGEST + 1  # at most 499 symbols and two special tokens
     ids = jax.ShapeDtypeStruct((2, arena.LENGTH), np.int32)
     for name in arena.PUBLISHED:
-        run = arena.run_of(name, files, 1.0)
+        run = arena.run_of(name, files, tokenizer, 1.0)
         module = run.model.module(Purpose.TEXT_LABELS, Execution(), 10)
         shapes = jax.eval_shape(lambda ids, module=module: module.init_with_output(jax.random.key(0), ids)[0], ids)
         assert shapes.logits.shape == (2, 10) and run.model.width == 64 and run.model.depth == 2
