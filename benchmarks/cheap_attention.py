@@ -27,11 +27,16 @@ from plmjax.inference.evaluate import evaluate
 
 BYTES, LENGTH, ROWS, WINDOW, WARMUP = 257, 512, 2, 64, 50
 """Vocabulary size, tokens in a row, rows in a batch, tokens before each in a window, and steps of warm-up."""
+DEVIATION = 0.05
+"""Standard deviation of the initial weights of GPT-2 and Transformer-XL, as Longformer and Reformer have it."""
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "GPT-2": ("gpt2_tiny", {"n_positions": LENGTH}),
-    "GPT-2, window": ("gpt2_tiny", {"n_positions": LENGTH, "attention_window": WINDOW}),
+    "GPT-2": ("gpt2_tiny", {"n_positions": LENGTH, "initializer_range": DEVIATION}),
+    "GPT-2, window": (
+        "gpt2_tiny",
+        {"n_positions": LENGTH, "initializer_range": DEVIATION, "attention_window": WINDOW},
+    ),
     "Longformer": ("longformer_characters_tiny", {"attention_window": (WINDOW // 2, WINDOW)}),
-    "Transformer-XL": ("transformer_xl_tiny", {}),
+    "Transformer-XL": ("transformer_xl_tiny", {"init_std": DEVIATION}),
     "Adaptive-Span": ("adaptive_span_tiny", {"computed_span": WINDOW}),
     "Reformer": ("reformer_tiny", {}),
     "Lite Transformer": ("lite_transformer_tiny", {"max_position_embeddings": LENGTH}),
