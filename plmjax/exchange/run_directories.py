@@ -294,10 +294,14 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
 
 
 def can_export(checkpoint: str | Path) -> bool:
-    """Return whether the model of a run has a transformers form or its own file format."""
+    """Return whether the model of a run has a transformers form or its own file format.
+
+    A model with `windows` has none: in transformers each token of its class sees the whole row.
+    """
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    has_own_files = libraries.own_files(run.model) is not None
-    return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
+    if libraries.own_files(run.model) is not None:
+        return True
+    return not run.model.windows and huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
 def _tokenizer(folder: str | Path, model: nn.Module) -> Any:

@@ -53,6 +53,7 @@ FAMILIES: dict[str, Family] = {
     "led": long_texts.LED_ROW,
     "t5": encoder_decoders.T5_ROW,
     "lite_transformer": encoder_decoders.LITE_ROW,
+    "lite_transformer_decoder": encoder_decoders.LITE_DECODER_ROW,
 }
 
 STACKS = ("bert", "gpt2", "t5")

@@ -44,7 +44,8 @@ from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.lite_transformer import LiteTransformerConfig
+from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
@@ -232,6 +233,15 @@ def lite_transformer() -> Experiment:
     sizes |= {"cross_attention_heads": 2, "convolution_heads": 2}
     model = LiteTransformerConfig(encoder_kernel_sizes=(3, 5), decoder_kernel_sizes=(4,), **sizes)
     return dataclasses.replace(transformer(), model=model)
+
+
+def lite_transformer_decoder() -> Experiment:
+    """Rows of consecutive tokens, and two kernels."""
+    sizes = {"d_model": 16, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+    model = LiteTransformerDecoderConfig(
+        vocab_size=64, max_position_embeddings=32, decoder_kernel_sizes=(3, 4), convolution_heads=2, **sizes
+    )
+    return dataclasses.replace(gpt2(), model=model.with_dropout(0.1))
 
 
 def bart() -> Experiment:
