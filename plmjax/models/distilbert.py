@@ -44,6 +44,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
+from plmjax.models.families.layer_sizes import EncoderParts
 from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
 
 
@@ -67,6 +68,10 @@ class DistilBertConfig(EncoderConfig):
     """Dropout rate between the two layers of the heads for labels of texts and for choices."""
     qa_dropout: float = 0.1
     """Dropout rate of the input of the head for answers."""
+    layer_heads: tuple[int, ...] = ()
+    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
+    layer_widths: tuple[int, ...] = ()
+    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
 
     type_vocab_size: ClassVar[int] = 1
     """Tokens have no types."""
@@ -226,5 +231,6 @@ SYSTEM = declare(
         name="distilbert",
         template=encoder_template,
         parts=encoder_parts,
+        removable=EncoderParts(),
     )
 )

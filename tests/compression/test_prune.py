@@ -73,7 +73,7 @@ def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> 
     assert "--sparsity above 0 and below 1, found 1.5" in said("--sparsity", 1.5)
     assert "--rewind only with --method lottery" in said("--rewind", small_run)
     assert "with --method magnitude, which does not train" in said("--training.steps", 3)
-    assert "Expected a BERT or a RoBERTa" in said("--method", "heads", checkpoint=decoder_run)
+    assert "Expected a BERT, a DistilBERT or a RoBERTa" in said("--method", "heads", checkpoint=decoder_run)
     assert "Expected a checkpoint with the settings of a training" in said(
         "--method", "gradual", checkpoint=decoder_run
     )

@@ -13,7 +13,7 @@ def removable_parts(model: ModelConfig) -> RemovableParts:
     """
     if model.system.removable is None:
         raise UserError(
-            f"Expected a BERT or a RoBERTa, whose layers may differ in their heads and features, found {model.system}; "
-            f"take a method that sets single weights to 0."
+            f"Expected a BERT, a DistilBERT or a RoBERTa, whose layers may differ in their heads and features, found "
+            f"{model.system}; take a method that sets single weights to 0."
         )
     return model.system.removable

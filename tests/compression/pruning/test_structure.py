@@ -18,6 +18,7 @@ from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop import huggingface
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig, BertForMaskedLM
+from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -43,6 +44,7 @@ def model_of(name: str):
     """(module, parameters by path) with biases that are not 0."""
     config, kind = {
         "bert": (BertConfig(**SIZES), BertForMaskedLM),
+        "distilbert": (DistilBertConfig(**SIZES), DistilBertForMaskedLM),
         "roberta": (RobertaConfig(**SIZES | {"max_position_embeddings": 18}), RobertaForMaskedLM),
     }[name]
     module = kind(config, Execution())
@@ -72,7 +74,7 @@ def zeroed(flat: dict, name: str) -> dict:
     return flat
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta"])
 def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
     module, flat = model_of(name)
     flat = zeroed(flat, name)
@@ -175,7 +177,7 @@ def test_importance_is_the_gradient_of_a_gate_on_each_head() -> None:
 
 
 def test_other_systems_are_refused() -> None:
-    with pytest.raises(UserError, match=r"Expected a BERT or a RoBERTa, .* found AlbertConfig"):
+    with pytest.raises(UserError, match=r"Expected a BERT, a DistilBERT or a RoBERTa, .* found AlbertConfig"):
         removable_parts(AlbertConfig())
     with pytest.raises(UserError, match="Expected layers of one size for a Longformer"):
         LongformerConfig(layer_heads=(12,) * 12, layer_widths=(3072,) * 12)
