@@ -15,7 +15,7 @@ of the initial weights is not truncated. As in the released code there is no dro
 This file has the model, which can also be pretrained without a teacher, by the masked language model alone.
 
 Deviation: fields of the config have the names of BERT's, so that options read alike for a student and its teacher.
-transformers calls five of them otherwise; plmjax/interop/distilbert.py has the pairs.
+transformers calls seven of them otherwise; plmjax/interop/distilbert.py has the pairs.
 Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
 Deviation: positions begin with random values; transformers can begin with sinusoids (`sinusoidal_pos_embds`).
 """
