@@ -48,7 +48,16 @@ class Distillation(Compression):
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
     def teacher_constants(self, objective: Objective, sources: ConstantSources) -> Any:
-        """Return the constants of the teacher, boxed with their logical axes: its parameters."""
+        """Return the constants of the teacher, boxed with their logical axes: its parameters.
+
+        Raises:
+            UserError: the settings name no teacher, or its checkpoint has other parameters.
+        """
+        if self.teacher is None:
+            raise UserError(
+                "Expected the sizes of a teacher in --compression.teacher, found none; train the student with plmjax "
+                "compress distil."
+            )
 
         def init(key: jax.Array) -> Any:
             return objective.module(self.teacher, Execution()).init(key, **one_token(self.teacher))["params"]
