@@ -8,6 +8,7 @@ command of an option, as `plmjax prepare --fields`, is held to that one.
 import ast
 import dataclasses
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ import pytest
 
 from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.compression.compression import Compression
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
@@ -42,13 +44,17 @@ MEASURED = (*RUNNING, By("plan"), By("bench"))
 OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
 ON_TASKS = (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS), By("predict"))
 WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
-READING = (By("tokenizer"), By("prepare"), PRETRAIN, EVALUATE)
+READING = (By("tokenizer train"), By("prepare"), PRETRAIN, EVALUATE)
+ROOMS = {"compress prune": "pruning", "compress distil": "distillation"}
+"""Command that compresses -> its folder in plmjax/compression."""
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
 PRINTED_BY = {
+    "compression": tuple(map(By, ROOMS)), "compression/pruning": (By("compress prune"),),
+    "compression/distillation": (By("compress distil"),), "compression/distillation/augmentation": (By("augment"),),
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/formats": READING,
-    "data/tokenizers/training": (By("tokenizer"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
+    "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
@@ -120,6 +126,12 @@ def accepted(command: str) -> set[str]:
     if command in ("pretrain", "finetune", "plan", "bench", "tpu submit"):
         kinds = {"pretrain": [False], "finetune": [True]}.get(command, [False, True])
         found |= {option for run in runs() if isinstance(run.data, Task) in kinds for option in of_experiment(run)}
+    if command in ROOMS:
+        found |= {option for run in runs() for option in of_experiment(run)}
+        importlib.import_module(f"plmjax.compression.{ROOMS[command]}.command")  # which imports its methods
+        for one in descendants(Compression):
+            fields = dataclasses.fields(one) if one.verb == command.removeprefix("compress ") else ()
+            found |= {f"--compression.{field.name}" for field in fields}
     for run in runs() if command in ("evaluate", "predict") else ():
         if isinstance(run.data, Task):
             found |= {f"--data.{name}" for name in run.data.settings(command == "evaluate")}
@@ -184,7 +196,9 @@ def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield inner.get(id(node), ""), node.value
 
 
-OPTION = re.compile(r"(?:(plmjax|python -m tpu) ([a-z-]+)(?: train)? )?(?<![\w-])(--[a-z][\w.{}-]*)")
+OPTION = re.compile(
+    r"(?:(plmjax|python -m tpu) ([a-z-]+(?: (?:train|prune|distil|quantize|factorize))?) )?(?<![\w-])(--[a-z][\w.{}-]*)"
+)
 OF_OTHERS = ("--xla_", "--multiprocessing-fork", "--force")
 """Options of other programs."""
 

@@ -8,6 +8,7 @@ import flax.traverse_util
 
 from plmjax import experiment as experiments
 from plmjax import storage
+from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, Distillation
 from plmjax.compression.distillation.patient import PatientDistillation
@@ -22,6 +23,7 @@ from plmjax.errors import UserError, listed, nearest, quoted
 from plmjax.experiment import Experiment, Start
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Objective
+from plmjax.parallel import hosts
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 
@@ -78,9 +80,11 @@ def distil(
     elif other is None:
         run = dataclasses.replace(run, start=RandomStudent(run.model))
     run = _with_task(source, run)
+    if isinstance(run.compression, SoftTargetDistillation) and run.compression.top_k:
+        run = _with_stored(source, run, storage.path(output))
     settings = {"method": method, "student": student} if student else {"method": method, "layers": list(layers)}
     settings |= dataclasses.asdict(run.compression)
-    settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint")}
+    settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint", "stored")}
     params, run = train(source, run, output, checkpoint=None if other is None else student)
     run = dataclasses.replace(run, start=Start())
     constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
@@ -144,6 +148,23 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
     hint = f"the teacher has no module for {type(objective).__name__}"
     start.check_parameters(module, params, one_token(own.experiment.model), source.name, hint)
     return dataclasses.replace(run, objective=objective)
+
+
+def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
+    """Return the experiment with the stored scores of its teacher, which are computed if there are none yet.
+
+    Raises:
+        UserError: the task needs the teacher itself.
+    """
+    top_k = run.compression.top_k
+    path = output / stored.FILE.format(top_k)
+    run.compression.check(run.model, run.objective)
+    stored.check(run.objective, run.data)
+    if hosts.is_primary() and not path.exists():
+        params = flax.traverse_util.unflatten_dict(source.params, sep="/")
+        stored.write(path, run, params, start.tokenizer_of(source.description), top_k)
+    hosts.agree("the scores of the teacher")
+    return dataclasses.replace(run, compression=dataclasses.replace(run.compression, stored=str(path)))
 
 
 def _described(objective: Objective) -> str:

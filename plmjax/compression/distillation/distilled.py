@@ -47,6 +47,40 @@ class Distillation(Compression):
         """Return the terms whose factors are not 0."""
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
+    def teacher_constants(self, objective: Objective, sources: ConstantSources) -> Any:
+        """Return the constants of the teacher, boxed with their logical axes: its parameters.
+
+        Raises:
+            UserError: the settings name no teacher, or its checkpoint has other parameters.
+        """
+        if self.teacher is None:
+            raise UserError(
+                "Expected the sizes of a teacher in --compression.teacher, found none; train the student with plmjax "
+                "compress distil."
+            )
+
+        def init(key: jax.Array) -> Any:
+            return objective.module(self.teacher, Execution()).init(key, **one_token(self.teacher))["params"]
+
+        return sources.parameters(self.checkpoint, init)
+
+    def taught(
+        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **asked: bool
+    ) -> Reading:
+        """Return the reading of the teacher on a corrupted batch, without dropout.
+
+        module: the student. constants: the result of `teacher_constants`. asked: the arguments of `observed`.
+        """
+        teacher = objective.module(self.teacher, module.execution)
+        with observed(self.teacher, constants, **asked) as reading:
+            apply(objective, teacher, LossInputs(constants), batch, key, training=False)
+        return reading
+
+    @property
+    def is_live(self) -> bool:
+        """True if each step computes the teacher."""
+        return True
+
     def added(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
         """Return the parameters of the distillation itself, boxed with their logical axes."""
         return {}
@@ -83,14 +117,9 @@ class WithTeacher(Wrapped):
     distillation: Distillation
 
     def constants(self, config: Any, sources: ConstantSources) -> Any:
-        """Return the constants of the inner objective, and the parameters of the teacher."""
-        teacher = self.distillation.teacher
-
-        def init(key: jax.Array) -> Any:
-            return self.inner.module(teacher, Execution()).init(key, **one_token(teacher))["params"]
-
+        """Return the constants of the inner objective, and those of the teacher."""
         own = self.inner.constants(config, sources)
-        found = {TEACHER: sources.parameters(self.distillation.checkpoint, init)}
+        found = {TEACHER: self.distillation.teacher_constants(self.inner, sources)}
         return found | ({INNER: own} if jax.tree.leaves(own) else {})
 
     def inner_constants(self, constants: Any) -> Any:
@@ -128,7 +157,7 @@ class Distilled(WithTeacher):
             else:
                 apply(self.inner, module, inputs, batch, key, training=training)
                 sums = LossSums({}, {}, inputs.carry, inputs.collections)
-        teacher = self._taught(module, loss_inputs, batch, key, asked)
+        teacher = distillation.taught(self.inner, module, loss_inputs.constants[TEACHER], batch, key, **asked)
         found, metrics = {}, {}
         added = loss_inputs.params.get(ADDED, {})
         for term in terms:
@@ -143,7 +172,7 @@ class Distilled(WithTeacher):
         terms, teacher = self.distillation.terms(), self.distillation.teacher
         heads = any(term.needs_outputs for term in terms)
         student = self._model_flops(config, batch, terms, head=heads or self.distillation.hard > 0)
-        taught = self._model_flops(teacher, batch, terms, head=heads) / 3
+        taught = self._model_flops(teacher, batch, terms, head=heads) / 3 if self.distillation.is_live else 0.0
         return student + taught + sum(term.flops(config, teacher, batch) for term in terms)
 
     def _model_flops(
@@ -164,13 +193,3 @@ class Distilled(WithTeacher):
             "every_token": any(term.every_token for term in terms),
             "scores": any(term.needs_outputs for term in terms),
         }
-
-    def _taught(
-        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, asked: dict[str, bool]
-    ) -> Reading:
-        """Return the reading of the teacher, without dropout and without a gradient."""
-        params, config = loss_inputs.constants[TEACHER], self.distillation.teacher
-        teacher = self.inner.module(config, module.execution)
-        with observed(config, params, **asked) as reading:
-            apply(self.inner, teacher, LossInputs(params), batch, key, training=False)
-        return reading

@@ -7,11 +7,18 @@ decoder or an encoder-decoder (word-level distillation, Kim and Rush 2016, secti
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilled import Distillation
+from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import SoftTargets, Term
 from plmjax.errors import ABOVE_0, FROM_0, check_ranges
+from plmjax.objectives.objective import Batch, ConstantSources, Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +31,37 @@ class SoftTargetDistillation(Distillation):
     """Factor of the divergence from the teacher's distributions."""
     temperature: float = 2.0
     """Temperature T of both distributions; a higher one gives unlikely classes more weight."""
+    top_k: int = 0
+    """Number of the teacher's largest scores that are computed once, before training, and kept for each prediction of a
+    task; 0 computes the teacher in each step.
+    """
+    stored: str = ""
+    """File of these scores, which plmjax compress distil writes."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         super().__post_init__()
-        check_ranges("compression", self, soft=FROM_0, temperature=ABOVE_0)
+        check_ranges("compression", self, soft=FROM_0, temperature=ABOVE_0, top_k=FROM_0)
 
     def terms(self) -> tuple[Term, ...]:
         """Return the divergence."""
         return (SoftTargets(self.soft, self.temperature),) if self.soft else ()
+
+    def teacher_constants(self, objective: Objective, sources: ConstantSources) -> Any:
+        """Return the parameters of the teacher, or its stored scores."""
+        if not self.stored:
+            return super().teacher_constants(objective, sources)
+        return {name: jnp.asarray(array) for name, array in stored.read(self.stored).items()}
+
+    def taught(
+        self, objective: Objective, module: nn.Module, constants: Any, batch: Batch, key: jax.Array, **asked: bool
+    ) -> Reading:
+        """Return the reading of the teacher, or its stored scores."""
+        if not self.stored:
+            return super().taught(objective, module, constants, batch, key, **asked)
+        return Reading(self.teacher, None, stored.looked_up(objective, batch, constants))
+
+    @property
+    def is_live(self) -> bool:
+        """True unless its scores are stored."""
+        return not self.stored

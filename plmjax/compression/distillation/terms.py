@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.distributions import Distributions, distributions_of
 from plmjax.compression.distillation.readings import Reading
+from plmjax.compression.distillation.stored import StoredScores
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.models.families.encoder import EncoderConfig
@@ -131,6 +132,8 @@ class SoftTargets(Term):
     def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
         """Return the weighted sum of the divergences."""
         mine, taught = self._logits(objective, student, teacher, batch)
+        if isinstance(taught, StoredScores):
+            return jnp.sum(self._weights(objective, batch) * taught.divergence(mine, self.temperature))
         distance = losses.soft_cross_entropy if self.cross_entropy else losses.soft_divergence
         total = jnp.sum(self._weights(objective, batch) * distance(mine, taught, self.temperature))
         return total / mine.shape[-1] if self.by_classes else total
@@ -141,7 +144,8 @@ class SoftTargets(Term):
         """Return the share of predictions in which both models choose the same class."""
         mine, taught = self._logits(objective, student, teacher, batch)
         weights = self._weights(objective, batch)
-        same = jnp.argmax(mine, axis=-1) == jnp.argmax(taught, axis=-1)
+        best = taught.classes[..., 0] if isinstance(taught, StoredScores) else jnp.argmax(taught, axis=-1)
+        same = jnp.argmax(mine, axis=-1) == best
         return {"agreement": (jnp.sum(weights * same), jnp.sum(weights))}
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
@@ -165,6 +169,8 @@ class SoftTargets(Term):
 
     def _logits(
         self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | StoredScores]:
         kind: Distributions = distributions_of(objective)
-        return kind.logits(student.outputs, batch), kind.logits(teacher.outputs, batch)
+        taught = teacher.outputs
+        taught = taught if isinstance(taught, StoredScores) else kind.logits(taught, batch)
+        return kind.logits(student.outputs, batch), taught

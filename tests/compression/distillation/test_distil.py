@@ -98,8 +98,9 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     [
         ("tinybert", ["--student", "random", *NARROW]),
         ("tinybert", ["--compression.stage", "prediction"]),
+        ("soft_targets", ["--compression.top_k", "2"]),
     ],
-    ids=["layers", "prediction"],
+    ids=["layers", "prediction", "stored"],
 )
 def test_students_of_a_task(method: str, options: list[str], classifier: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "student"
@@ -110,6 +111,9 @@ def test_students_of_a_task(method: str, options: list[str], classifier: Path, t
     assert ("compression/map/kernel" in trained) == ("random" in options)
     terms = {"hidden_states_loss", "attention_scores_loss"} if "random" in options else {"soft_targets_loss"}
     assert {f"train/{term}" for term in terms} <= log(output).keys()
+    if method == "soft_targets":
+        constants = checkpoints.read_constants(output / "training")[TEACHER]
+        assert constants["logits"].shape == (24, 2) and set(constants) == {"classes", "logits", "offsets"}
     cli.run(["evaluate", str(output), "--json"])
     assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
 

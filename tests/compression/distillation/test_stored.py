@@ -1,0 +1,93 @@
+"""Stored scores of a teacher: the loss is that of the live teacher, of all classes or of the likeliest."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.compression.distillation import stored
+from plmjax.compression.distillation.distilled import TEACHER
+from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
+from plmjax.finetuning.run import rows
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.objectives.objective import LossInputs
+from plmjax.training.checkpoints import checkpoints, start
+from tests.compression.distillation.pairs import pair, shifted
+from tests.finetuning.conftest import WORDS, bart_run  # noqa: F401  a fixture
+
+
+@pytest.fixture(scope="module")
+def translation(bart_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, dict, dict, object]:  # noqa: F811
+    """(a run that translates, parameters of its student and of its teacher, its tokenizer)."""
+    folder, draws = tmp_path_factory.mktemp("pairs"), np.random.default_rng(0)
+    lines = [" ".join(draws.choice(WORDS, draws.integers(1, 5))) for _ in range(7)]
+    for side in ("en", "de"):
+        (folder / f"train.{side}").write_text("\n".join(lines[:: 1 if side == "en" else -1]) + "\n", encoding="utf-8")
+    params, description = checkpoints.load_parameters(bart_run)
+    data = TextPairs(
+        train=str(folder / "train.en"), source="en", target="de", sequence_length=48, target_length=48, pack=3
+    )
+    model, objective = description.experiment.model, Translation(max_new_tokens=16)
+    distillation = SoftTargetDistillation(teacher=model, temperature=1.5)
+    run = Experiment(model, objective, data, compression=distillation)
+    return run, shifted(params), params, start.tokenizer_of(description)
+
+
+def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tuple[float, float]:
+    """(mean of the term, agreement)."""
+    objective = run.compression.trained(run.objective, 1)
+    module = objective.module(run.model, Execution())
+    compute = jax.jit(functools.partial(objective.sums, module, training=True))
+    sums = jax.device_get(compute(LossInputs(params, {TEACHER: constants}), batch, jax.random.key(0)))
+    weight = objective.weights(batch)["soft_targets"]
+    return float(sums.losses["soft_targets"] / weight), float(sums.metrics["agreement"][0])
+
+
+def test_translations(translation: tuple, tmp_path: Path) -> None:
+    """Packed pairs in another order than that of the file."""
+    run, student, teacher, tokenizer = translation
+    examples = rows(run, run.data.read("train"), tokenizer)
+    batch = examples.batch(examples.in_order[::-1], np.arange(len(examples)))
+    live = loss_of(run, student, teacher, batch)
+    found = {}
+    for top_k in (run.model.vocab_size, 3):
+        path = tmp_path / stored.FILE.format(top_k)
+        stored.write(path, run, teacher, tokenizer, top_k)
+        compression = dataclasses.replace(run.compression, top_k=top_k, stored=str(path))
+        constants = compression.teacher_constants(run.objective, None)
+        found[top_k] = loss_of(dataclasses.replace(run, compression=compression), student, constants, batch)
+    assert found[run.model.vocab_size] == pytest.approx(live, rel=1e-5)
+    assert found[3][1] == live[1] and found[3][0] != pytest.approx(live[0], rel=1e-3)
+    flops = compression.trained(run.objective, 1).train_flops(run.model, jax.eval_shape(lambda: batch))
+    assert flops == run.objective.train_flops(run.model, batch)
+
+
+def test_the_largest_of_many_classes() -> None:
+    """KL from the teacher's distribution over its k classes, by hand."""
+    draws = np.random.default_rng(0)
+    student, teacher = draws.normal(size=(2, 5, 9)).astype(np.float32)
+    classes = np.argsort(-teacher, axis=-1)[:, :3]
+    scores = stored.StoredScores(classes, np.take_along_axis(teacher, classes, axis=-1))
+    found = scores.divergence(student, 2.0)
+    for row in range(5):
+        chosen = np.exp(teacher[row, classes[row]] / 2)
+        p = chosen / chosen.sum()
+        q = np.exp(student[row] / 2) / np.exp(student[row] / 2).sum()
+        assert float(found[row]) == pytest.approx(4 * (p * np.log(p / q[classes[row]])).sum(), rel=1e-5)
+
+
+def test_mistakes(tmp_path: Path, translation: tuple) -> None:
+    with pytest.raises(UserError, match=r"Expected the scores of a teacher in .*, found FileNotFoundError"):
+        stored.read(tmp_path / "none.npz")
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    with pytest.raises(UserError, match="found ValueError"):
+        stored.read(tmp_path / "bad.npz")
+    with pytest.raises(UserError, match=r"for --compression.top_k, found BertPretraining"):
+        stored.check(pair("bert", SoftTargetDistillation()).inner, translation[0].data)
