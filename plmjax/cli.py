@@ -32,6 +32,7 @@ VERBS: dict[str, Callable] = {
     "bench": training.bench,
     "average": training.average,
     "compress prune": compression.prune,
+    "compress quantize": compression.quantize,
     "import": exchange.import_,
     "export": exchange.export,
     "report": reporting.report,

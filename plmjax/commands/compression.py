@@ -38,3 +38,21 @@ def prune(
 
     load_classes(experiment)
     print(run(checkpoint, output, method, sparsity, rewind, experiment, overrides))
+
+
+def quantize(
+    checkpoint: Positional[Checkpoint],
+    output: Location,
+    granularity: str = "channel",
+    overrides: Overrides = (),
+) -> None:
+    """Store the weights of a model in int8, a quarter of the size.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint.
+        granularity: channel for a scale for each output of a matrix, tensor for one scale for the whole matrix.
+    """
+    from plmjax.compression.quantization.command import quantize as run
+
+    print(run(checkpoint, output, granularity))

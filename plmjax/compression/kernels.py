@@ -1,8 +1,9 @@
 """The kernels of a model's layers: the matrices that compression changes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import ParameterGroup
 from plmjax.errors import UserError
 
 
@@ -23,14 +24,19 @@ def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
     for path in paths:
         if not path.endswith("/kernel"):
             continue
-        lengths = {
-            len(prefix): group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")
-        }
-        if lengths and path[: max(lengths)] not in whole:
-            found[path] = lengths[max(lengths)] is not None
+        place = group_of(path, groups)
+        if place is not None and place[0] not in whole:
+            found[path] = place[1] is not None
     if not found:
         raise UserError(f"Expected a model with layers of matrices, found {model.system}; compress another checkpoint.")
     return found
+
+
+def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | None] | None:
+    """Return the longest prefix of a parameter's path and the index of its group; None if it is in no group."""
+    prefixes = {prefix: group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")}
+    longest = max(prefixes, key=len, default=None)
+    return None if longest is None else (longest, prefixes[longest])
 
 
 def input_axes(path: str, axes: int) -> int:

@@ -23,7 +23,7 @@ from plmjax.finetuning.run import finetune, unresolved
 from plmjax.objectives.wrapped import ADDED
 from plmjax.parallel import hosts
 from plmjax.pretraining.run import pretrain
-from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
 
 TRAINING = "training"
@@ -50,9 +50,14 @@ class Source:
         """Read a run directory or a checkpoint.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is none, it is damaged, or it is stored in int8.
         """
         directory = checkpoints.find(checkpoint)
+        if quantized := items.in_int8(directory, "params"):
+            raise UserError(
+                f"Expected a checkpoint in float32, found {checkpoint}, which stores {len(quantized)} arrays in int8; "
+                f"compress the checkpoint that it was made from, and quantize the result."
+            )
         params, description = checkpoints.load_parameters(directory)
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         collections = checkpoints.load_collections(directory)

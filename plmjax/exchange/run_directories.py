@@ -32,7 +32,7 @@ from plmjax.interop import generation_settings, huggingface, labels, libraries, 
 from plmjax.interop.libraries import OwnFiles
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, items, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
@@ -177,8 +177,10 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, description = checkpoints.load_parameters(checkpoint)
     run = description.experiment
     model = run.objective.module(run.model, Execution())
+    in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
+    changed = ["stored in int8; exported in float32"] if in_int8 else []
     if own := libraries.own_files(run.model):
-        return _export_own(own, params, description, storage.path(directory), architecture)
+        return "; ".join((_export_own(own, params, description, storage.path(directory), architecture), *changed))
     if not huggingface.has_form(model):
         advice = ", or write the vectors of its words with --vectors text" if run.model.system.token_table else ""
         raise UserError(
@@ -211,7 +213,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             if huggingface.transformers_installed() and _writes(module):
                 count = written.compare(model, params, folder, tokenizer, rows, architecture)
                 checked += f", so are {count} tokens that transformers writes"
-    return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *lost))
+    return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
 
 
 def _written_generation(
