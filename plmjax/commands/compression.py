@@ -43,16 +43,29 @@ def prune(
 def quantize(
     checkpoint: Positional[Checkpoint],
     output: Location,
+    method: str = "weight_only",
     granularity: str = "channel",
+    batches: int = 16,
+    experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
-    """Store the weights of a model in int8, a quarter of the size.
+    """Store the weights of a model in int8, a quarter of the size; multiply in int8 too.
+
+    dynamic, static and aware read the examples of the checkpoint's own run, whose options may follow, such as
+    --data.train. aware trains on them, and takes another experiment too.
 
     Args:
         checkpoint: Run directory or checkpoint.
         output: Run directory to write, with one checkpoint.
+        method: weight_only, which multiplies in float; dynamic, which scales the activations of each token by their
+            largest value; static, by the largest value of some training batches; or aware, which trains the model with
+            rounded values.
         granularity: channel for a scale for each output of a matrix, tensor for one scale for the whole matrix.
+        batches: With static, the number of training batches.
+        experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
+    from plmjax.commands.arguments import load_classes
     from plmjax.compression.quantization.command import quantize as run
 
-    print(run(checkpoint, output, granularity))
+    load_classes(experiment)
+    print(run(checkpoint, output, method, granularity, batches, experiment, overrides))

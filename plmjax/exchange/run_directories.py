@@ -30,6 +30,7 @@ from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
+from plmjax.layers import int8
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, items, start
@@ -175,6 +176,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
+    params = int8.without_scales(params)
     run = description.experiment
     model = run.objective.module(run.model, Execution())
     in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")

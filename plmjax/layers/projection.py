@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import FLOAT, INT8_DYNAMIC, INT8_STATIC
+from plmjax.layers import int8
+
 
 class Projection(nn.Module):
     """y = x W + b. The number of contracted trailing axes of x is len(axes) - len(features).
@@ -19,6 +22,7 @@ class Projection(nn.Module):
     logits: returns the sums of the product in float32, for a softmax or a squared error.
     use_bias: true to add b.
     bias_init: initializer of b.
+    products: of x and W, as `Execution.products`; `kernel_scale` and ranges are further parameters of those in int8.
     """
 
     features: tuple[int, ...]
@@ -28,17 +32,30 @@ class Projection(nn.Module):
     logits: bool = False
     use_bias: bool = True
     bias_init: Initializer = nn.initializers.zeros
+    products: str = FLOAT
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         contracted = len(self.axes) - len(self.features)
         shape = x.shape[x.ndim - contracted :] + self.features
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
-        y = _product(contracted, self.logits, x.astype(self.dtype), kernel.astype(self.dtype))
-        if not self.use_bias:
-            return y
-        bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
-        return y + self.param("bias", bias_init, self.features).astype(y.dtype)
+        y = self._product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))
+        if self.use_bias:
+            bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
+            y = y + self.param("bias", bias_init, self.features).astype(y.dtype)
+        return int8.ranged(self, self.products, int8.OUTPUT, y)
+
+    def _product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        if self.products not in (INT8_DYNAMIC, INT8_STATIC):
+            x = int8.ranged(self, self.products, int8.INPUT, x)
+            return _product(contracted, self.logits, x, kernel)
+        # One axis: an array with several would be cast to the dtype of the products.
+        init = nn.with_logical_partitioning(nn.initializers.ones, (None,))
+        of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
+        static = self.products == INT8_STATIC
+        of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)
+        y = int8.product(contracted, x, kernel, (of_x, of_kernel))
+        return y if self.logits else y.astype(self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -113,7 +113,14 @@ class BertLayer(nn.Module):
         """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.intermediate_size, config.hidden_act, init, dtype, name="feed_forward")
+        feed_forward = FeedForward(
+            config.intermediate_size,
+            config.hidden_act,
+            init,
+            dtype,
+            products=self.execution.products,
+            name="feed_forward",
+        )
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 

@@ -84,7 +84,9 @@ class GptLayer(nn.Module):
             config.n_embd, config.n_head, config.attn_pdrop, init, execution, name="attention"
         )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.inner_size, config.activation_function, init, dtype, name="feed_forward")
+        feed_forward = FeedForward(
+            config.inner_size, config.activation_function, init, dtype, products=execution.products, name="feed_forward"
+        )
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)
         dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)

@@ -116,7 +116,13 @@ class Gpt2Layer(nn.Module):
         )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(
-            config.inner_size, config.activation_function, init, dtype, output_init=residual, name="feed_forward"
+            config.inner_size,
+            config.activation_function,
+            init,
+            dtype,
+            output_init=residual,
+            products=execution.products,
+            name="feed_forward",
         )
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)

@@ -5,6 +5,7 @@ values from any source. A `Visibility` defines the keys that each query sees. A 
 `plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
 """
 
+import functools
 import math
 
 import flax.linen as nn
@@ -58,11 +59,11 @@ class MultiHeadAttention(nn.Module):
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
-        self.query = Projection(heads, inputs, self.query_init or init, dtype, use_bias=bias)
-        self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
-        self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
-        last = self.output_init or init
-        self.output = Projection((self.features,), ("heads", "head", "embed"), last, dtype, use_bias=bias)
+        projection = functools.partial(Projection, dtype=dtype, use_bias=bias, products=self.execution.products)
+        self.query = projection(heads, inputs, self.query_init or init)
+        self.key = projection(heads, inputs, init)
+        self.value = projection(heads, inputs, init)
+        self.output = projection((self.features,), ("heads", "head", "embed"), self.output_init or init)
         self.probability_dropout = Dropout(self.dropout)
 
     def __call__(
