@@ -33,6 +33,7 @@ VERBS: dict[str, Callable] = {
     "average": training.average,
     "compress prune": compression.prune,
     "compress quantize": compression.quantize,
+    "compress factorize": compression.factorize,
     "import": exchange.import_,
     "export": exchange.export,
     "report": reporting.report,

@@ -69,3 +69,27 @@ def quantize(
 
     load_classes(experiment)
     print(run(checkpoint, output, method, granularity, batches, experiment, overrides))
+
+
+def factorize(
+    checkpoint: Positional[Checkpoint],
+    output: Location,
+    rank: int | None = None,
+    energy: float | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Replace the matrices of the layers by products of two smaller ones.
+
+    Fine-tune the result with plmjax finetune --from.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a BERT, RoBERTa, ALBERT, ELECTRA, GPT or GPT-2.
+        output: Run directory to write, with one checkpoint.
+        rank: Rank of every product; a matrix of which it would have no fewer weights stays whole.
+        energy: In place of --rank, the least share of the sum of squared singular values that every product keeps.
+    """
+    from plmjax.compression.factorization import factorize as run
+    from plmjax.compression.run import without_options
+
+    without_options(overrides, "plmjax compress factorize")
+    print(run(checkpoint, output, rank, energy))

@@ -1,10 +1,11 @@
 """The kernels of a model's layers: the matrices that compression changes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.system import ParameterGroup
+from plmjax.contracts.system import group_of
 from plmjax.errors import UserError
+from plmjax.layers.projection import EXPAND, REDUCE
 
 
 def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
@@ -32,17 +33,12 @@ def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
     return found
 
 
-def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | None] | None:
-    """Return the longest prefix of a parameter's path and the index of its group; None if it is in no group."""
-    prefixes = {prefix: group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")}
-    longest = max(prefixes, key=len, default=None)
-    return None if longest is None else (longest, prefixes[longest])
-
-
 def input_axes(path: str, axes: int) -> int:
     """Return the number of input axes of a kernel with so many axes besides that of the layers.
 
     A kernel with three axes belongs to attention: the outputs of a head's projections are [N H], and the inputs of the
-    last projection are.
+    last projection are. A projection of a lower rank has two kernels, `reduce` and `expand`.
     """
+    if path.endswith((f"/{REDUCE}/kernel", f"/{EXPAND}/kernel")):
+        return axes - 1 if path.endswith(f"/{REDUCE}/kernel") else 1
     return 2 if axes == 3 and path.endswith("/output/kernel") else axes - 1 if axes < 3 else 1

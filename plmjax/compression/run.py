@@ -17,7 +17,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
 from plmjax.objectives.wrapped import ADDED
@@ -92,6 +92,15 @@ def write(
         ancestry.write(storage.path(output), source.described(by, settings))
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
+
+
+def without_options(overrides: Sequence[str], command: str) -> None:
+    """Raise UserError for options of an experiment, with a command that does not train."""
+    if overrides:
+        raise UserError(
+            f"Expected no options of an experiment with {command}, which does not train, found {quoted(overrides[0])}; "
+            f"leave it out, and train the result with plmjax finetune."
+        )
 
 
 def comparison(before: Params, after: Params) -> str:

@@ -12,7 +12,7 @@ purpose, `modules` has no entry for it, and `System.require` raises an error tha
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import flax.linen as nn
@@ -82,6 +82,13 @@ class ParameterGroup:
 
     prefixes: tuple[str, ...]
     index: int | None = None
+
+
+def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | None] | None:
+    """Return the longest prefix of a parameter's path and the index of its group; None if it is in no group."""
+    prefixes = {prefix: group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")}
+    longest = max(prefixes, key=len, default=None)
+    return None if longest is None else (longest, prefixes[longest])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

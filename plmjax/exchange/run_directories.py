@@ -31,6 +31,7 @@ from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
 from plmjax.layers import int8
+from plmjax.models.families import low_rank
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints, items, start
@@ -176,11 +177,13 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    params = int8.without_scales(params)
-    run = description.experiment
-    model = run.objective.module(run.model, Execution())
     in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
     changed = ["stored in int8; exported in float32"] if in_int8 else []
+    changed += ["products of two matrices; exported as whole ones"] if description.experiment.model.ranks else []
+    params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
+    run = dataclasses.replace(description.experiment, model=config)
+    description = dataclasses.replace(description, experiment=run)
+    model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):
         return "; ".join((_export_own(own, params, description, storage.path(directory), architecture), *changed))
     if not huggingface.has_form(model):

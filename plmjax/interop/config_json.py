@@ -47,7 +47,10 @@ def read(
                 fields[field.name] = None
             continue
         of = next(iter(typing.get_args(field.type)), field.type)  # the type float of the field type float | None
-        if type(value) not in {bool: (bool,), int: (int,), float: (int, float), str: (str,)}[of]:
+        kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
+        if of not in kinds:  # ranks, which transformers does not have
+            continue
+        if type(value) not in kinds[of]:
             raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
         if of is not str and not abs(value) < LARGEST:
             raise UserError(
@@ -81,14 +84,21 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
     """Return the settings with which transformers builds the same model.
 
     Raises:
-        UserError: each token sees only a window of its row, which transformers' class does not implement.
+        UserError: each token sees only a window of its row, or a matrix is a product of two, which transformers' class
+            does not implement.
     """
+    if model.config.ranks is not None:
+        raise UserError(
+            f"Expected a model with whole matrices, as transformers' {model_type} has them, found ranks of "
+            f"{' '.join(map(str, model.config.ranks))}; multiply them first (plmjax.models.families.low_rank.whole)."
+        )
     if model.config.windows:
         raise UserError(
             f"Expected a model whose tokens see their whole row, as transformers' {model_type} has it, found a window "
             f"of {model.config.attention_window} tokens; export a Longformer instead."
         )
     config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
+    config.pop("ranks", None)
     if hasattr(model, "num_labels"):
         labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
         config["id2label"] = {str(label): name for label, name in enumerate(labels)}

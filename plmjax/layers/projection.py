@@ -11,6 +11,9 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.execution import FLOAT, INT8_DYNAMIC, INT8_STATIC
 from plmjax.layers import int8
 
+REDUCE, EXPAND = "reduce", "expand"
+"""Names of the two projections of a product of two matrices."""
+
 
 class Projection(nn.Module):
     """y = x W + b. The number of contracted trailing axes of x is len(axes) - len(features).
@@ -23,6 +26,7 @@ class Projection(nn.Module):
     use_bias: true to add b.
     bias_init: initializer of b.
     products: of x and W, as `Execution.products`; `kernel_scale` and ranges are further parameters of those in int8.
+    rank: R of W = A B, two kernels [in R] and [R out] of projections of their own; 0 for one kernel.
     """
 
     features: tuple[int, ...]
@@ -33,10 +37,19 @@ class Projection(nn.Module):
     use_bias: bool = True
     bias_init: Initializer = nn.initializers.zeros
     products: str = FLOAT
+    rank: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         contracted = len(self.axes) - len(self.features)
+        if self.rank:
+            inputs, outputs = self.axes[:contracted], self.axes[contracted:]
+            # The initial values of A B are as large as those of one kernel.
+            kept, init = {"dtype": self.dtype, "products": self.products}, nn.initializers.normal(self.rank**-0.5)
+            x = Projection((self.rank,), (*inputs, "rank"), init, use_bias=False, name=REDUCE, **kept)(x)
+            biases = {"use_bias": self.use_bias, "bias_init": self.bias_init, "logits": self.logits}
+            second = Projection(self.features, ("rank", *outputs), self.kernel_init, name=EXPAND, **biases, **kept)
+            return second(x)
         shape = x.shape[x.ndim - contracted :] + self.features
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
         y = self._product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))

@@ -44,6 +44,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
+from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -119,6 +120,7 @@ class BertLayer(nn.Module):
             init,
             dtype,
             products=self.execution.products,
+            ranks=feed_forward_ranks(config),
             name="feed_forward",
         )
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
@@ -133,7 +135,8 @@ class BertLayer(nn.Module):
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
         config, init = self.config, self.config.initializer
         size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-        attention = MultiHeadAttention(size, heads, rate, init, self.execution, name="attention")
+        ranks = attention_ranks(config)
+        attention = MultiHeadAttention(size, heads, rate, init, self.execution, ranks=ranks, name="attention")
         return attention(x, x, visibility, deterministic=self.deterministic)
 
 

@@ -118,7 +118,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The generator's sizes as those of a network; its own generator is the same."""
+        """The generator's sizes as those of a network; its own generator is the same. Its matrices are whole."""
         size, heads, inner = self._generator_sizes()
         return dataclasses.replace(
             self,
@@ -128,6 +128,7 @@ class ElectraConfig(EncoderConfig):
             generator_hidden_size=size,
             generator_num_attention_heads=heads,
             generator_intermediate_size=inner,
+            ranks=None,
         )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

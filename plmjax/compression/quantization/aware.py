@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.compression.compression import Compression, Params
-from plmjax.compression.kernels import group_of
 from plmjax.compression.quantization.weights import GRANULARITIES, shared_axes, stored_form
 from plmjax.contracts.execution import SIMULATED, Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import group_of
 from plmjax.errors import UserError, check_choice
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.layers.int8 import RANGES, rounded_values, scale_of

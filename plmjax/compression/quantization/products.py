@@ -5,8 +5,9 @@ import math
 import numpy as np
 
 from plmjax.compression.compression import Params
-from plmjax.compression.kernels import group_of, input_axes
+from plmjax.compression.kernels import input_axes
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import group_of
 from plmjax.layers.int8 import INPUT, KERNEL_SCALE
 from plmjax.training.checkpoints import stored
 

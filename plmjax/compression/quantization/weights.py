@@ -6,8 +6,9 @@ Everything else stays float32: biases, norms, and the head of a task.
 import math
 
 from plmjax.compression.compression import Params
-from plmjax.compression.kernels import group_of, input_axes
+from plmjax.compression.kernels import input_axes
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import group_of
 from plmjax.errors import UserError
 from plmjax.training.checkpoints import stored
 

@@ -20,6 +20,7 @@ from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choic
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
+from plmjax.models.families import low_rank
 from plmjax.models.families.task_heads import score_choices
 
 
@@ -70,6 +71,10 @@ class EncoderConfig(ModelConfig):
     """Token id at the end of a decoder's text; as `bos_token_id`."""
     attention_window: int | None = None
     """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
+    ranks: tuple[int, ...] | None = None
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices; 0 for a whole matrix, None if all are whole.
+    """
 
     classifier_dropout: ClassVar[float | None] = None
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
@@ -97,6 +102,7 @@ class EncoderConfig(ModelConfig):
             )
         check_choice("activation", self.hidden_act, ACTIVATIONS)
         self.check_window()
+        low_rank.check(self)
 
     def check_window(self) -> None:
         """Raise UserError for a window that is odd or longer than the rows."""
@@ -131,11 +137,12 @@ class EncoderConfig(ModelConfig):
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (L (4 D^2 + 2 D F) + 2 L T D) per token. With a window of w tokens, w + 1 keys take the place of T.
+        6 (L (4 D^2 + 2 D F) + 2 L T D) per token. With a window of w tokens, w + 1 keys take the place of T. A matrix
+        of rank R has R (D + D) or R (D + F) in place of D^2 or D F.
         """
         size, window = self.hidden_size, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = 4 * size**2 + 2 * size * self.intermediate_size + 2 * keys * size
+        layer = low_rank.layer_products(self, size, self.intermediate_size) + 2 * keys * size
         return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

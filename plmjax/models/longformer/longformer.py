@@ -132,6 +132,11 @@ class LongformerConfig(RobertaConfig):
                 f"change it."
             )
         check_share(self.max_global_tokens, self.longest)
+        if self.ranks is not None:
+            raise UserError(
+                f"Expected --model.ranks None for a Longformer, whose attention has whole matrices, found "
+                f"{' '.join(map(str, self.ranks))}; leave it out."
+            )
 
     base = Size(
         "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",
