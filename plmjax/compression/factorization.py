@@ -64,8 +64,7 @@ def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: fl
     settings = {"ranks": list(ranks)} | ({"rank": rank} if energy is None else {"energy": energy})
     line = write(output, source, params, run, "factorize", settings)
     named = ", ".join(
-        f"{kind.rpartition('/')[2]} {own or 'whole'} ({share:.1%})"
-        for kind, own, share in zip(KINDS, ranks, kept, strict=True)
+        f"{kind} {own or 'whole'} ({share:.1%})" for kind, own, share in zip(KINDS, ranks, kept, strict=True)
     )
     return f"factorized {line} in {output}; ranks and least energy: {named}"
 

@@ -1,4 +1,4 @@
-"""A small fine-tuned run for the tests of quantization."""
+"""A small fine-tuned run for the tests of compression."""
 
 from pathlib import Path
 
