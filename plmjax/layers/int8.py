@@ -66,8 +66,10 @@ def _backward(scale: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Ar
 rounded_values.defvjp(_forward, _backward)
 
 
-def product(contracted: int, x: jax.Array, kernel: jax.Array, scales: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Multiply [... in] by [in out] in int8 to float32 [... out].
+def product(
+    contracted: int, x: jax.Array, kernel: jax.Array, scales: tuple[jax.Array, jax.Array], dtype: jnp.dtype
+) -> jax.Array:
+    """Multiply [... in] by [in out] in int8 to [... out] of a dtype.
 
     contracted: number of input axes. scales: of x, a scalar or [... 1] with an axis of size 1 for each input axis; and
         of the kernel, with the shape of its outputs.
@@ -79,7 +81,14 @@ def product(contracted: int, x: jax.Array, kernel: jax.Array, scales: tuple[jax.
     if of_x.ndim:
         rows = x.shape[: x.ndim - contracted]
         of_x = of_x.reshape(*rows, *(1,) * of_kernel.ndim)
-    return sums.astype(jnp.float32) / (of_x * of_kernel)
+    # The compiler for TPUs, libtpu 0.0.42, dies when it joins such a product of heads with one of attention.
+    apart = jax.lax.optimization_barrier if kernel.ndim > 2 else _as_it_is
+    values = sums.astype(jnp.float32) * (1 / of_x) * (1 / of_kernel)
+    return jax.lax.platform_dependent(values.astype(dtype), tpu=apart, default=_as_it_is)
+
+
+def _as_it_is(x: jax.Array) -> jax.Array:
+    return x
 
 
 def token_scales(x: jax.Array, contracted: int) -> jax.Array:
@@ -93,7 +102,8 @@ def ranged(module: nn.Module, products: str, name: str, x: jax.Array) -> jax.Arr
     module: the bound module that has the range `name`; it is updated where its collection may change.
     """
     if products == INT8_STATIC:
-        return rounded_values(x, static_scale(module, name))
+        scale = static_scale(module, name)
+        return (rounded(x, scale) * (1 / scale)).astype(x.dtype)
     if products not in (CALIBRATED, SIMULATED):
         return x
     kept: Any = module.variable(RANGES, name, lambda: jnp.zeros((), jnp.float32))

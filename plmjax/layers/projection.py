@@ -67,8 +67,7 @@ class Projection(nn.Module):
         of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
         static = self.products == INT8_STATIC
         of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)
-        y = int8.product(contracted, x, kernel, (of_x, of_kernel))
-        return y if self.logits else y.astype(self.dtype)
+        return int8.product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
