@@ -46,6 +46,12 @@ ROOT = Path(__file__).parents[1]
 MODELS = {"gpt2": "GPT-2", "transformer_xl": "Transformer-XL"}
 """Name of an experiment without `_tiny`, and of its model -> its name in the tables. The first one's tokenizer serves
 both."""
+HEADER = (
+    "| model | parameters | steps | tokens | FLOPs | tokens before each | perplexity of a token | bits a byte |\n"
+    + "|---" * 8
+    + "|"
+)
+"""The first two lines of the table of bits per byte."""
 REMEMBERED = (32, 64, 128, 256, 512)
 """Numbers of tokens that Transformer-XL remembers in the table of bits per byte."""
 LENGTH = 64
@@ -59,10 +65,12 @@ ROWS = 32
 """Number of rows whose last token is predicted at once."""
 
 
-def trained(name: str, options: argparse.Namespace) -> Path:
-    """Pretrain a model with the budget, on the text and tokens of the first one, and return its run directory."""
-    workdir, first = options.output / name, options.output / next(iter(MODELS))
-    run = experiments.load(str(ROOT / "experiments" / f"{name}_tiny.py"))
+def trained(run: Experiment, workdir: Path, first: Path, options: argparse.Namespace) -> Path:
+    """Pretrain a model with the budget, and return its run directory.
+
+    first: run directory of the first model, which is trained before the others; they take its text and tokens.
+    options: `train` is a folder of books, `budget` the model FLOPs.
+    """
     data = dataclasses.replace(run.data, format="books", input=(str(options.train),), held_out=0.05)
     if workdir != first:
         run = dataclasses.replace(run, tokenizer=Tokenizer(path=str(first / "tokenizer")))
@@ -72,13 +80,13 @@ def trained(name: str, options: argparse.Namespace) -> Path:
     return workdir
 
 
-def row(workdir: Path, found: dict[str, Any], context: str) -> str:
+def row(name: str, workdir: Path, found: dict[str, Any], context: str) -> str:
     """Return the row of a model in the table of bits per byte."""
     params, description = checkpoints.load_parameters(workdir)
     run = description.experiment
     tokens = sum(each.steps * run.data.tokens(each.batch_size, each.sequence_length) for each in phases.resolve(run))
     cells = [
-        MODELS[workdir.name], f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,}", f"{run.training.steps:,}",
+        name, f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,}", f"{run.training.steps:,}",
         f"{tokens / 1e6:.1f} M", f"{flops(run, run.training.steps):.2g}", context,
         f"{found['eval/perplexity']:.1f}", f"{found['eval/bits_per_byte']:.3f}",
     ]  # fmt: skip
@@ -87,15 +95,14 @@ def row(workdir: Path, found: dict[str, Any], context: str) -> str:
 
 def compare(text: Path, workdirs: Sequence[Path]) -> None:
     """Print the table of bits per byte."""
-    print("| model | parameters | steps | tokens | FLOPs | tokens before each | perplexity of a token | bits a byte |")
-    print("|" + "---|" * 8)
+    print(HEADER)
     gpt2, transformer_xl = workdirs
     window = checkpoints.describe(checkpoints.find(gpt2)).experiment.data.sequence_length
     context = f"{window // 2} to {window - 1}, in windows"
-    print(row(gpt2, evaluate(gpt2, text, window=window, stride=window // 2, format="books"), context))
+    print(row(MODELS["gpt2"], gpt2, evaluate(gpt2, text, window=window, stride=window // 2, format="books"), context))
     for memory in REMEMBERED:
         found = evaluate(transformer_xl, text, window=LENGTH, memory=memory, format="books")
-        print(row(transformer_xl, found, f"{memory}, remembered"), flush=True)
+        print(row(MODELS["transformer_xl"], transformer_xl, found, f"{memory}, remembered"), flush=True)
     print()
 
 
@@ -209,7 +216,9 @@ def main() -> None:
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    workdirs = [trained(name, options) for name in MODELS]
+    runs = {name: experiments.load(str(ROOT / "experiments" / f"{name}_tiny.py")) for name in MODELS}
+    first = options.output / next(iter(MODELS))
+    workdirs = [trained(run, options.output / name, first, options) for name, run in runs.items()]
     compare(options.held_out, workdirs)
     contexts(options.held_out, workdirs, options)
 

@@ -1,13 +1,14 @@
 """Time and memory of a training step against the length of its row: whole rows, windows, Longformer's attention, LSH.
 
-    python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3]
+    python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3] [--kinds dense LSH]
 
 An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
 512 tokens; Longformer has 64 global tokens besides. Reformer's layers (LSH) hash twice, into chunks of 64 tokens, and
 are reversible. Adaptive-Span (span) is a decoder whose heads look back 512 tokens at most. It reads the row in segments
-of 512 tokens, and no gradient passes from one to the one before. The steps take turns, in one process on one core, and
-their time is that of the processor; with `--repeats 0` no time is taken. The memory is that of the compiled step,
-besides parameters and inputs. Linux only.
+of 512 tokens, and no gradient passes from one to the one before. Lite Transformer (long-short) is a decoder too: half
+of its features go through attention to all earlier tokens, the other half through a convolution of 31 tokens. The steps
+take turns, in one process on one core, and their time is that of the processor; with `--repeats 0` no time is taken.
+The memory is that of the compiled step, besides parameters and inputs. Linux only.
 """
 
 import argparse
@@ -15,11 +16,12 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 WINDOW, GLOBAL = 512, 64
-KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span")
+KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span", "long-short")
+DECODERS = ("span", "long-short")
 SIZES = {
     "vocab_size": 4096,
     "hidden_size": 256,
@@ -35,6 +37,7 @@ def config_of(kind: str, length: int) -> Any:
     """Return the sizes of a kind for rows of `length` tokens."""
     from plmjax.interop.reformer import fitting_buckets
     from plmjax.models.adaptive_span import AdaptiveSpanConfig
+    from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
     from plmjax.models.longformer.longformer import LongformerConfig
     from plmjax.models.reformer.reformer import ReformerConfig
     from plmjax.models.roberta import RobertaConfig
@@ -71,6 +74,14 @@ def config_of(kind: str, length: int) -> Any:
             attn_span=WINDOW,
             dropout=0.0,
         ),
+        "long-short": lambda: LiteTransformerDecoderConfig(
+            vocab_size=SIZES["vocab_size"],
+            max_position_embeddings=length,
+            d_model=256,
+            decoder_layers=2,
+            decoder_ffn_dim=1024,
+            decoder_kernel_sizes=(31, 31),
+        ).with_dropout(0.0),
     }[kind]()
 
 
@@ -83,30 +94,30 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
 
     from plmjax.contracts.execution import Execution
     from plmjax.contracts.system import Purpose
-    from plmjax.layers.words.vocabulary_scores import VocabularyScores
 
     config = config_of(kind, length)
     execution = Execution(attention="blockwise" if kind == "blockwise" else "dense")
-    purpose = Purpose.PRETRAINING if kind == "span" else Purpose.MASKED_TOKENS
+    purpose = Purpose.PRETRAINING if kind in DECODERS else Purpose.MASKED_TOKENS
     module, rule = config.module(purpose, execution), optax.adamw(1e-4)
     ids, predicted = jax.random.randint(jax.random.key(0), (1, length), 5, config.vocab_size), jnp.arange(0, length, 7)
-    inputs = {"input_ids": ids} if kind == "span" else {"input_ids": ids, "masked_positions": predicted[None]}
+    inputs = {"input_ids": ids} if kind in DECODERS else {"input_ids": ids, "masked_positions": predicted[None]}
     if kind == "Longformer":
         inputs["global_attention_mask"] = (jnp.arange(length) < GLOBAL)[None]
 
     def logits_of(params: Any, inputs: dict[str, jax.Array]) -> jax.Array:
-        if kind != "span":
+        if kind not in DECODERS:
             return module.apply({"params": params}, **inputs).logits
 
         def read(memory: Any, segment: jax.Array) -> tuple[Any, Any]:
             found = module.apply({"params": params}, segment, cache=memory)
-            return found.cache, found
+            return found.cache, found.scores
 
-        segments = inputs["input_ids"].reshape(-1, 1, WINDOW)
-        _, found = jax.lax.scan(read, config.memory(1), segments)
-        table, bias = (one[0] for one in (found.scores.table, found.scores.bias))
-        hidden = found.last_hidden_state.reshape(1, length, -1)[:, predicted]
-        return VocabularyScores(hidden, table, bias).logits()
+        if kind == "span":
+            _, found = jax.lax.scan(read, config.memory(1), inputs["input_ids"].reshape(-1, 1, WINDOW))
+            scores = jax.tree.map(lambda each: each[0], found).replace(hidden=found.hidden.reshape(1, length, -1))
+        else:
+            _, scores = read(None, inputs["input_ids"])
+        return scores.replace(hidden=scores.hidden[:, predicted]).logits()
 
     def step(params: Any, state: Any, inputs: dict[str, jax.Array]) -> tuple[Any, Any]:
         def loss(params: Any) -> jax.Array:
@@ -127,9 +138,9 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
     return take, compiled.memory_analysis().temp_size_in_bytes
 
 
-def measured(length: int, repeats: int) -> dict[str, tuple[list[float], int]]:
+def measured(length: int, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, tuple[list[float], int]]:
     """Return kind -> CPU-seconds of each turn, and the bytes of memory that a step needs."""
-    steps = {kind: compiled_step(kind, length) for kind in KINDS}
+    steps = {kind: compiled_step(kind, length) for kind in kinds}
     seconds: dict[str, list[float]] = {kind: [] for kind in steps}
     for turn in range(repeats + 1 if repeats else 0):
         for kind, (take, _) in steps.items():
@@ -145,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -153,7 +165,7 @@ def main() -> None:
     say("| tokens | attention | CPU-seconds a step | range | times those before | memory, MiB | times that before |")
     say("|---|---|---|---|---|---|---|")
     for length in options.lengths:
-        found = measured(length, options.repeats)
+        found = measured(length, options.repeats, options.kinds)
         for kind, (seconds, size) in found.items():
             cells = ["", "", ""]
             if seconds:

@@ -25,6 +25,10 @@ The Lite Transformer of `lite` has as many multiplications for a pair of caption
 output layer included:
 
     plmjax finetune experiments/translate_multi30k.py:lite --from random --data.folder multi30k_en_de
+
+Result of its first two epochs, 956 steps: BLEU 13.2 and 25.6 on the validation file (chrF 33.7 and 49.0), where the
+Transformer has 8.4 and 19.8. This is one seed. The run was stopped there, after eight minutes of processor time on a
+machine that many other programs used.
 """
 
 import dataclasses
@@ -32,7 +36,7 @@ import dataclasses
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
-from plmjax.models.lite_transformer import LiteTransformerConfig, flattened
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig, flattened
 from plmjax.models.transformer import TransformerConfig
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import InverseSquareRoot

@@ -120,9 +120,9 @@ def on_one_device() -> Iterator[None]:
 
 
 ON_ONE_DEVICE = (
-    "exchange", "finetuning", "generation", "inference", "models", "pretraining", "strangers/test_windowed.py",
-    "test_language_models.py", "test_outputs.py", "test_python_docs.py", "test_readme.py", "test_storage.py",
-    "tpu/test_docs.py", "training/test_bench.py",
+    "compression", "exchange", "finetuning", "generation", "inference", "models", "pretraining",
+    "strangers/test_windowed.py", "test_language_models.py", "test_outputs.py", "test_python_docs.py",
+    "test_readme.py", "test_storage.py", "tpu/test_docs.py", "training/test_bench.py",
 )  # fmt: skip
 """Files and folders of tests whose runs take one device."""
 

@@ -14,6 +14,21 @@ def flops(function: Callable, *arguments: Any) -> float:
     return _flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
+def gradient_flops(function: Callable, *arguments: Any) -> float:
+    """FLOPs of the products of the gradient of a function, without those whose results are not used.
+
+    The backward pass of `float32_product` writes its product down once more; a compiler removes it. Within a loop it is
+    still counted.
+    """
+    jaxpr = jax.make_jaxpr(jax.grad(function))(*arguments).jaxpr
+    used, kept = set(map(id, jaxpr.outvars)), []
+    for equation in reversed(jaxpr.eqns):
+        if used & set(map(id, equation.outvars)):
+            used |= set(map(id, equation.invars))
+            kept.append(equation)
+    return _flops(jaxpr.replace(eqns=kept[::-1]))
+
+
 def step_flops(module: nn.Module, scores: Callable[[Any], Any] = lambda outputs: outputs, /, **inputs: Any) -> float:
     """FLOPs of a training step of a module: of its forward pass, and twice as many of the backward pass.
 

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
     "pretraining": {*CORE, "inference", "initialization", "exchange", "generation", "report", "pretraining"},
-    "compression": {*CORE, "finetuning", "pretraining", "compression"},
+    "compression": {*CORE, "finetuning", "pretraining", "word_vectors", "compression"},
     "commands": {
         *CORE,
         "compression",

@@ -77,10 +77,10 @@ def projections(params: Params, model: ModelConfig) -> dict[str, dict[str, bool]
     """
     if "ranks" not in {field.name for field in dataclasses.fields(model)}:
         raise UserError(
-            f"Expected a BERT, RoBERTa, ALBERT, ELECTRA, GPT or GPT-2 to factorize, found {model.system}; factorize "
-            f"another checkpoint."
+            f"Expected a BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT or GPT-2 to factorize, found {model.system}; "
+            f"factorize another checkpoint."
         )
-    if model.ranks is not None:
+    if model.ranks:
         raise UserError(
             f"Expected a model with whole matrices, found ranks of {' '.join(map(str, model.ranks))}; factorize the "
             f"checkpoint that it was made from."
@@ -128,15 +128,14 @@ class Factors:
 
     @property
     def full(self) -> int:
-        """The rank of a whole matrix."""
-        return next(iter(self.values.values())).shape[1]
+        """The rank of the smallest whole matrix."""
+        return min(values.shape[1] for values in self.values.values())
 
     @property
     def bound(self) -> int:
-        """The largest rank of which a product has fewer weights than the matrix."""
-        path = next(iter(self.left))
-        inputs, outputs = self.left[path].shape[1], self.right[path].shape[2]
-        return (inputs * outputs - 1) // (inputs + outputs)
+        """The largest rank of which every product has fewer weights than its matrix."""
+        sizes = [(self.left[path].shape[1], self.right[path].shape[2]) for path in self.kernels]
+        return min((inputs * outputs - 1) // (inputs + outputs) for inputs, outputs in sizes)
 
     def worth(self, rank: int) -> int:
         """Return the rank, or 0 if a product of that rank has no fewer weights than the matrix."""

@@ -17,6 +17,7 @@ from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
@@ -63,6 +64,10 @@ class Source:
         collections = checkpoints.load_collections(directory)
         return cls(str(checkpoint), directory, flat, collections, description, ancestry.read(directory))
 
+    def dataset(self, run: Experiment) -> str:
+        """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
+        return run.data.path or str(self.directory.parent.parent / "dataset")
+
     def described(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
         """Return the record of what is made of it by a command with its settings."""
         own = ancestry.Ancestor(self.name, self.description.step, ancestry.digest(self.params), by, settings)
@@ -77,10 +82,12 @@ def write(
     by: str,
     settings: dict[str, Any],
     collections: Any = None,
+    constants: Any = (),
 ) -> str:
     """Write the smaller model as a run directory, and return a line that compares it with its source.
 
-    params: by path, without those that the compression added. run: the experiment of the result.
+    params: by path, without those that the compression added. run: the experiment of the result. constants: those of
+        its objective.
 
     Raises:
         UserError: the folder has a run.
@@ -88,7 +95,8 @@ def write(
     kept = {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
-        checkpoints.save_parameters(output, tree, run, source.description.tokenizer, collections or source.collections)
+        tokenizer, collections = source.description.tokenizer, collections or source.collections
+        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants)
         ancestry.write(storage.path(output), source.described(by, settings))
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
@@ -119,9 +127,16 @@ def comparison(before: Params, after: Params) -> str:
 
 
 def composed(
-    source: Source, compression: Compression, experiment: str | None, overrides: Sequence[str], command: str
+    source: Source,
+    compression: Compression,
+    experiment: str | None,
+    overrides: Sequence[str],
+    command: str,
+    model: ModelConfig | None = None,
 ) -> Experiment:
     """Return the experiment that trains the smaller model: the named one, or that of the checkpoint.
+
+    model: sizes of the smaller model before the options are applied; None are those of the checkpoint.
 
     Raises:
         UserError: an option is unknown, or nothing says how to train.
@@ -134,7 +149,9 @@ def composed(
             f"imported; name an experiment, such as finetune_sentences."
         )
     run = run if run.finetuning is None else unresolved(run)
-    run = dataclasses.replace(run, model=own.model, start=Start(), compression=compression)
+    if run is own and isinstance(run.data, Data):
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=source.dataset(run), input=()))
+    run = dataclasses.replace(run, model=model or own.model, start=Start(), compression=compression)
     return experiments.override(run, overrides, command)
 
 
@@ -156,9 +173,10 @@ def train(
         UserError: the settings do not fit the model, or the run in OUTPUT/training is another one.
     """
     run.compression.check(run.model, run.objective)
-    words = run.compression.undecayed()
-    if words and hasattr(run.optimizer, "decay_exclude"):
-        excluded = tuple(dict.fromkeys((*run.optimizer.decay_exclude, *words)))
+    before = getattr(run.optimizer, "decay_exclude", None)
+    words = () if before is None else run.compression.undecayed()
+    if words:
+        excluded = (*before, *words)
         run = dataclasses.replace(run, optimizer=dataclasses.replace(run.optimizer, decay_exclude=excluded))
     workdir = storage.path(output) / TRAINING
     start = source.directory if checkpoint is None else checkpoint
@@ -171,4 +189,7 @@ def train(
     params, description = checkpoints.load_parameters(workdir)
     trained = description.experiment
     flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)
-    return flat, dataclasses.replace(trained, model=model, compression=None)
+    optimizer = trained.optimizer
+    if words:
+        optimizer = dataclasses.replace(optimizer, decay_exclude=before)
+    return flat, dataclasses.replace(trained, model=model, optimizer=optimizer, compression=None)

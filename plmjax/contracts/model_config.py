@@ -4,6 +4,7 @@ Everything else is declared for the system (plmjax/contracts/system.py). Trainin
 read only the config and the declaration.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -33,8 +34,9 @@ class ModelConfig:
     """Initializer of the kernels of a downstream task's head."""
     decoder_start_token_id: int | None = None
     """First token id that the decoder of an encoder-decoder reads."""
-    ranks: tuple[int, ...] | None = None
-    """Ranks of the matrices of a layer that are products of two (`models/families/low_rank.py`); None: all are whole.
+    ranks: tuple[int, ...] = ()
+    """Ranks of the matrices of a layer that are products of two (`models/families/low_rank.py`); empty: all are whole.
+    A system whose matrices may be such products makes it a field.
     """
     field_names: ClassVar[Mapping[str, str]] = {}
     """Dict from `width`, `depth`, `longest`, `longest_target`, `characters`, `padding_token`, `end_token` and
@@ -134,6 +136,10 @@ class ModelConfig:
     def with_dropout(self, rate: float) -> Self:
         """Return the same model with the dropout rate `rate` in all its layers."""
         self.system.refuse("has one dropout rate for all its layers")
+
+    def with_depth(self, layers: int) -> Self:
+        """Return the same model with so many layers; an encoder-decoder has them on each side."""
+        return dataclasses.replace(self, **{self.field_names["depth"]: layers})
 
     def with_tokens(self, size: int, padding: int) -> Self:
         """Return the same model with a vocabulary of `size` tokens and the padding id `padding`."""

@@ -34,10 +34,12 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
@@ -79,10 +81,12 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     AlbertConfig: Pretraining(AlbertPretraining(), SentenceOrder(), 128),
     BartConfig: Pretraining(Denoising(), FullSentences(), 512),
     BertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    DistilBertConfig: Pretraining(MaskedLanguageModel(), FullSentences(), 512),
     ElectraConfig: Pretraining(ElectraPretraining(), Segments(), 128),
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
     GptConfig: Pretraining(NextToken(), Blocks(), 512),
     Gpt2Config: lambda config: Pretraining(NextToken(), Blocks(), config.longest),
+    MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,

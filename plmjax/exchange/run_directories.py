@@ -181,7 +181,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     changed = ["stored in int8; exported in float32"] if in_int8 else []
     changed += ["products of two matrices; exported as whole ones"] if description.experiment.model.ranks else []
     params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
-    run = dataclasses.replace(description.experiment, model=config)
+    params, run, filled = _dense(params, dataclasses.replace(description.experiment, model=config))
     description = dataclasses.replace(description, experiment=run)
     model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):
@@ -195,6 +195,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     if architecture == "auto":
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
+    lost = [*filled, *lost]
     module, _ = huggingface.as_architecture(model, params, architecture)
     extras = {
         "generation": generation,
@@ -219,6 +220,17 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
                 count = written.compare(model, params, folder, tokenizer, rows, architecture)
                 checked += f", so are {count} tokens that transformers writes"
     return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
+
+
+def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:
+    """Return the run without removed parts, as transformers has it, and a sentence on the parts that were filled."""
+    if run.model.system.removable is None:
+        return params, run, []
+    flat, model = run.model.system.removable.filled(flax.traverse_util.flatten_dict(params, sep="/"), run.model)
+    if model == run.model:
+        return params, run, []
+    note = "heads and features that were removed are zeros in it, so that it is neither smaller nor faster there"
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(run, model=model), [note]
 
 
 def _written_generation(
@@ -289,10 +301,14 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
 
 
 def can_export(checkpoint: str | Path) -> bool:
-    """Return whether the model of a run has a transformers form or its own file format."""
+    """Return whether the model of a run has a transformers form or its own file format.
+
+    A model with `windows` has none: in transformers each token of its class sees the whole row.
+    """
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
-    has_own_files = libraries.own_files(run.model) is not None
-    return has_own_files or huggingface.has_form(run.objective.module(run.model, Execution()))
+    if libraries.own_files(run.model) is not None:
+        return True
+    return not run.model.windows and huggingface.has_form(run.objective.module(run.model, Execution()))
 
 
 def _tokenizer(folder: str | Path, model: nn.Module) -> Any:

@@ -40,9 +40,14 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     return config_json.write(model, labels, "bert")
 
 
+DISTILLATION = ("fit_dense", "fit_denses")
+"""Projections in the released files of TinyBERT. They map its hidden states to the width of its teacher for the loss of
+its distillation, and no output of the model reads them. They are left out, and a line of the log names them.
+"""
+
 NAMES = encoder.names(
     "bert",
-    heads=("cls", "classifier", "qa_outputs", "bert.pooler"),
+    heads=("cls", "classifier", "qa_outputs", "bert.pooler", *DISTILLATION),
     ties={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

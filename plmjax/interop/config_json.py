@@ -46,9 +46,11 @@ def read(
             if field.name in found and types.NoneType in typing.get_args(field.type):
                 fields[field.name] = None
             continue
-        of = next(iter(typing.get_args(field.type)), field.type)  # the type float of the field type float | None
+        of = field.type  # or the type float of the field type float | None
+        if isinstance(of, types.UnionType):
+            of = next(iter(typing.get_args(of)))
         kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
-        if of not in kinds:  # ranks, which transformers does not have
+        if of not in kinds:  # sizes of compressed layers, which transformers does not have
             continue
         if type(value) not in kinds[of]:
             raise UserError(f"Expected {of.__name__} as the config's {field.name}, found {quoted(value)}; correct it.")
@@ -84,13 +86,18 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
     """Return the settings with which transformers builds the same model.
 
     Raises:
-        UserError: each token sees only a window of its row, or a matrix is a product of two, which transformers' class
-            does not implement.
+        UserError: each token sees only a window of its row, the layers differ in their sizes, or a matrix is a product
+            of two, which transformers' class does not implement.
     """
-    if model.config.ranks is not None:
+    if model.config.ranks:
         raise UserError(
             f"Expected a model with whole matrices, as transformers' {model_type} has them, found ranks of "
-            f"{' '.join(map(str, model.config.ranks))}; multiply them first (plmjax.models.families.low_rank.whole)."
+            f"{' '.join(map(str, model.config.ranks))}; multiply them first, as plmjax export does."
+        )
+    if getattr(model.config, "layer_heads", ()):
+        raise UserError(
+            f"Expected layers of one size, as transformers' {model_type} has them, found layers of "
+            f"{' '.join(map(str, model.config.layer_heads))} heads; fill them with zeros first, as plmjax export does."
         )
     if model.config.windows:
         raise UserError(
@@ -98,7 +105,8 @@ def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str,
             f"of {model.config.attention_window} tokens; export a Longformer instead."
         )
     config = dataclasses.asdict(model.config) | {"model_type": model_type, "tie_word_embeddings": True}
-    config.pop("ranks", None)
+    compressed = ("layer_heads", "layer_widths", "ranks")
+    config = {name: value for name, value in config.items() if name not in compressed}
     if hasattr(model, "num_labels"):
         labels = labels or [f"LABEL_{label}" for label in range(model.num_labels)]
         config["id2label"] = {str(label): name for label, name in enumerate(labels)}

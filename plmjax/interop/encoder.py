@@ -1,4 +1,4 @@
-"""The shared parts of the adapters of BERT, RoBERTa, ALBERT and ELECTRA: names of tensors, configs, heads."""
+"""The shared parts of the adapters of BERT and of the encoders like it: names of tensors, configs, heads."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -81,15 +81,18 @@ def read_config(
     return config_json.read(found, kind, defaults, required)
 
 
-def token_heads(system: str, conversions: tuple[Conversion, ...]) -> dict[str, Architecture]:
+def token_heads(
+    system: str, conversions: tuple[Conversion, ...], answers: type[nn.Module] = QuestionAnswering
+) -> dict[str, Architecture]:
     """Return transformers' classes of a system (Bert, Roberta, ...) for tagging and for question answering.
 
     conversions: the conversions of the encoder inside a module with a head.
+    answers: the module for question answering.
     """
     tags, spans = (*conversions, *CLASSIFIER), (*conversions, *dense("classifier", "qa_outputs"))
     return {
         f"{system}ForTokenClassification": Architecture(TokenClassification, tags, LOGITS, options=labels_option),
-        f"{system}ForQuestionAnswering": Architecture(QuestionAnswering, spans, SPAN),
+        f"{system}ForQuestionAnswering": Architecture(answers, spans, SPAN),
     }
 
 
@@ -122,11 +125,16 @@ def names(system: str, heads: tuple[str, ...], ties: Mapping[str, str]) -> tenso
     )
 
 
+def untyped_example(config: EncoderConfig) -> dict[str, np.ndarray]:
+    """Return an example as `example_rows`. Rows have at most 32 tokens."""
+    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, config.pad_token_id)
+
+
 def example(config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Return an example as `example_rows`, with token_type_ids. Rows have at most 32 tokens."""
-    generator, length = np.random.default_rng(0), min(32, config.longest)
-    rows = example_rows(generator, length, config.vocab_size, config.pad_token_id)
-    return rows | {"token_type_ids": generator.integers(0, config.type_vocab_size, (2, length), np.int32)}
+    """Return an example as `untyped_example`, with token_type_ids."""
+    rows = untyped_example(config)
+    types = np.random.default_rng(1).integers(0, config.type_vocab_size, rows["input_ids"].shape, np.int32)
+    return rows | {"token_type_ids": types}
 
 
 def labels_option(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,12 +29,14 @@ from plmjax.interop import (
     bart,
     bert,
     config_json,
+    distilbert,
     electra,
     gpt,
     gpt2,
     led,
     longformer,
     marian,
+    mobilebert,
     notices,
     reformer,
     roberta,
@@ -53,11 +55,13 @@ ADAPTERS: dict[str, Adapter] = {
     "albert": albert.ADAPTER,
     "bart": bart.ADAPTER,
     "bert": bert.ADAPTER,
+    "distilbert": distilbert.ADAPTER,
     "electra": electra.ADAPTER,
     "gpt2": gpt2.ADAPTER,
     "led": led.ADAPTER,
     "longformer": longformer.ADAPTER,
     "marian": marian.ADAPTER,
+    "mobilebert": mobilebert.ADAPTER,
     "openai-gpt": gpt.ADAPTER,
     "reformer": reformer.ADAPTER,
     "roberta": roberta.ADAPTER,
@@ -160,9 +164,9 @@ def save(
     name = architecture_of(model) if architecture == "auto" else architecture
     chosen = adapter.architecture(name)
     module, params = _as(model, chosen, params)
+    config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     tensors = write_tensors(module, adapter.inputs(module), chosen.conversions_of(module.config), params)
     tensors |= chosen.constants(module.config)
-    config = adapter.write_config(module, labels) | {"architectures": [name], "dtype": "float32"}
     if problem_type is not None and hasattr(module, "num_labels"):
         config["problem_type"] = problem_type
     own = tokenizer_of(tokenizer, model) if tokenizer is not None else None

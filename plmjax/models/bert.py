@@ -17,6 +17,7 @@ Deviation: `hidden_act` defaults to GELU's tanh form, as in the released code; t
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -44,6 +45,7 @@ from plmjax.models.families.encoder import (
     encoder_sizes,
     encoder_template,
 )
+from plmjax.models.families.layer_sizes import EncoderParts
 from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
@@ -57,6 +59,14 @@ class BertConfig(EncoderConfig):
 
     classifier_dropout: float | None = None
     """Dropout rate of the input of a downstream task's head; None is the rate of the embeddings and sublayers."""
+    layer_heads: tuple[int, ...] = ()
+    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
+    layer_widths: tuple[int, ...] = ()
+    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
 
     base = Size(
         "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
@@ -73,6 +83,16 @@ class BertConfig(EncoderConfig):
     mini = Size("Four layers of 256.", **encoder_sizes(4, 256, 4))
     small = Size("Four layers of 512.", **encoder_sizes(4, 512, 8))
     medium = Size("Eight layers of 512.", **encoder_sizes(8, 512, 8))
+    tinybert_4 = Size(
+        "TinyBERT of 4 layers (Jiao et al., arXiv 1909.10351): 14,350,248 parameters without its pretraining heads.",
+        hidden_act="gelu",
+        **encoder_sizes(4, 312, 12) | {"intermediate_size": 1200},
+    )
+    tinybert_6 = Size(
+        "TinyBERT of 6 layers: 66,955,008 parameters without its pretraining heads.",
+        hidden_act="gelu",
+        **encoder_sizes(6, 768, 12),
+    )
 
 
 class BertEmbeddings(nn.Module):
@@ -103,19 +123,25 @@ class BertEmbeddings(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm."""
+    """Self-attention, then feed-forward; each is followed by dropout, the residual sum and a norm.
+
+    heads, width: number of heads, and inner size of the feed-forward network; by default those of the config.
+    """
 
     config: EncoderConfig
     execution: Execution
     deterministic: bool
+    heads: int | None = None
+    width: int | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, *seen: Any) -> jax.Array:
         """Map [B T D] to [B T D]; `seen` is the rest of the arguments of `attention`."""
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        width = self.width or config.intermediate_size
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(
-            config.intermediate_size,
+            width,
             config.hidden_act,
             init,
             dtype,
@@ -126,25 +152,37 @@ class BertLayer(nn.Module):
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
-        x = attention_norm(x + dropout(self.attention(x, *seen)))
+        x = attention_norm(x + self.attended(self.attention(x, *seen), dropout))
         x = nn.with_logical_constraint(x, ("batch", "length", "embed"))
         x = feed_forward_norm(x + dropout(feed_forward(x)))
         return nn.with_logical_constraint(x, ("batch", "length", "embed"))
 
     def attention(self, x: jax.Array, visibility: Visibility) -> jax.Array:
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
-        config, init = self.config, self.config.initializer
-        size, heads, rate = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
+        config, init, rate = self.config, self.config.initializer, self.config.attention_probs_dropout_prob
+        size, heads, head_size = config.hidden_size, self.heads or config.num_attention_heads, config.head_size
         ranks = attention_ranks(config)
-        attention = MultiHeadAttention(size, heads, rate, init, self.execution, ranks=ranks, name="attention")
+        attention = MultiHeadAttention(
+            size, heads, rate, init, self.execution, head_size, ranks=ranks, name="attention"
+        )
         return attention(x, x, visibility, deterministic=self.deterministic)
+
+    def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Drop features of the output of attention, [B T D]; a system that drops none overrides this."""
+        return dropout(x)
 
 
 class BertEncoder(nn.Module):
-    """L layers whose parameters are stacked [L ...] under `layers`."""
+    """L layers whose parameters are stacked [L ...] under `layers`.
+
+    Layers of different sizes are stacks of one layer, `layer_0`, `layer_1` and so on.
+
+    layer: class of the layers, with the fields of `BertLayer`; it maps [B T D] and a `Visibility` to [B T D].
+    """
 
     config: EncoderConfig
     execution: Execution
+    layer: ClassVar[Callable[..., nn.Module]] = BertLayer
 
     @nn.compact
     def __call__(
@@ -152,12 +190,19 @@ class BertEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map [B T D] to [B T D] and, if requested, to [L+1 B T D], the input first."""
 
-        def apply(layer: BertLayer, x: jax.Array, _: None) -> jax.Array:
+        def apply(layer: nn.Module, x: jax.Array, _: None) -> jax.Array:
             return layer(x, visibility)
 
-        layers = BertLayer(self.config, self.execution, deterministic, name="layers")
-        depth = self.config.num_hidden_layers
-        return stack_states(apply, layers, depth, self.execution, x, output_hidden_states=output_hidden_states)
+        config, execution = self.config, self.execution
+        if not config.layer_heads:
+            layers = self.layer(config, execution, deterministic, name="layers")
+            depth = config.num_hidden_layers
+            return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
+        states = [x]
+        for number, (heads, width) in enumerate(config.layer_sizes):
+            layer = self.layer(config, execution, deterministic, heads, width, name=f"layer_{number}")
+            states.append(stack_states(apply, layer, 1, execution, states[-1], output_hidden_states=False)[0])
+        return states[-1], jnp.stack(states) if output_hidden_states else None
 
 
 class BertModel(nn.Module):
@@ -244,24 +289,36 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
         """Map [B P D] and the word table to float32 [B P V]."""
         config, dtype = self.config, self.execution.dtype
-        x = Projection((words.features,), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
+        x = Projection((self.width(words),), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
-        logits = words.attend(x) + self.param("bias", zeros, (config.vocab_size,))
+        logits = self.scores(x, words) + self.param("bias", zeros, (config.vocab_size,))
         return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
+
+    def width(self, words: Embedding) -> int:
+        """Return the number of features that `scores` reads."""
+        return words.features
+
+    def scores(self, x: jax.Array, words: Embedding) -> jax.Array:
+        """Map features [B P E] to float32 [B P V]; a system with another output layer overrides this and `width`."""
+        return words.attend(x)
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler."""
+    """The encoder, with the name of its system, and the masked language model's head; `pooling` adds a pooler.
+
+    head: class of the head, made of a config and an execution.
+    """
 
     config: EncoderConfig
     execution: Execution = Execution()
     pooling: ClassVar[bool] = False
+    head: ClassVar[Callable[..., nn.Module]] = MaskedLanguageModelHead
 
     def setup(self) -> None:
         """Create the encoder and the head."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=self.pooling)
-        self.masked_language_model = MaskedLanguageModelHead(self.config, self.execution)
+        self.masked_language_model = self.head(self.config, self.execution)
 
     def __call__(
         self, input_ids: jax.Array, *, masked_positions: jax.Array | None = None, **inputs: Any
@@ -338,5 +395,6 @@ SYSTEM = declare(
         name="bert",
         template=encoder_template,
         parts=encoder_parts,
+        removable=EncoderParts(),
     )
 )

@@ -208,6 +208,10 @@ class T5Config(ModelConfig):
         init = self.normal(self.d_model)
         return RelativePositions(both_sides, buckets, largest, self.num_heads, init, execution)
 
+    def with_depth(self, layers: int) -> Self:
+        """Return the same sizes with so many layers on each side."""
+        return dataclasses.replace(self, num_layers=layers, num_decoder_layers=layers)
+
     def with_dropout(self, rate: float) -> Self:
         """Return the same model with another dropout rate."""
         return dataclasses.replace(self, dropout_rate=rate)

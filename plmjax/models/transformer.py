@@ -231,6 +231,15 @@ def encoded(
     return stack_states(apply, layers, depth, execution, x, output_hidden_states=output_hidden_states)
 
 
+def words_at_positions(config: Any, words: Embedding, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
+    """Compute the sum of words, scaled if the config says so, and of sinusoids: int [B T] twice -> [B T D]."""
+    size, rows = config.d_model, config.max_position_embeddings
+    check_ids(positions, rows, f"the {rows} positions of the model")
+    table = jnp.asarray(sinusoids(np.arange(rows), size), words.dtype)
+    scale = math.sqrt(size) if config.scale_embedding else 1.0
+    return scale * words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
+
+
 class TransformerModel(EncoderDecoderModel):
     """The words of both sides, and the layers of each side, whose parameters are stacked [L ...]."""
 
@@ -248,11 +257,7 @@ class TransformerModel(EncoderDecoderModel):
 
     def source_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Compute the input of the encoder's first layer, before dropout: int [B S] twice -> [B S D]."""
-        size, rows = self.config.d_model, self.config.max_position_embeddings
-        check_ids(positions, rows, f"the {rows} positions of the model")
-        table = jnp.asarray(sinusoids(np.arange(rows), size), self.execution.dtype)
-        scale = math.sqrt(size) if self.config.scale_embedding else 1.0
-        return scale * self.words(input_ids) + jnp.take(table, positions, axis=0, mode="clip")
+        return words_at_positions(self.config, self.words, input_ids, positions)
 
     def target_vectors(self, input_ids: jax.Array, positions: jax.Array) -> jax.Array:
         """Compute the input of the decoder's first layer, before dropout: int [B T] twice -> [B T D]."""

@@ -11,7 +11,7 @@ pieces with digits or letters beyond a to z begin a word as well.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import chex
 import jax
@@ -48,7 +48,9 @@ class AlbertPretraining(MaskedTokensAndPairs):
         if self.ngram < 1:
             raise UserError(f"Expected --objective.ngram of at least 1, found {self.ngram}; change it.")
 
-    def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    def _choose(
+        self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary, constants: Any = ()
+    ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
         visit, run, size = jax.random.split(key, 3)
         length = len(ids)

@@ -102,7 +102,7 @@ class MaskedLanguageModel(Objective):
 
         def corrupt_row(key: jax.Array, ids: jax.Array, segments: jax.Array) -> Batch:
             order, replacement = jax.random.split(key)
-            chosen = self._choose(order, ids, segments, vocabulary)
+            chosen = self._choose(order, ids, segments, vocabulary, constants)
             length = len(ids)
             positions = jnp.sort(jnp.where(chosen, jnp.arange(length), length))[:room]
             weights = positions < length
@@ -117,12 +117,14 @@ class MaskedLanguageModel(Objective):
 
         return batch | jax.vmap(corrupt_row)(keys, batch["input_ids"], batch["segment_ids"])
 
-    def _choose(self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    def _choose(
+        self, key: jax.Array, ids: jax.Array, segments: jax.Array, vocabulary: Vocabulary, constants: Any = ()
+    ) -> jax.Array:
         """Return bool [T]: the tokens of a row to predict."""
         eligible = eligible_tokens(ids, segments, vocabulary)
         budget = self._budget(jax.random.fold_in(key, 1), sequence_lengths(segments), segments)
         budget = jnp.minimum(budget, self.max_predictions) if self.max_predictions else budget
-        draws = strict_draws(key, len(ids))
+        draws = self._draws(key, ids, constants)
         if not self.whole_word:
             return eligible & (ranks(draws, segments, eligible) <= budget)
 
@@ -131,6 +133,10 @@ class MaskedLanguageModel(Objective):
         sizes = jnp.zeros(len(ids) + 1, jnp.int32).at[words].add(1)[words]
         taken = draw_words(jnp.where(starts, sizes, 0), draws, segments, budget)
         return eligible & jnp.zeros(len(ids) + 1, bool).at[words].max(taken)[words]
+
+    def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
+        """Return uint32 [T], no two equal: the tokens or words with the lowest draws are predicted."""
+        return strict_draws(key, len(ids))
 
     def _budget(self, key: jax.Array, lengths: jax.Array, segments: jax.Array) -> jax.Array:
         """Return int [T]: number of predictions of each token's sequence. Python rounds it, as in the released code."""

@@ -21,8 +21,9 @@ from plmjax.generation.writer import Settings
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
-from plmjax.models.families import low_rank
+from plmjax.models.families import layer_sizes, low_rank
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.training.checkpoints import checkpoints
@@ -34,6 +35,7 @@ CONFIGS = {
     "bert": BertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
     "albert": AlbertConfig(60, 16, 3, 2, 24, ranks=RANKS, embedding_size=8, inner_group_num=2, **SIZES),
     "electra": ElectraConfig(60, 16, 2, 2, 24, ranks=RANKS, embedding_size=8, **SIZES),
+    "distilbert": DistilBertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
     "gpt2": Gpt2Config(vocab_size=60, n_positions=16, n_embd=16, n_layer=2, n_head=2, ranks=RANKS),
 }
 IDS = jnp.asarray(np.random.default_rng(0).integers(0, 60, size=(2, 12)))
@@ -57,7 +59,7 @@ def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     name = config.system.name
     params = variables["params"] if purpose is Purpose.PRETRAINING else {name: variables["params"]}
     whole, plain = low_rank.whole(params, config)
-    assert plain.ranks is None
+    assert plain.ranks == ()
     other, expected = made(plain, purpose)
     whole = whole if purpose is Purpose.PRETRAINING else whole[name]
     chex.assert_trees_all_equal_shapes(whole, expected["params"])
@@ -78,7 +80,7 @@ def test_the_model_computes_less(system: str) -> None:
         module, variables = made(config, Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING)
         return flops(lambda variables: module.apply(variables, IDS).last_hidden_state, variables)
 
-    plain = dataclasses.replace(config, ranks=None)
+    plain = dataclasses.replace(config, ranks=())
     inner = 24 if system == "bert" else 64
     saved = sum(
         a * b - rank * (a + b)
@@ -187,7 +189,12 @@ def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
     assert "Expected a lower --energy, with which" in refused("--energy", 0.99999)
     assert "which does not train, found '--training.steps" in refused("--rank", 4, "--training.steps", "3")
     assert not (tmp_path / "out").exists()
+    cli.run(["compress", "factorize", str(small_run), "--output", str(tmp_path / "narrow"), "--rank", "4"])
+    narrow = tmp_path / "narrow"
+    assert "found ranks of 4 4 4 4 4 4" in fails("compress", "factorize", narrow, *output, "--rank", 2)
+    with pytest.raises(Exception, match="found ranks of 4 4 4 4 4 4; remove heads and features first"):
+        layer_sizes.EncoderParts().without_zeros(*loaded(narrow))
     with pytest.raises(Exception, match=r"Expected --model\.ranks of 6 numbers from 0, found 3 4"):
         BertConfig(ranks=(3, 4))
-    with pytest.raises(Exception, match=r"Expected --model\.ranks None for a Longformer"):
+    with pytest.raises(Exception, match="Expected whole matrices for a Longformer"):
         LongformerConfig(ranks=RANKS)

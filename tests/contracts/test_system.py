@@ -26,7 +26,7 @@ from plmjax.models.ulmfit import UlmfitConfig
 
 FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
 SYSTEMS = {file.SYSTEM.config.__name__: file.SYSTEM for file in FILES if hasattr(file, "SYSTEM")}
-BASES = {"EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig"}
+BASES = {"BranchesConfig", "EncoderConfig", "DecoderConfig", "EncoderDecoderConfig", "LanguageModelTaggerConfig"}
 """Configs that several systems are derived from, and that are of none."""
 MORE = {Purpose.TEXT_LABELS: (3,), Purpose.TOKEN_LABELS: (3, False), Purpose.VIEWS: ((),)}
 """Purpose -> arguments of its module besides config and execution."""

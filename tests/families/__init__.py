@@ -16,6 +16,7 @@ from tests.families import (
     memories,
     permutations,
     recurrent,
+    students,
     taggers,
     word_vectors,
 )
@@ -36,6 +37,9 @@ FAMILIES: dict[str, Family] = {
     "roberta": encoders.ROBERTA_ROW,
     "albert": encoders.ALBERT_ROW,
     "electra": encoders.ELECTRA_ROW,
+    "distilbert": students.DISTILBERT_ROW,
+    "mobilebert": students.MOBILEBERT_ROW,
+    "ib_bert": students.IB_BERT_ROW,
     "longformer": long_texts.LONGFORMER_ROW,
     "longformer_decoder": long_texts.DECODER_ROW,
     "gpt": decoders.GPT_ROW,
@@ -49,6 +53,7 @@ FAMILIES: dict[str, Family] = {
     "led": long_texts.LED_ROW,
     "t5": encoder_decoders.T5_ROW,
     "lite_transformer": encoder_decoders.LITE_ROW,
+    "lite_transformer_decoder": encoder_decoders.LITE_DECODER_ROW,
 }
 
 STACKS = ("bert", "gpt2", "t5")

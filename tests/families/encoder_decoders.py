@@ -1,4 +1,4 @@
-"""The rows of the Transformer, BART, T5 and Lite Transformer."""
+"""The rows of the Transformer, BART, T5, Lite Transformer and its language model."""
 
 import dataclasses
 import math
@@ -10,10 +10,21 @@ import numpy as np
 from plmjax.interop import bart as bart_interop
 from plmjax.interop import marian as marian_interop
 from plmjax.interop import t5 as t5_interop
-from plmjax.models import lite_transformer, t5, transformer
+from plmjax.models import t5, transformer
 from plmjax.models.bart import bart
 from plmjax.models.families.task_heads import QuestionAnswering
-from tests.families.family import READS_AND_WRITES, Count, Family, Head, both_sides, ended_sources
+from plmjax.models.lite_transformer import decoder as lite_decoder
+from plmjax.models.lite_transformer import lite_transformer
+from tests.families.family import (
+    READS_AND_WRITES,
+    READS_FORWARD,
+    Count,
+    Family,
+    Head,
+    both_sides,
+    ended_sources,
+    untyped_tokens,
+)
 from tests.families.oracles import TorchOracle
 from tests.optional import torch
 from tests.strangers import experiments
@@ -222,11 +233,11 @@ LITE_TRAINED = dataclasses.replace(
 )
 
 
-def lite_layer(params: Mapping[str, Any], side: str, kernel_sizes: tuple[int, ...], layer: int) -> Any:
-    """The parameters of one layer by their names."""
+def lite_layer(params: Mapping[str, Any], layers: str, kernel_sizes: tuple[int, ...], layer: int) -> Any:
+    """The parameters of one of the `layers` by their names."""
     runs = [i for i in range(len(kernel_sizes)) if i == 0 or kernel_sizes[i] != kernel_sizes[i - 1]]
     run = max(i for i, first in enumerate(runs) if first <= layer)
-    prefix = f"{side}_layers_{run}/"
+    prefix = f"{layers}_{run}/"
     return {name.removeprefix(prefix): x[layer - runs[run]] for name, x in params.items() if name.startswith(prefix)}
 
 
@@ -265,32 +276,42 @@ def lite_convolution(config: Any, p: Mapping[str, Any], x: Any, size: int, befor
     return lite_linear(p, "convolution/output", torch.stack(rows))
 
 
+def lite_embedded(config: Any, table: Any, ids: Any) -> Any:
+    half = config.d_model // 2
+    angles = np.arange(len(ids))[:, None] / 10000 ** (np.arange(half) / half)
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return math.sqrt(2 * half) * table[ids] + torch.tensor(waves)
+
+
+def lite_branches(config: Any, p: Mapping[str, Any], x: Any, seen: Any, size: int, before: int) -> Any:
+    """Figure 3 (b)."""
+    half = config.d_model // 2
+    far = lite_attention(p, "attention", x[:, :half], x[:, :half], seen)
+    return torch.cat([far, lite_convolution(config, p, x[:, half:], size, before)], dim=1)
+
+
+def lite_feed_forward(p: Mapping[str, Any], x: Any) -> Any:
+    return lite_linear(p, "feed_forward/output", torch.relu(lite_linear(p, "feed_forward/intermediate", x)))
+
+
 def lite_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
     """Figures 3 and 4 of the paper."""
-    half, table = config.d_model // 2, params["words/embedding"]
-
-    def embedded(ids: Any) -> Any:
-        angles = np.arange(len(ids))[:, None] / 10000 ** (np.arange(half) / half)
-        waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        return math.sqrt(2 * half) * table[ids] + torch.tensor(waves)
+    table = params["words/embedding"]
 
     def branches(p: Mapping[str, Any], x: Any, seen: Any, size: int, before: int) -> Any:
-        far = lite_attention(p, "attention", x[:, :half], x[:, :half], seen)
-        near = lite_convolution(config, p, x[:, half:], size, before)
-        return lite_norm(p, "attention_layer_norm", x + torch.cat([far, near], dim=1))
+        return lite_norm(p, "attention_layer_norm", x + lite_branches(config, p, x, seen, size, before))
 
     def fed_forward(p: Mapping[str, Any], x: Any) -> Any:
-        inner = torch.relu(lite_linear(p, "feed_forward/intermediate", x))
-        return lite_norm(p, "feed_forward_layer_norm", x + lite_linear(p, "feed_forward/output", inner))
+        return lite_norm(p, "feed_forward_layer_norm", x + lite_feed_forward(p, x))
 
-    x, y = embedded(text["input_ids"]), embedded(text["decoder_input_ids"])
+    x, y = (lite_embedded(config, table, text[name]) for name in ("input_ids", "decoder_input_ids"))
     of_x, of_source = torch.ones(len(x), len(x)) > 0, torch.ones(len(y), len(x)) > 0
     earlier = torch.ones(len(y), len(y)).tril() > 0
     for layer, size in enumerate(config.encoder_kernel_sizes):
-        p = lite_layer(params, "encoder", config.encoder_kernel_sizes, layer)
+        p = lite_layer(params, "encoder_layers", config.encoder_kernel_sizes, layer)
         x = fed_forward(p, branches(p, x, of_x, size, size // 2))
     for layer, size in enumerate(config.decoder_kernel_sizes):
-        p = lite_layer(params, "decoder", config.decoder_kernel_sizes, layer)
+        p = lite_layer(params, "decoder_layers", config.decoder_kernel_sizes, layer)
         y = branches(p, y, earlier, size, size - 1)
         across = lite_attention(p, "cross_attention", y, x, of_source)
         y = fed_forward(p, lite_norm(p, "cross_attention_layer_norm", y + across))
@@ -348,4 +369,85 @@ LITE_ROW = Family(
     learning={"model": {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}},
     batches={"both sides": both_sides},
     views=READS_AND_WRITES,
+)
+
+# ---------------------------------------------------------------------------- Lite Transformer, language model
+
+LITE_DECODER = lite_decoder.LiteTransformerDecoderConfig(
+    vocab_size=53,
+    max_position_embeddings=19,
+    d_model=24,
+    decoder_layers=3,
+    decoder_attention_heads=2,
+    decoder_ffn_dim=37,
+    convolution_heads=3,
+    decoder_kernel_sizes=(4, 4, 7),
+).with_dropout(0.0)
+"""With kernels that differ, and equal ones that are stacked."""
+LITE_DECODER_TRAINED = dataclasses.replace(
+    LITE_DECODER.with_dropout(0.2),
+    vocab_size=56,
+    decoder_layers=2,
+    convolution_heads=2,
+    decoder_kernel_sizes=(3, 3),
+    decoder_ffn_dim=32,
+)
+
+
+def lite_decoder_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
+    """The decoder of the paper without a source, with the norms before the sublayers and none at the end."""
+    table = params["words/embedding"]
+    found = [lite_embedded(config, table, text["input_ids"])]
+    earlier = torch.ones(len(found[0]), len(found[0])).tril() > 0
+    for layer, size in enumerate(config.decoder_kernel_sizes):
+        p = lite_layer(params, "layers", config.decoder_kernel_sizes, layer)
+        y = lite_norm(p, "attention_layer_norm", found[-1])
+        x = found[-1] + lite_branches(config, p, y, earlier, size, size - 1)
+        found.append(x + lite_feed_forward(p, lite_norm(p, "feed_forward_layer_norm", x)))
+    return {"last_hidden_state": found[-1], "hidden_states": tuple(found), "logits": found[-1] @ table.T}
+
+
+def lite_language_model(config: Any, params: Mapping[str, Any], text: Mapping[str, Any]) -> dict:
+    """The same, under the name of the system."""
+    below = {name.removeprefix("lite_transformer_decoder/"): x for name, x in params.items()}
+    return lite_decoder_model(config, below, text)
+
+
+LITE_DECODER_ROW = Family(
+    oracle=TorchOracle(
+        {
+            lite_decoder.LiteTransformerDecoderModel: lite_decoder_model,
+            lite_decoder.LiteTransformerForCausalLM: lite_language_model,
+        }
+    ),
+    heads=(Head(lite_decoder.LiteTransformerForCausalLM(LITE_DECODER)),),
+    bodies=(lite_decoder.LiteTransformerDecoderModel(LITE_DECODER),),
+    switches=({"convolution": "lightweight"},),
+    trained=Head(lite_decoder.LiteTransformerForCausalLM(LITE_DECODER_TRAINED)),
+    sharded=("lite_transformer_decoder/layers_0/feed_forward/intermediate/kernel", (2, 12, 16)),
+    counts={
+        "wikitext103": (
+            lite_decoder.LiteTransformerDecoderConfig.wikitext103(),
+            (Count(lite_decoder.LiteTransformerForCausalLM, 37_182_208, "/layers_"),),
+        )
+    },
+    initial=lite_decoder.LiteTransformerForCausalLM(lite_decoder.LiteTransformerDecoderConfig.tiny(vocab_size=2000)),
+    truncated=False,
+    deviations={
+        "attention/(query|key|value)": math.sqrt(1 / 128),
+        "attention/output": math.sqrt(2 / 128),
+        "convolution/input": math.sqrt(2 / (64 + 128)),
+        "convolution/output": math.sqrt(2 / 128),
+        "layers_0/convolution/scores": math.sqrt(2 / (64 + 28)),
+        "layers_1/convolution/scores": math.sqrt(2 / (64 + 60)),
+        "feed_forward": math.sqrt(2 / 256),
+        "": 128**-0.5,
+    },
+    uniform="kernel",
+    words="words/embedding",
+    token_heads=False,
+    step=experiments.lite_transformer_decoder,
+    learning={"model": {"d_model": 32, "decoder_ffn_dim": 64}},
+    batches={"tokens": untyped_tokens},
+    views=READS_FORWARD,
 )

@@ -55,6 +55,8 @@ BERT_ROW = Family(
         "mini": bert_counts(bert.BertConfig.mini(), 11_170_560),
         "small": bert_counts(bert.BertConfig.small(), 28_763_648),
         "medium": bert_counts(bert.BertConfig.medium(), 41_373_184),
+        "tinybert_4": bert_counts(bert.BertConfig.tinybert_4(), 14_350_248, 14_350_248 + 312 * 315 + 30522 + 2 * 313),
+        "tinybert_6": bert_counts(bert.BertConfig.tinybert_6(), 66_955_008, 66_955_008 + 768 * 771 + 30522 + 2 * 769),
     },
     initial=bert.BertForPreTraining(bert.BertConfig.mini(vocab_size=2000)),
     own_loop=True,

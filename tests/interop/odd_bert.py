@@ -43,7 +43,7 @@ def assert_nothing_is_lost(model, directory):
     changes no bit. Returns transformers' model."""
     params, name = random_params(model), type(model).__name__
     huggingface.save(model, params, directory)
-    theirs = getattr(transformers, re.sub("^[A-Z][a-z]+(Model)?", "AutoModel", name)).from_pretrained(directory)
+    theirs = getattr(transformers, re.sub("^.*?(Model$|(?=For))", "AutoModel", name)).from_pretrained(directory)
     assert type(theirs).__name__ == name
     assert huggingface.compare(model, params, directory) <= 1e-5
 

@@ -22,6 +22,12 @@ from tests.optional import needs_torch
 CONFIGS = {name: family.heads[0].module.config for name, family in IN_TRANSFORMERS.items()}
 CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
 """Of encoders; the heads of decoders are in test_gpt.py."""
+RATES = {
+    "albert": {},
+    "distilbert": {"seq_classif_dropout": 0.3},
+    "electra": {"classifier_dropout": 0.3, "summary_last_dropout": 0.2},
+}
+"""System -> the dropout rates of its heads, where they are not BERT's one."""
 
 
 @needs_torch
@@ -46,11 +52,7 @@ def test_heads_of_tokens_are_written_and_read(tmp_path, system, purpose):
 @pytest.mark.parametrize("kind", ["choices", "labels"])
 def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
     """With the dropout of their own that the config gives them."""
-    config = CONFIGS[system]
-    if system != "albert":
-        config = dataclasses.replace(config, classifier_dropout=0.3)
-    if system == "electra":
-        config = dataclasses.replace(config, summary_last_dropout=0.2)
+    config = dataclasses.replace(CONFIGS[system], **RATES.get(system, {"classifier_dropout": 0.3}))
     chosen = kind == "choices"
     model = (
         config.module(Purpose.CHOICES, Execution()) if chosen else config.module(Purpose.TEXT_LABELS, Execution(), 4)

@@ -16,6 +16,7 @@ RATES = {
     "roberta": "classifier_dropout",
     "albert": "classifier_dropout_prob",
     "electra": "summary_last_dropout",
+    "distilbert": "seq_classif_dropout",
     "gpt": "summary_first_dropout",
     "gpt2": "summary_first_dropout",
 }

@@ -17,9 +17,11 @@ from plmjax.interop import huggingface
 from plmjax.layers.attention import bands
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig, BertModel
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
+from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
 from tests.products import flops
 from tests.systems.modules import random_params
@@ -27,7 +29,11 @@ from tests.systems.modules import random_params
 ENCODER = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 DECODER = {"vocab_size": 40, "n_embd": 8, "n_layer": 2, "n_head": 2}
 CONFIGS = [
-    *(config(**ENCODER, attention_window=6) for config in (BertConfig, RobertaConfig, AlbertConfig, ElectraConfig)),
+    *(
+        config(**ENCODER, attention_window=6)
+        for config in (BertConfig, RobertaConfig, AlbertConfig, ElectraConfig, DistilBertConfig)
+    ),
+    MobileBertConfig(**ENCODER, embedding_size=4, intra_bottleneck_size=8, attention_window=6),
     *(config(**DECODER, attention_window=3) for config in (GptConfig, Gpt2Config)),
 ]
 LENGTH = 30
@@ -50,11 +56,12 @@ def reached(config: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
 def test_windows_reach_as_far_as_the_layers_together(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tokens on each side in each of two layers, or three before."""
+    """Three tokens on each side in each of two layers, or three before; MobileBERT's vectors know their neighbors."""
     monkeypatch.setattr(bands, "LEAST", 4)
     distance = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
-    after = 0 if isinstance(config, GptConfig | Gpt2Config) else 6
-    np.testing.assert_array_equal(reached(config), (distance >= -6) & (distance <= after))
+    before = 7 if isinstance(config, MobileBertConfig) else 6
+    after = 0 if isinstance(config, GptConfig | Gpt2Config) else before
+    np.testing.assert_array_equal(reached(config), (distance >= -before) & (distance <= after))
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

@@ -9,10 +9,13 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Windows
+from plmjax.data.layouts import Blocks, Windows
+from plmjax.exchange.run_directories import can_export
 from plmjax.experiment import Data, Experiment
 from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.next_token import NextToken
 from plmjax.pretraining import summary
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.conftest import bart_run  # noqa: F401 (a fixture)
@@ -47,3 +50,14 @@ def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
     summary._export(tmp_path, said.append)
     (sentence,) = said
     assert sentence.startswith("exported   nothing: Expected torch to write") and sentence.endswith("install torch.")
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_run_with_a_window_is_complete_without_an_export(window: int | None, tmp_path: Path) -> None:
+    """transformers has no such model; without the window the same run has a form."""
+    config = Gpt2Config.tiny(vocab_size=9, n_embd=8, n_positions=8, attention_window=window)
+    run = Experiment(model=config, objective=NextToken(), data=Data(Blocks()))
+    checkpoints.save_parameters(tmp_path, random_params(config.module(Purpose.PRETRAINING, Execution())), run, {})
+    assert can_export(tmp_path) == (window is None)
+    if window:
+        summary._export(tmp_path, pytest.fail)

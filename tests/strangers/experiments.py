@@ -38,15 +38,18 @@ from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.lite_transformer import LiteTransformerConfig
+from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.mobilebert import TEACHER, MobileBertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
@@ -66,6 +69,7 @@ from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax
 from plmjax.objectives.longformer import LongformerDecoderPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
@@ -85,6 +89,12 @@ OPTIMIZER = BertAdamW(learning_rate=1e-2, schedule=Linear(warmup_steps=2))
 CHECKPOINT = Checkpoint(every=4, minutes=0)
 
 
+def shared(config: type, run: Experiment) -> dict[str, Any]:
+    """The fields of a run's model that another class of configs has too."""
+    kept = {field.name for field in dataclasses.fields(config)}
+    return {name: value for name, value in dataclasses.asdict(run.model).items() if name in kept}
+
+
 def bert() -> Experiment:
     """Two sentence pairs a row."""
     model = BertConfig(
@@ -101,8 +111,7 @@ def bert() -> Experiment:
 
 def albert() -> Experiment:
     """Two pairs a row, in order or swapped, and two trips through one layer."""
-    kept = {field.name for field in dataclasses.fields(AlbertConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(bert().model).items() if name in kept}
+    sizes = shared(AlbertConfig, bert())
     sizes["embedding_size"] = 8
     data = Data(layout=SentenceOrder(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=AlbertConfig(**sizes), objective=AlbertPretraining(), data=data)
@@ -110,7 +119,7 @@ def albert() -> Experiment:
 
 def electra() -> Experiment:
     """Two texts a row, a generator half as wide as the discriminator, embeddings of a third width."""
-    sizes = {**dataclasses.asdict(bert().model), "embedding_size": 12}
+    sizes = shared(ElectraConfig, bert()) | {"embedding_size": 12}
     sizes |= {"generator_hidden_size": 8, "generator_num_attention_heads": 2}
     data = Data(layout=Segments(pack=2), sequence_length=16)
     return dataclasses.replace(bert(), model=ElectraConfig(**sizes), objective=ElectraPretraining(), data=data)
@@ -121,6 +130,25 @@ def roberta() -> Experiment:
     sizes = {**dataclasses.asdict(bert().model), "hidden_act": "gelu", "layer_norm_eps": 1e-5, "type_vocab_size": 1}
     data = Data(layout=FullSentences(), sequence_length=16)
     return dataclasses.replace(bert(), model=RobertaConfig(**sizes), objective=RobertaPretraining(), data=data)
+
+
+def distilbert() -> Experiment:
+    """The same rows, whose tokens have no types."""
+    sizes = shared(DistilBertConfig, bert())
+    return dataclasses.replace(roberta(), model=DistilBertConfig(**sizes), objective=MaskedLanguageModel())
+
+
+def mobilebert() -> Experiment:
+    """The pairs of `bert`, behind a bottleneck of half the width, with two feed-forward networks a layer."""
+    sizes = shared(MobileBertConfig, bert()) | {"hidden_act": "relu"}
+    sizes |= {"embedding_size": 8, "intra_bottleneck_size": 8, "num_feedforward_networks": 2}
+    return dataclasses.replace(bert(), model=MobileBertConfig(**sizes))
+
+
+def ib_bert() -> Experiment:
+    """A teacher of `mobilebert`."""
+    model = dataclasses.replace(mobilebert().model, intra_bottleneck_size=32, **TEACHER)
+    return dataclasses.replace(bert(), model=model)
 
 
 def longformer() -> Experiment:
@@ -201,17 +229,24 @@ def transformer() -> Experiment:
 
 def lite_transformer() -> Experiment:
     """The same pairs; two kernels on one side, one on the other."""
-    kept = {field.name for field in dataclasses.fields(LiteTransformerConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    sizes = shared(LiteTransformerConfig, transformer())
     sizes |= {"cross_attention_heads": 2, "convolution_heads": 2}
     model = LiteTransformerConfig(encoder_kernel_sizes=(3, 5), decoder_kernel_sizes=(4,), **sizes)
     return dataclasses.replace(transformer(), model=model)
 
 
+def lite_transformer_decoder() -> Experiment:
+    """Rows of consecutive tokens, and two kernels."""
+    sizes = {"d_model": 16, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+    model = LiteTransformerDecoderConfig(
+        vocab_size=64, max_position_embeddings=32, decoder_kernel_sizes=(3, 4), convolution_heads=2, **sizes
+    )
+    return dataclasses.replace(gpt2(), model=model.with_dropout(0.1))
+
+
 def bart() -> Experiment:
     """Rows of full sentences, some of them padded, which noise spoils."""
-    kept = {field.name for field in dataclasses.fields(BartConfig)}
-    sizes = {name: value for name, value in dataclasses.asdict(transformer().model).items() if name in kept}
+    sizes = shared(BartConfig, transformer())
     return dataclasses.replace(roberta(), model=BartConfig(**sizes), objective=Denoising())
 
 

@@ -37,8 +37,8 @@ class Repeated(ChainSource):
 
 
 ALIKE = (
-    "roberta", "albert", "electra", "longformer", "longformer_decoder", "gpt", "reformer", "adaptive_span", "xlnet",
-    "transformer", "bart", "led", "cove",
+    "roberta", "albert", "electra", "distilbert", "ib_bert", "longformer", "longformer_decoder", "gpt", "reformer",
+    "adaptive_span", "xlnet", "transformer", "lite_transformer_decoder", "bart", "led", "cove",
 )  # fmt: skip
 """Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5 and ELMo. That nothing keeps their
 gradients from flowing, or a position from being seen, test_parity and test_invariants prove; their losses,

@@ -44,7 +44,9 @@ def test_outputs_and_gradients_equal_the_reference(family: Family, module: nn.Mo
     assert_equals_reference(module, family.reference(module, family.batch(module, kind)))
 
 
-WITHOUT_LEARNING = ("bert", "roberta", "albert", "electra", "longformer", "transformer", "bart", "led")
+WITHOUT_LEARNING = (
+    "bert", "roberta", "albert", "electra", "distilbert", "mobilebert", "longformer", "transformer", "bart", "led",
+)  # fmt: skip
 """Systems whose tables in transformers give the padding token no gradient."""
 
 
@@ -61,11 +63,15 @@ def test_which_tables_of_transformers_know_a_padding_token(name: str) -> None:
     assert bool(known) == (name in WITHOUT_LEARNING)
 
 
-@pytest.mark.parametrize("name", [name for name in WITHOUT_LEARNING if name not in ("roberta", "longformer")])
+READ_ELSEWHERE = ("roberta", "longformer", "mobilebert")
+
+
+@pytest.mark.parametrize("name", [name for name in WITHOUT_LEARNING if name not in READ_ELSEWHERE])
 def test_a_padding_token_that_is_read_learns(name: str) -> None:
     """Deviation: not in transformers, with which all else is equal.
 
     RoBERTa's and Longformer's takes the token for padding wherever it stands, and gives it a position of its own.
+    MobileBERT's reads the padding behind a text too: tests/models/test_mobilebert.py.
     """
     family = FAMILIES[name]
     module = family.bodies[0]

@@ -129,8 +129,8 @@ def test_only_the_tiny_experiments_bring_the_documentation() -> None:
     pretraining = {name: run for name, run in runs.items() if isinstance(run.data, Data)}
     assert len(pretraining) > 8
     brings = {name for name, run in pretraining.items() if run.data.format == "documentation"}
-    encoders = ("bert", "roberta", "albert", "electra", "longformer")
-    decoders = ("gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span", "reformer", "bart", "t5")
+    encoders = ("bert", "roberta", "albert", "electra", "distilbert", "mobilebert", "longformer")
+    decoders = ("gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span", "reformer", "bart", "t5", "lite_transformer")
     words, recurrent = ("nnlm", "word2vec", "glove"), ("elmo", "awd_lstm")
     assert brings == {
         f"{system}_tiny" for system in (*encoders, *decoders, *words, *recurrent, "longformer_characters")

@@ -24,8 +24,9 @@ from tests.strangers import experiments
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
 ALIKE = (
-    "adaptive_span", "albert", "awd_lstm", "bart", "cove", "cvt", "electra", "gpt", "led", "lite_transformer",
-    "longformer", "roberta", "taglm", "transformer", "xlnet",
+    "adaptive_span", "albert", "awd_lstm", "bart", "cove", "cvt", "distilbert", "electra", "gpt", "ib_bert",
+    "led", "lite_transformer", "lite_transformer_decoder", "longformer", "mobilebert", "roberta", "taglm",
+    "transformer", "xlnet",
 )  # fmt: skip
 """Systems whose step has nothing that a mesh could cut wrongly and another's has not: the layers of an encoder, of a
 decoder, of an encoder-decoder or of an LSTM, a memory as Transformer-XL's, words as ELMo's, sums over rows."""

@@ -52,3 +52,24 @@ def by_pattern(params: Params, model: ModelConfig) -> Params:
         return np.where(mask, kernel, 0).astype(kernel.dtype)
 
     return {path: pruned(path, value) if path in stacks else value for path, value in params.items()}
+
+
+def ticket(params: Params, before: Params, model: ModelConfig, sparsity: float) -> Params:
+    """Return the parameters at an earlier time with the weights set to 0 that are among the smallest of `params`.
+
+    params: those of the trained model. before: those of an earlier checkpoint of it, or the same. Parameters that it
+        lacks, such as the head of a task, keep their trained values.
+
+    Raises:
+        UserError: the earlier checkpoint is of another model.
+    """
+    pruned = by_magnitude(params, model, sparsity)
+    kernels = layer_kernels(params, model)
+    for path in kernels:
+        if path not in before or before[path].shape != pruned[path].shape:
+            raise UserError(
+                f"Expected {path} of shape {pruned[path].shape} in --rewind, found another model; name an earlier "
+                f"checkpoint of the same run, or the run that it started from."
+            )
+    rewound = {path: before.get(path, value) for path, value in pruned.items()}
+    return rewound | {path: np.where(pruned[path] == 0, 0, rewound[path]) for path in kernels}

@@ -107,6 +107,21 @@ class GradualPruning(Pruning):
 
 
 @dataclasses.dataclass(frozen=True)
+class TicketTraining(Pruning):
+    """Training of the weights that a pruned model has kept (Frankle and Carbin, ICLR 2019, arXiv 1803.03635).
+
+    Weights of the layers that are 0 stay 0; the mask is W != 0. The start of the run is pruned already, so that the
+    schedule is not read.
+    """
+
+    name: ClassVar[str] = "lottery"
+
+    def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
+        """Return the masks of the weights that are not 0."""
+        return {path: (kernel != 0).astype(jnp.float32) for path, kernel in kernels.items()}
+
+
+@dataclasses.dataclass(frozen=True)
 class MovementPruning(Pruning):
     """Movement pruning (Sanh et al., NeurIPS 2020, arXiv 2005.07683): the highest scores in each matrix are kept.
 

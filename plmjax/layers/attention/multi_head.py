@@ -86,9 +86,13 @@ class MultiHeadAttention(nn.Module):
         query = self._scaled_query(queries)
         return self._attend(query, self.key_values(source), visibility, terms, deterministic)
 
-    def key_values(self, source: jax.Array) -> KeyValues:
-        """Project [B S ...] to the keys and values of `attend`."""
-        return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(source)))
+    def key_values(self, source: jax.Array, value_source: jax.Array | None = None) -> KeyValues:
+        """Project [B S ...] to the keys and values of `attend`.
+
+        value_source: the source of the values [B S ...], if it is another one.
+        """
+        value_source = source if value_source is None else value_source
+        return KeyValues(_by_heads(self.key(source)), _by_heads(self.value(value_source)))
 
     def attend(
         self,

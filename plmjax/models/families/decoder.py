@@ -62,9 +62,9 @@ class DecoderConfig(ModelConfig):
     """
     attention_window: int | None = None
     """Number of tokens before a token that it sees; None for all."""
-    ranks: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] = ()
     """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices; 0 for a whole matrix, None if all are whole.
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
     """
 
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
@@ -130,7 +130,7 @@ class DecoderConfig(ModelConfig):
         """
         size, window = self.n_embd, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = low_rank.layer_products(self, size, self.inner_size) + 2 * keys * size
+        layer = low_rank.layer_products(self, size, size, self.inner_size) + 2 * keys * size
         head = predictions * size * self.vocab_size
         return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
 

@@ -1,4 +1,4 @@
-"""The encoders: sizes, outputs, groups of parameters and rows of BERT, RoBERTa, ALBERT and ELECTRA, and their heads.
+"""The encoders: sizes, outputs, groups of parameters and rows of BERT and of the systems like it, and their heads.
 
 A head on the pooled first token of a row has one linear layer, as in BERT; a system with another head overrides it.
 """
@@ -71,15 +71,17 @@ class EncoderConfig(ModelConfig):
     """Token id at the end of a decoder's text; as `bos_token_id`."""
     attention_window: int | None = None
     """Number of tokens around a token that it sees, half of them on each side; None for the whole row."""
-    ranks: tuple[int, ...] | None = None
-    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
-    each a product of two matrices; 0 for a whole matrix, None if all are whole.
-    """
 
     classifier_dropout: ClassVar[float | None] = None
     """Dropout rate of the heads of downstream tasks; systems in which it may differ from the other rate make it a
     field.
     """
+    layer_heads: ClassVar[tuple[int, ...]] = ()
+    """Number of attention heads of each layer; empty: all have `num_attention_heads`. Systems whose layers may differ
+    after structured pruning make it and `layer_widths` fields.
+    """
+    layer_widths: ClassVar[tuple[int, ...]] = ()
+    """Inner size of the feed-forward network of each layer; empty: all have `intermediate_size`."""
     field_names: ClassVar[dict[str, str]] = {
         "width": "hidden_size",
         "depth": "num_hidden_layers",
@@ -95,14 +97,27 @@ class EncoderConfig(ModelConfig):
         if self.classifier_dropout is not None:
             check_ranges("model", self, classifier_dropout=SHARE)
         check_ranges("model", self, layer_norm_eps=ABOVE_0)
+        self.check_heads()
+        check_choice("activation", self.hidden_act, ACTIVATIONS)
+        self.check_window()
+        for name in ("layer_heads", "layer_widths"):
+            sizes = getattr(self, name)
+            if (sizes or self.layer_heads or self.layer_widths) and len(sizes) != self.num_hidden_layers:
+                raise UserError(
+                    f"Expected one --model.{name} for each of {self.num_hidden_layers} layers, or none of both, found "
+                    f"{len(sizes)}; change them."
+                )
+            if min(sizes, default=1) < 1:
+                raise UserError(f"Expected --model.{name} of at least 1, found {min(sizes)}; change it.")
+        low_rank.check(self)
+
+    def check_heads(self) -> None:
+        """Raise UserError for features that attention cannot divide among its heads."""
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"Expected a hidden size that divides by the heads, found {self.hidden_size} and "
                 f"{self.num_attention_heads} heads; change --model.hidden_size or --model.num_attention_heads."
             )
-        check_choice("activation", self.hidden_act, ACTIVATIONS)
-        self.check_window()
-        low_rank.check(self)
 
     def check_window(self) -> None:
         """Raise UserError for a window that is odd or longer than the rows."""
@@ -134,16 +149,31 @@ class EncoderConfig(ModelConfig):
         """Dropout rate of the input of a downstream task's head: `classifier_dropout` if it is set."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
+    @property
+    def head_size(self) -> int:
+        """Number of features of an attention head, H."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def layer_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The number of attention heads and the inner size of the feed-forward network of each layer."""
+        if self.layer_heads:
+            return tuple(zip(self.layer_heads, self.layer_widths, strict=True))
+        return ((self.num_attention_heads, self.intermediate_size),) * self.num_hidden_layers
+
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (L (4 D^2 + 2 D F) + 2 L T D) per token. With a window of w tokens, w + 1 keys take the place of T. A matrix
-        of rank R has R (D + D) or R (D + F) in place of D^2 or D F.
+        6 (4 D N H + 2 D F + 2 T N H) per token and layer. With a window of w tokens, w + 1 keys take the place of T. A
+        matrix of rank R has R (D + F) in place of D F.
         """
         size, window = self.hidden_size, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = low_rank.layer_products(self, size, self.intermediate_size) + 2 * keys * size
-        return 6.0 * batch_size * sequence_length * self.num_hidden_layers * layer
+        layers = sum(
+            low_rank.layer_products(self, size, heads * self.head_size, width) + 2 * keys * heads * self.head_size
+            for heads, width in self.layer_sizes
+        )
+        return 6.0 * batch_size * sequence_length * layers
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:
         """Return the model FLOPs of one training step (backward = 2 x forward).
@@ -173,7 +203,8 @@ class EncoderOutput:
     logits: float32; masked language model [B T V], or [B P V] if `masked_positions` are given; classification of
         sequences [B labels] (or [B K labels]), of tokens [B T labels]; replaced tokens [B T]; multiple choice [B C] (or
         [B C K]).
-    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT; class 0 means that the second text follows the first.
+    seq_relationship_logits: float32 [B 2] (or [B K 2]), of BERT and MobileBERT; class 0 means that the second text
+        follows the first.
     sop_logits: float32 [B 2] (or [B K 2]), of ALBERT; class 0 means that the two texts are in their order.
     """
 
@@ -227,7 +258,10 @@ class EncoderForMultipleChoice(EncoderForSequenceClassification):
 def encoder_parts(config: EncoderConfig) -> tuple[ParameterGroup, ...]:
     """Return the parameter groups: the embeddings, each layer, and other parts of the encoder, such as a pooler."""
     name = config.system.name
-    layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
+    if config.layer_heads:
+        layers = (ParameterGroup((f"{name}/encoder/layer_{layer}",), 0) for layer in range(config.depth))
+    else:
+        layers = (ParameterGroup((f"{name}/encoder/layers",), layer) for layer in range(config.depth))
     return ParameterGroup((f"{name}/embeddings",)), *layers, ParameterGroup((name,))
 
 

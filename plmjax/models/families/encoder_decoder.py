@@ -108,6 +108,10 @@ class EncoderDecoderConfig(ModelConfig):
         """Initializer of the kernel [N H D] after attention."""
         return self.initializer
 
+    def with_depth(self, layers: int) -> Self:
+        """Return the same sizes with so many layers on each side."""
+        return dataclasses.replace(self, encoder_layers=layers, decoder_layers=layers)
+
     def with_dropout(self, rate: float) -> Self:
         """Return the same sizes with another dropout rate of embeddings, sublayers and attention probabilities."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)

@@ -29,10 +29,10 @@ WHOLE = (0,) * len(KINDS)
 
 def check(config: ModelConfig) -> None:
     """Raise UserError unless a config has no ranks, or one from 0 for each of `KINDS`."""
-    if config.ranks is not None and (len(config.ranks) != len(KINDS) or min(config.ranks) < 0):
+    if config.ranks and (len(config.ranks) != len(KINDS) or min(config.ranks) < 0):
         raise UserError(
-            f"Expected --model.ranks of {len(KINDS)} numbers from 0, found {' '.join(map(str, config.ranks)) or 'none'}"
-            f"; change them."
+            f"Expected --model.ranks of {len(KINDS)} numbers from 0, found {' '.join(map(str, config.ranks))}; "
+            f"change them."
         )
 
 
@@ -46,16 +46,19 @@ def feed_forward_ranks(config: ModelConfig) -> tuple[int, ...]:
     return (config.ranks or WHOLE)[4:]
 
 
-def layer_products(config: ModelConfig, width: int, inner: int) -> int:
-    """Return the number of products of a layer's matrices for one token: 4 D^2 + 2 D F if all are whole."""
-    sizes = (*((width, width),) * 4, (width, inner), (inner, width))
+def layer_products(config: ModelConfig, width: int, attended: int, inner: int) -> int:
+    """Return the number of products of a layer's matrices for one token: 4 D N H + 2 D F if all are whole.
+
+    width: D. attended: N H. inner: F.
+    """
+    sizes = (*((width, attended),) * 4, (width, inner), (inner, width))
     ranks = config.ranks or WHOLE
     return sum(rank * (a + b) if rank else a * b for (a, b), rank in zip(sizes, ranks, strict=True))
 
 
 def whole(params: Mapping[str, Any], config: ModelConfig) -> tuple[Mapping[str, Any], ModelConfig]:
     """Return nested parameters and the config of the same model with whole matrices, numpy float32."""
-    if config.ranks is None:
+    if not config.ranks:
         return params, config
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     for path in [path for path in flat if path.endswith(f"/{REDUCE}/kernel")]:
@@ -68,4 +71,4 @@ def whole(params: Mapping[str, Any], config: ModelConfig) -> tuple[Mapping[str, 
         flat[f"{projection}/kernel"] = product.reshape(*layers, *inputs, *outputs)
         if (bias := flat.pop(f"{projection}/{EXPAND}/bias", None)) is not None:
             flat[f"{projection}/bias"] = bias
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(config, ranks=None)
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), dataclasses.replace(config, ranks=())

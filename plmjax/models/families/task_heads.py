@@ -190,9 +190,14 @@ class QuestionAnswering(nn.Module):
     def __call__(self, input_ids: jax.Array, *, deterministic: bool = True, **inputs: Any) -> SpanOutput:
         """Take the same as the encoder and return the scores of spans."""
         output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, deterministic=deterministic, **inputs)
+        hidden = self.read(output.last_hidden_state, deterministic)
         axes, init = ("embed", None), self.config.initializer
-        ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(output.last_hidden_state)
+        ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(hidden)
         return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1])
+
+    def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return the hidden states that the scores read, [B T D]; a system with dropout here overrides this."""
+        return x
 
 
 TOKEN_HEADS = {Purpose.TOKEN_LABELS: TokenClassification, Purpose.ANSWERS: QuestionAnswering}

@@ -398,6 +398,16 @@ def load_constants(directory: Path, abstract: Any) -> Any:
     return items.restore(folder, ARRAYS, abstract)
 
 
+def read_constants(directory: Path) -> Any:
+    """Return the constants of a run directory as numpy arrays; an empty tuple if there are none.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    folder = directory / CONSTANTS
+    return items.restore(folder, ARRAYS, None) if (folder / items.MANIFEST).exists() else ()
+
+
 def load_collections(directory: Path) -> Any:
     """Return the other collections of a checkpoint's variables, as numpy arrays.
 
@@ -407,11 +417,16 @@ def load_collections(directory: Path) -> Any:
 
 
 def save_parameters(
-    directory: Path, params: Any, run: Experiment, tokenizer: dict[str, bytes], collections: Any = None
+    directory: Path,
+    params: Any,
+    run: Experiment,
+    tokenizer: dict[str, bytes],
+    collections: Any = None,
+    constants: Any = (),
 ) -> None:
     """Write parameters as step 0 of a new run directory, with its experiment.json.
 
-    collections: other collections of the module's variables, name -> tree.
+    collections: other collections of the module's variables, name -> tree. constants: those of the objective.
 
     Raises:
         UserError: the folder has a run, or is a symbolic link.
@@ -424,7 +439,7 @@ def save_parameters(
         )
     unfinished = directory / UNFINISHED
     if unfinished.exists():  # A process was killed while it wrote the same files.
-        for name in ("checkpoints", "experiment.json", "tokenizer"):
+        for name in ("checkpoints", "experiment.json", "tokenizer", CONSTANTS):
             storage.remove(directory / name)
     elif any((directory / name).exists() for name in ("experiment.json", "checkpoints", "tokenizer")):
         raise UserError(f"Expected no run in {directory}, found one; name another folder.")
@@ -439,8 +454,10 @@ def save_parameters(
         carry=(),
         key=jax.random.key_data(jax.random.key(run.training.seed)),
         collections=jax.tree.map(jnp.asarray, collections or {}),
+        constants=jax.tree.map(jnp.asarray, constants),
     )
     description = Description(run, 0, tokenizer)
+    writer.save_constants(state)
     writer.save(state, description)
     writer.close()
     experiment.write(run, directory / "experiment.json")

@@ -11,7 +11,10 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.models.lite_transformer import LiteTransformerConfig, LiteTransformerForConditionalGeneration
+from plmjax.models.lite_transformer.lite_transformer import (
+    LiteTransformerConfig,
+    LiteTransformerForConditionalGeneration,
+)
 from tests.families.encoder_decoders import LITE
 from tests.families.family import both_sides
 from tests.products import step_flops

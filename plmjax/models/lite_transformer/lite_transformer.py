@@ -20,25 +20,19 @@ convolution sees another pair.
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
-from plmjax.layers.attention.cache import KeyValueCache, with_past
+from plmjax.errors import UserError
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source
 from plmjax.layers.normalization import LayerNorm
@@ -47,6 +41,14 @@ from plmjax.layers.stack import stack
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.encoder_decoder import EncoderDecoderConfig, EncoderDecoderForConditionalGeneration
+from plmjax.models.lite_transformer.branches import (
+    BranchesConfig,
+    CausalBranches,
+    LongShortCache,
+    convolution_of,
+    equal_kernels,
+    long_short_cache,
+)
 from plmjax.models.transformer import LAYER_NORM_EPSILON, ROW, TransformerModel, attention_of, feed_forward_of
 
 
@@ -56,7 +58,7 @@ def flattened(size: int, **fields: Any) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class LiteTransformerConfig(EncoderDecoderConfig):
+class LiteTransformerConfig(BranchesConfig, EncoderDecoderConfig):
     """Sizes of a Lite Transformer; the defaults are those of the largest one for translation of WMT.
 
     Arguments override the fields of a named size: `LiteTransformerConfig.wmt_496(vocab_size=8192)`.
@@ -79,21 +81,12 @@ class LiteTransformerConfig(EncoderDecoderConfig):
     """Inner size of the encoder's feed-forward network."""
     decoder_ffn_dim: int = 496
     """Inner size of the decoder's feed-forward network, F."""
-    convolution: str = "dynamic"
-    """Convolution: dynamic (weights from each token, gated inputs) or lightweight (weights are parameters)."""
-    convolution_heads: int = 4
-    """Number of heads of the convolution, whose features share their weights."""
     encoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
     """Number of positions that the convolution of each encoder layer reads, K; they are odd."""
     decoder_kernel_sizes: tuple[int, ...] = (3, 7, 15, 31, 31, 31)
     """The same of each decoder layer: the token itself and those before it."""
     attention_dropout: float = 0.1
     """Dropout rate of attention probabilities."""
-    convolution_dropout: float = 0.1
-    """Dropout rate of the weights of a convolution (DropConnect)."""
-
-    scale_embedding: ClassVar[bool] = True
-    """Words are multiplied by sqrt(D) before positions are added."""
 
     wmt_200 = Size("2,884,400 parameters of layers (released commands for WMT 2014).", **flattened(200))
     wmt_408 = Size("11,739,792 parameters of layers (ibid.).", **flattened(408))
@@ -116,54 +109,21 @@ class LiteTransformerConfig(EncoderDecoderConfig):
     def __post_init__(self) -> None:
         """Check the settings of every encoder-decoder, and those of the two branches."""
         super().__post_init__()
-        check_ranges("model", self, cross_attention_heads=FROM_1, convolution_heads=FROM_1, convolution_dropout=SHARE)
-        check_choice("convolution", self.convolution, CONVOLUTIONS)
-        if self.d_model % 2:
-            raise UserError(f"Expected features for two branches, found {self.d_model}; make --model.d_model even.")
         half = self.d_model // 2
-        for name, size in (
-            ("encoder_attention_heads", half),
-            ("decoder_attention_heads", half),
-            ("convolution_heads", half),
-            ("cross_attention_heads", self.d_model),
-        ):
-            if size % getattr(self, name):
-                raise UserError(
-                    f"Expected {size} features that divide by the heads, found {getattr(self, name)} heads; change "
-                    f"--model.d_model or --model.{name}."
-                )
-        for side, depth in (("encoder", self.encoder_layers), ("decoder", self.decoder_layers)):
-            sizes, option = getattr(self, f"{side}_kernel_sizes"), f"--model.{side}_kernel_sizes"
-            if len(sizes) != depth or min(sizes) < 1:
-                raise UserError(f"Expected {depth} sizes from 1, one for each layer, found {sizes}; change {option}.")
+        self.check_branches(
+            {
+                "encoder_attention_heads": half,
+                "decoder_attention_heads": half,
+                "convolution_heads": half,
+                "cross_attention_heads": self.d_model,
+            },
+            {"encoder_kernel_sizes": self.encoder_layers, "decoder_kernel_sizes": self.decoder_layers},
+        )
         if any(size % 2 == 0 for size in self.encoder_kernel_sizes):
             raise UserError(
                 f"Expected odd sizes, as many tokens before a token as after it, found {self.encoder_kernel_sizes}; "
                 f"change --model.encoder_kernel_sizes."
             )
-
-    @property
-    def initializer(self) -> Initializer:
-        """Initializer of kernels [inputs outputs]."""
-        return nn.initializers.xavier_uniform()
-
-    @property
-    def token_initializer(self) -> Initializer:
-        """Initializer of the word table."""
-        return nn.initializers.normal(self.d_model**-0.5)
-
-    @property
-    def heads_initializer(self) -> Initializer:
-        """Initializer of the kernels [D N H] of queries, keys and values.
-
-        The three are one matrix in the released code, as wide as the three together.
-        """
-        return nn.initializers.variance_scaling(0.5, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
-
-    @property
-    def joining_initializer(self) -> Initializer:
-        """Initializer of the kernel [N H D] after attention."""
-        return nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
 
     def with_dropout(self, rate: float) -> Self:
         """Return the same sizes with another dropout rate of embeddings, sublayers, attention and convolutions."""
@@ -172,16 +132,9 @@ class LiteTransformerConfig(EncoderDecoderConfig):
     def layers_products(self, source: int, target: int) -> int:
         """Return the multiplications of the matrix products of all layers for a row with `source` and `target` tokens.
 
-        With M = D / 2, the branches take 4 M^2 + 2 S M for attention among S tokens, and for a convolution 2 M^2, or 3
-        M^2 + M H K for a dynamic one. The rest is that of a Transformer: 2 D F, and in the decoder attention to the
-        source. The sums over the K positions are no matrix products and are not counted.
+        Besides the two branches there are 2 D F, and in the decoder attention to the source, as in a Transformer.
         """
-        size, half = self.d_model, self.d_model // 2
-
-        def branches(tokens: int, kernel_size: int) -> int:
-            scores = half**2 + half * self.convolution_heads * kernel_size if self.convolution == "dynamic" else 0
-            return tokens * (6 * half**2 + 2 * tokens * half + scores)
-
+        size, branches = self.d_model, self.branches_products
         encoder = sum(
             branches(source, kernel) + 2 * source * size * self.encoder_ffn_dim for kernel in self.encoder_kernel_sizes
         )
@@ -191,39 +144,6 @@ class LiteTransformerConfig(EncoderDecoderConfig):
             for kernel in self.decoder_kernel_sizes
         )
         return encoder + decoder
-
-
-@flax.struct.dataclass
-class LongShortCache(KeyValueCache):
-    """Keys and values of every layer, and the last inputs of its convolution.
-
-    inputs: [L B P D/2], the inputs of the last P tokens, where P + 1 is the largest kernel size; 0 before the text.
-    """
-
-    inputs: jax.Array
-
-    def take_rows(self, indices: jax.Array) -> Self:
-        """Return the cache of other rows, int [B']."""
-        return super().take_rows(indices).replace(inputs=jnp.take(self.inputs, indices, axis=1))
-
-
-def with_past_inputs(
-    new: jax.Array, cache: LongShortCache | None, layer: jax.Array, kernel_size: int
-) -> tuple[jax.Array, LongShortCache | None]:
-    """Return the inputs of T new tokens with the K - 1 before them, [B K-1+T C], and the cache with the last ones.
-
-    Args:
-        new: inputs of the new tokens, [B T C].
-        cache: the past; None: there is no past, and the inputs before the tokens are 0.
-        layer: the number of the layer, int scalar.
-        kernel_size: K.
-    """
-    if cache is None:
-        return jnp.pad(new, ((0, 0), (kernel_size - 1, 0), (0, 0))), None
-    kept = cache.inputs.shape[2]
-    both = jnp.concatenate([cache.inputs[layer], new.astype(cache.inputs.dtype)], axis=1)
-    cache = cache.replace(inputs=cache.inputs.at[layer].set(both[:, both.shape[1] - kept :]))
-    return both[:, kept - (kernel_size - 1) :].astype(new.dtype), cache
 
 
 class EncoderLayer(nn.Module):
@@ -237,7 +157,7 @@ class EncoderLayer(nn.Module):
         """Create the two branches, the feed-forward network and the norms."""
         config, execution = self.config, self.execution
         self.attention = attention_of(config, config.d_model // 2, config.encoder_attention_heads, execution)
-        self.convolution = _convolution(config, self.kernel_size, execution)
+        self.convolution = convolution_of(config, self.kernel_size, execution)
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.feed_forward = feed_forward_of(config, config.encoder_ffn_dim, execution)
         self.feed_forward_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -261,21 +181,18 @@ class EncoderLayer(nn.Module):
         return nn.with_logical_constraint(x, ROW)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(CausalBranches):
     """The two branches, which see no later token, attention to the source, then feed-forward.
 
     Each is followed by dropout, the residual sum and a norm, as in the encoder.
     """
 
     config: LiteTransformerConfig
-    kernel_size: int
-    execution: Execution
 
     def setup(self) -> None:
         """Create the two branches, the other sublayers and the norms."""
         config, execution = self.config, self.execution
-        self.attention = attention_of(config, config.d_model // 2, config.decoder_attention_heads, execution)
-        self.convolution = _convolution(config, self.kernel_size, execution)
+        self.create_branches()
         self.attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
         self.cross_attention = attention_of(config, config.d_model, config.cross_attention_heads, execution)
         self.cross_attention_layer_norm = LayerNorm(LAYER_NORM_EPSILON, execution.dtype)
@@ -299,39 +216,18 @@ class DecoderLayer(nn.Module):
         deterministic: bool,
     ) -> tuple[jax.Array, LongShortCache | None]:
         """Map [B T D] to [B T D], and to the cache with what the layer keeps of these tokens."""
-        attend = functools.partial(self.attention.attend, deterministic=deterministic)
-        convolution = functools.partial(self.convolution, deterministic=deterministic)
         attend_to_source = functools.partial(self.cross_attention.attend, deterministic=deterministic)
         feed_forward = functools.partial(self.feed_forward, deterministic=deterministic)
         dropout = functools.partial(self.dropout, deterministic=deterministic)
 
-        distant, near = jnp.split(y, 2, axis=-1)
-        key_values, cache = with_past(self.attention.key_values(distant), cache, layer)
-        inputs = self.convolution.inputs(near, rows.mask)
-        window, cache = with_past_inputs(inputs, cache, layer, self.kernel_size)
-        distant = attend(distant, key_values, rows.visibility)
-        near = convolution(inputs, window, rows.segment_ids, self.kernel_size - 1)
-        y = self.attention_layer_norm(y + dropout(jnp.concatenate([distant, near], axis=-1)))
+        branches, cache = self.branches(y, rows, cache, layer, deterministic=deterministic)
+        y = self.attention_layer_norm(y + dropout(branches))
         y = nn.with_logical_constraint(y, ROW)
         context = attend_to_source(by_source(y, source), source, of_source).reshape(y.shape)
         y = self.cross_attention_layer_norm(y + dropout(context))
         y = nn.with_logical_constraint(y, ROW)
         y = self.feed_forward_layer_norm(y + dropout(feed_forward(y)))
         return nn.with_logical_constraint(y, ROW), cache
-
-
-def _convolution(config: LiteTransformerConfig, kernel_size: int, execution: Execution) -> LightweightConvolution:
-    sizes = config.d_model // 2, config.convolution_heads, kernel_size
-    return CONVOLUTIONS[config.convolution](*sizes, config.convolution_dropout, config.initializer, execution)
-
-
-def equal_kernels(kernel_sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Yield the kernel size, the first layer and the number of layers of each run of layers with equal kernels."""
-    first = 0
-    for size, layers in itertools.groupby(kernel_sizes):
-        count = len(list(layers))
-        yield size, first, count
-        first += count
 
 
 class LiteTransformerModel(TransformerModel):
@@ -429,15 +325,6 @@ def _parts(config: LiteTransformerConfig) -> tuple[ParameterGroup, ...]:
     return tuple(groups)
 
 
-def _cache(config: LiteTransformerConfig, batch: int, capacity: int, execution: Execution) -> LongShortCache:
-    """Return an empty cache of keys and values, and of inputs of the convolutions."""
-    depth, half, heads = config.decoder_layers, config.d_model // 2, config.decoder_attention_heads
-    empty = KeyValueCache.empty(depth, batch, capacity, heads, half // heads, execution.dtype)
-    inputs = jnp.zeros((depth, batch, max(config.decoder_kernel_sizes) - 1, half), execution.dtype)
-    fields = {field.name: getattr(empty, field.name) for field in dataclasses.fields(empty)}
-    return LongShortCache(**fields, inputs=nn.with_logical_constraint(inputs, ("layers", "batch", None, "mlp")))
-
-
 SYSTEM = declare(
     System(
         LiteTransformerConfig,
@@ -451,7 +338,7 @@ SYSTEM = declare(
         name="lite_transformer",
         template=lambda config: Template("A end", "A end B end", "last"),
         parts=_parts,
-        cache=_cache,
+        cache=long_short_cache,
         token_table="lite_transformer/words/embedding",
     )
 )

@@ -1,0 +1,57 @@
+"""Scores of attention before the softmax, computed from the input of each layer and its projections.
+
+The layers run within a loop that returns their outputs alone. Computing the scores once more from the hidden states
+costs two projections and a product of a layer, and needs no change of any model.
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+
+from plmjax.compression.distillation.readings import Reading
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.layers.product import float32_product
+
+
+def attention_scores(reading: Reading, layer: int) -> jax.Array:
+    """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    attention = reading.params[reading.config.system.name]["encoder"]["layers"]["attention"]
+    x = reading.hidden_states[layer]
+
+    def projected(name: str) -> jax.Array:  # [B T N H]
+        kernel, bias = (attention[name][part][layer].astype(x.dtype) for part in ("kernel", "bias"))
+        return jnp.einsum("BTD,DNH->BTNH", x, kernel) + bias
+
+    query, key = projected("query"), projected("key")
+    query = query * jnp.asarray(1 / math.sqrt(query.shape[-1]), query.dtype)
+    return float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+
+
+def check_attention(config: ModelConfig, role: str) -> int:
+    """Return the number of heads of a model whose scores can be computed from its hidden states.
+
+    Raises:
+        UserError: its layers are of another form than BERT's.
+    """
+    module = config.module(Purpose.ENCODING, Execution())
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = flax.traverse_util.flatten_dict(nn.meta.unbox(variables["params"]), sep="/")
+    kernels = [params.get(f"encoder/layers/attention/{name}/kernel") for name in ("query", "key")]
+    if config.windows or any(one is None or one.shape[:2] != (config.depth, config.width) for one in kernels):
+        raise UserError(
+            f"Expected a {role} whose layers attend to their own input, as BERT's, to compare its scores of attention, "
+            f"found {config.system}; set --compression.attention 0, or take --method soft_targets."
+        )
+    return kernels[0].shape[2]
+
+
+def scores_flops(config: ModelConfig, layers: int, rows: int, length: int) -> float:
+    """Return the FLOPs of the scores of so many layers in a forward pass: 2 (2 D^2 + T D) a token and layer."""
+    return 2.0 * layers * rows * length * (2 * config.width**2 + length * config.width)

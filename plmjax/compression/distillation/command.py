@@ -1,0 +1,151 @@
+"""`plmjax compress distil`: from a teacher to the run directory of its student."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import flax.traverse_util
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.compression.distillation.distilbert import DistilBertDistillation
+from plmjax.compression.distillation.distilled import INNER, Distillation
+from plmjax.compression.distillation.patient import PatientDistillation
+from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
+from plmjax.compression.distillation.students import RandomStudent, TakenLayers, taken
+from plmjax.compression.distillation.tinybert import TinyBertDistillation
+from plmjax.compression.run import TRAINING, Source, composed, train, write
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError, listed, nearest, quoted
+from plmjax.experiment import Experiment, Start
+from plmjax.finetuning.tasks.task import TaskObjective
+from plmjax.objectives.objective import Objective
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints.checkpoints import Description
+
+METHODS = (SoftTargetDistillation, DistilBertDistillation, PatientDistillation, TinyBertDistillation)
+"""The ways to train a student."""
+
+
+def distil(
+    teacher: str | Path,
+    output: Path,
+    method: str,
+    layers: Sequence[int] = (),
+    student: str | None = None,
+    experiment: str | None = None,
+    overrides: Sequence[str] = (),
+) -> str:
+    """Train a student of a teacher, and return a line about the result.
+
+    Args:
+        teacher: a run directory or a checkpoint.
+        output: the run directory to write.
+        method: the name of a `Distillation`.
+        layers: numbers of the teacher's layers that the student begins with; empty takes every other one.
+        student: the checkpoint that the student begins with, or `random`; None takes layers of the teacher.
+        experiment: the experiment that trains the student, if not that of the teacher.
+        overrides: options of the experiment.
+
+    Raises:
+        UserError: an option does not fit the teacher or its student, or the output has a run.
+    """
+    known = {found.name: found for found in METHODS}
+    if method not in known:
+        raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
+    if layers and student is not None:
+        raise UserError(
+            f"Expected either --layers or --student, found both; leave --layers out to begin with {student}."
+        )
+    source = Source.read(teacher)
+    named = None if experiment is None else experiments.load(experiment)
+    other = None if student in (None, start.RANDOM) else checkpoints.describe(checkpoints.find(student))
+    if other is not None:
+        _check_tokenizers(source, str(student), other)
+    layers = _layers(source, layers, named)
+    run = composed(
+        source,
+        _distillation(source, known[method], named),
+        experiment,
+        overrides,
+        "plmjax compress distil",
+        other.experiment.model if other is not None else _model(source, layers, student, named),
+    )
+    if student is None:
+        run = dataclasses.replace(run, start=TakenLayers(layers, run.model))
+    elif other is None:
+        run = dataclasses.replace(run, start=RandomStudent(run.model))
+    run = _with_task(source, run)
+    settings = {"method": method, "student": student} if student else {"method": method, "layers": list(layers)}
+    settings |= dataclasses.asdict(run.compression)
+    settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint")}
+    params, run = train(source, run, output, checkpoint=None if other is None else student)
+    run = dataclasses.replace(run, start=Start())
+    constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
+    return f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}"
+
+
+def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
+    """Return the settings of a method, those of the named experiment if it has some, with the teacher."""
+    own = named.compression if named is not None and type(named.compression) is method else method()
+    return dataclasses.replace(own, teacher=source.description.experiment.model, checkpoint=str(source.directory))
+
+
+def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> tuple[int, ...]:
+    """Return the numbers of the taken layers: those of the option, of the named experiment, or every other one."""
+    if not layers and named is not None and isinstance(named.start, TakenLayers):
+        layers = named.start.layers
+    return taken(layers, source.description.experiment.model)
+
+
+def _model(source: Source, layers: tuple[int, ...], student: str | None, named: Experiment | None) -> ModelConfig:
+    """Return the sizes of a student that begins with layers of its teacher or at random.
+
+    The named experiment has them if it trains a model of another system or if the student begins at random.
+    """
+    teacher = source.description.experiment.model
+    own = None if named is None else named.model
+    if student is not None:
+        return teacher if own is None else own
+    return TakenLayers(layers, None if own is None or type(own) is type(teacher) else own).model(teacher)
+
+
+def _check_tokenizers(source: Source, name: str, student: Description) -> None:
+    """Raise UserError if the student reads other tokens than its teacher."""
+    if start.tokenizer_of(student).fingerprint != start.tokenizer_of(source.description).fingerprint:
+        raise UserError(
+            f"Expected a student with the tokenizer of its teacher {source.name}, found another one in {name}; name "
+            f"another --student, or take layers of the teacher with --layers."
+        )
+
+
+def _with_task(source: Source, run: Experiment) -> Experiment:
+    """Return the experiment with an objective for which the teacher has parameters and labels.
+
+    Raises:
+        UserError: the teacher has learned another task.
+    """
+    own = source.description
+    run = start.with_task(run, own)
+    objective, learned = run.objective, own.experiment.objective
+    if isinstance(objective, TaskObjective):
+        labels = getattr(learned, "labels", None)
+        if type(objective) is not type(learned) or (getattr(objective, "labels", None) or labels) != labels:
+            raise UserError(
+                f"Expected a teacher of the task {_described(objective)}, found {source.name}, which has learned "
+                f"{_described(learned)}; name a teacher of this task, or an --experiment of that one."
+            )
+        if labels:
+            objective = dataclasses.replace(objective, labels=labels)
+    module = objective.module(own.experiment.model, Execution())
+    params = flax.traverse_util.unflatten_dict(source.params, sep="/")
+    hint = f"the teacher has no module for {type(objective).__name__}"
+    start.check_parameters(module, params, one_token(own.experiment.model), source.name, hint)
+    return dataclasses.replace(run, objective=objective)
+
+
+def _described(objective: Objective) -> str:
+    labels = getattr(objective, "labels", ())
+    return type(objective).__name__ + (f" with the labels {listed(labels, 80)}" if labels else "")

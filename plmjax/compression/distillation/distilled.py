@@ -1,0 +1,176 @@
+"""Distillation: a student is trained beside its teacher, whose parameters are constants of the run.
+
+    loss = hard x (loss of the experiment) + sum over terms of  factor x (distance between student and teacher)
+
+Each step computes a forward pass of the teacher on the student's own batch, without dropout. The teacher's parameters
+are sharded as those of a model, saved once beside the checkpoints, and never part of them.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+
+from plmjax.compression.compression import Compression
+from plmjax.compression.distillation.readings import Reading, observed, one_token
+from plmjax.compression.distillation.terms import Term, rows_and_length
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import FROM_0, UserError, check_ranges
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
+from plmjax.objectives.wrapped import ADDED, Wrapped
+
+INNER, TEACHER = "objective", "teacher"
+"""Names of the two parts of the constants."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation(Compression):
+    """Base class of the ways to train a student. A subclass defines `terms`."""
+
+    verb: ClassVar[str] = "distil"
+
+    teacher: ModelConfig | None = None
+    """Sizes of the teacher, which the checkpoint has."""
+    checkpoint: str = ""
+    """Run directory or checkpoint of the teacher."""
+    hard: float = 0.5
+    """Factor of the experiment's own loss, without the teacher; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        """Check the factor."""
+        check_ranges("compression", self, hard=FROM_0)
+
+    def terms(self) -> tuple[Term, ...]:
+        """Return the terms whose factors are not 0."""
+        raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
+
+    def added(self, student: ModelConfig, key: jax.Array) -> dict[str, Any]:
+        """Return the parameters of the distillation itself, boxed with their logical axes."""
+        return {}
+
+    def trained(self, objective: Objective, steps: int) -> Objective:
+        """Return the objective with the terms."""
+        return Distilled(objective, self)
+
+    def evaluated(self, objective: Objective, steps: int) -> Objective:
+        """Return the objective without the terms: an evaluation does not compute the teacher."""
+        return WithTeacher(objective, self)
+
+    def check(self, model: ModelConfig, objective: Objective) -> None:
+        """Raise UserError for a student or an objective that the terms do not fit."""
+        if jax.tree.leaves(jax.eval_shape(lambda: objective.initial_carry(self.teacher, 1, 8))):
+            raise UserError(
+                f"Expected a model without a state from batch to batch, found {type(objective).__name__}; distil "
+                f"another model."
+            )
+        terms = self.terms()
+        if not terms:
+            raise UserError(
+                "Expected a term between the student and its teacher, found factors of 0 only; set one of "
+                "--compression's factors above 0."
+            )
+        for term in terms:
+            term.check(model, self.teacher, objective)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithTeacher(Wrapped):
+    """An objective in a run whose constants have a teacher too; the teacher is not computed."""
+
+    distillation: Distillation
+
+    def constants(self, config: Any, sources: ConstantSources) -> Any:
+        """Return the constants of the inner objective, and the parameters of the teacher."""
+        teacher = self.distillation.teacher
+
+        def init(key: jax.Array) -> Any:
+            return self.inner.module(teacher, Execution()).init(key, **one_token(teacher))["params"]
+
+        own = self.inner.constants(config, sources)
+        found = {TEACHER: sources.parameters(self.distillation.checkpoint, init)}
+        return found | ({INNER: own} if jax.tree.leaves(own) else {})
+
+    def inner_constants(self, constants: Any) -> Any:
+        """Return the constants of the inner objective."""
+        return constants.get(INNER, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Distilled(WithTeacher):
+    """An objective with the terms of a distillation."""
+
+    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, Any]:
+        """Return the parameters of the distillation."""
+        return self.distillation.added(module.config, jax.random.fold_in(key, 1))
+
+    def weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the weights of the inner objective, unless its factor is 0, and those of the terms."""
+        inner = self.inner.weights(batch) if self.distillation.hard else {}
+        return inner | {term.name: term.weight(self.inner, batch) for term in self.distillation.terms()}
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the coefficients of the inner objective, and the factors of the terms."""
+        return self.inner.coefficients() | {term.name: term.factor for term in self.distillation.terms()}
+
+    def sums(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
+    ) -> LossSums:
+        """Return the sums of the inner objective, and those of the terms with their metrics."""
+        distillation, inputs = self.distillation, self.inner_inputs(loss_inputs)
+        terms = distillation.terms()
+        asked = self._asked(terms)
+        with observed(module.config, inputs.params, **asked) as student:
+            if distillation.hard:
+                sums = self.inner.sums(module, inputs, batch, key, training=training)
+            else:
+                apply(self.inner, module, inputs, batch, key, training=training)
+                sums = LossSums({}, {}, inputs.carry, inputs.collections)
+        teacher = self._taught(module, loss_inputs, batch, key, asked)
+        found, metrics = {}, {}
+        added = loss_inputs.params.get(ADDED, {})
+        for term in terms:
+            found[term.name] = term.sum(self.inner, student, teacher, batch, added)
+            metrics[f"{term.name}_loss"] = found[term.name], term.weight(self.inner, batch)
+            metrics |= term.metrics(self.inner, student, teacher, batch)
+        hard = {name: distillation.hard * loss for name, loss in sums.losses.items()}
+        return sums.replace(losses=hard | found, metrics=sums.metrics | metrics)
+
+    def train_flops(self, config: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> float:
+        """Return the FLOPs of the student, of a forward pass of the teacher, and of the terms."""
+        terms, teacher = self.distillation.terms(), self.distillation.teacher
+        heads = any(term.needs_outputs for term in terms)
+        student = self._model_flops(config, batch, terms, head=heads or self.distillation.hard > 0)
+        taught = self._model_flops(teacher, batch, terms, head=heads) / 3
+        return student + taught + sum(term.flops(config, teacher, batch) for term in terms)
+
+    def _model_flops(
+        self, config: ModelConfig, batch: dict[str, jax.ShapeDtypeStruct], terms: tuple[Term, ...], *, head: bool
+    ) -> float:
+        rows, length = rows_and_length(batch)
+        if not head:
+            return config.train_flops(rows, length, 0)
+        flops = self.inner.train_flops(config, batch)
+        if any(term.every_token for term in terms) and isinstance(self.inner, MaskedLanguageModel):
+            flops += config.train_flops(rows, length, length)
+            flops -= config.train_flops(rows, length, self.inner.predictions(batch))
+        return flops
+
+    def _asked(self, terms: tuple[Term, ...]) -> dict[str, bool]:
+        return {
+            "hidden_states": any(term.needs_hidden_states for term in terms),
+            "every_token": any(term.every_token for term in terms),
+            "scores": any(term.needs_outputs for term in terms),
+        }
+
+    def _taught(
+        self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, asked: dict[str, bool]
+    ) -> Reading:
+        """Return the reading of the teacher, without dropout and without a gradient."""
+        params, config = loss_inputs.constants[TEACHER], self.distillation.teacher
+        teacher = self.inner.module(config, module.execution)
+        with observed(config, params, **asked) as reading:
+            apply(self.inner, teacher, LossInputs(params), batch, key, training=False)
+        return reading

@@ -1,0 +1,108 @@
+"""The first parameters of a student: some layers of its teacher, or random values."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError, listed
+from plmjax.experiment import Start
+
+
+@dataclasses.dataclass(frozen=True)
+class TakenLayers(Start):
+    """A student begins with some layers of its teacher, and with all other parameters.
+
+    An encoder-decoder takes the same layers on both sides. A student of another system, such as a DistilBERT of a BERT,
+    takes what both systems have.
+    """
+
+    layers: tuple[int, ...] = ()
+    """Numbers of the teacher's layers, from 0; empty takes every other one."""
+    student: ModelConfig | None = None
+    """Sizes of the student; None are those of the teacher with as many layers as are taken."""
+
+    def model(self, origin: ModelConfig) -> ModelConfig:
+        """Return the sizes of the student.
+
+        Raises:
+            UserError: the teacher lacks a layer, or its layers cannot be taken.
+        """
+        layers = taken(self.layers, origin)
+        stacks(origin)
+        if self.student is None:
+            return origin.with_depth(len(layers))
+        if self.student.depth != len(layers):
+            raise UserError(
+                f"Expected a student of {len(layers)} layers, one for each layer that it takes from its teacher, found "
+                f"{self.student.depth}; change --layers."
+            )
+        return self.student
+
+    def map(self, params: dict[str, np.ndarray], origin: ModelConfig, model: ModelConfig) -> dict[str, np.ndarray]:
+        """Return the parameters with the taken layers, under the student's name."""
+        layers, prefixes = list(taken(self.layers, origin)), tuple(f"{prefix}/" for prefix in stacks(origin))
+        before, after = f"{origin.system.name}/", f"{model.system.name}/"
+        found = {}
+        for path, value in params.items():
+            mapped = after + path.removeprefix(before) if path.startswith(before) else path
+            found[mapped] = value[layers] if path.startswith(prefixes) else value
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomStudent(Start):
+    """A student begins with random parameters, and with the tokenizer of its teacher."""
+
+    student: ModelConfig | None = None
+    """Sizes of the student; None are those of the teacher."""
+
+    def model(self, origin: ModelConfig) -> ModelConfig:
+        """Return the sizes of the student."""
+        return origin if self.student is None else self.student
+
+    def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
+        """Return no parameters."""
+        return {}
+
+    def draws(self, parameter: str) -> bool:
+        """Return true for every parameter."""
+        return True
+
+
+def taken(layers: Sequence[int], teacher: ModelConfig) -> tuple[int, ...]:
+    """Return the numbers of the layers that are taken, by default every other one from the first.
+
+    Raises:
+        UserError: the teacher lacks one of them.
+    """
+    layers = tuple(layers) or tuple(range(0, teacher.depth, 2))
+    absent = [layer for layer in layers if not 0 <= layer < teacher.depth]
+    if absent:
+        raise UserError(
+            f"Expected --layers from 0 to {teacher.depth - 1}, the layers of the teacher, found {absent[0]}; name "
+            f"others."
+        )
+    return layers
+
+
+def stacks(model: ModelConfig) -> tuple[str, ...]:
+    """Return the prefixes of parameters that are stacks of all layers, [L ...].
+
+    Raises:
+        UserError: the model has none, or one of another length.
+    """
+    found: dict[str, int] = {}
+    for group in model.parameter_groups:
+        for prefix in group.prefixes if group.index is not None else ():
+            found[prefix] = found.get(prefix, 0) + 1
+    if not found or set(found.values()) != {model.depth}:
+        counts = listed(f"{prefix} ({count} layers)" for prefix, count in found.items())
+        raise UserError(
+            f"Expected a teacher whose {model.depth} layers have parameters of their own, all in one stack, found "
+            f"{model.system} with the stacks: {counts}; start the student from another checkpoint or at random, with "
+            f"--student."
+        )
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""A term of a distillation: a distance between a student and its teacher, as a part of the loss."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.distributions import Distributions, distributions_of
+from plmjax.compression.distillation.readings import Reading
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError
+from plmjax.models.families.encoder import EncoderConfig
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import Batch, Objective
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A sum over a batch, which the train step divides by a weight and multiplies by a factor.
+
+    factor: its factor in the loss.
+    """
+
+    name: ClassVar[str]
+    """Its name in the loss and in the log."""
+    needs_hidden_states: ClassVar[bool] = False
+    """True if it reads the hidden states of every layer of the encoder."""
+    needs_outputs: ClassVar[bool] = False
+    """True if it reads the outputs of the head."""
+
+    factor: float
+
+    @property
+    def every_token(self) -> bool:
+        """True if it needs the logits of all tokens of a masked language model, also of those that are not hidden."""
+        return False
+
+    def weight(self, objective: Objective, batch: Batch) -> jax.Array:
+        """Return the weight of a corrupted batch, a float32 scalar that adds up over parts of the batch."""
+        raise NotImplementedError(f"{type(self).__name__} must define `weight`.")
+
+    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+        """Return the sum over a corrupted batch, a float32 scalar. added: parameters of the distillation."""
+        raise NotImplementedError(f"{type(self).__name__} must define `sum`.")
+
+    def metrics(
+        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """Return name -> (sum, weight) of further metrics."""
+        return {}
+
+    def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
+        """Raise UserError if the term does not fit the models or the objective."""
+
+    def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
+        """Return the FLOPs of the term's own matrix products in a training step."""
+        return 0.0
+
+
+def rows_of(batch: Batch) -> jax.Array:
+    """Return the packed sequence of each token of the rows that an encoder reads, int [B T]; 0 is padding."""
+    segments = batch["segment_ids"]
+    return segments.reshape(-1, segments.shape[-1])
+
+
+def tokens_of(batch: Batch) -> jax.Array:
+    """Return float32 [B T], 1 for every token that is no padding."""
+    return (rows_of(batch) > 0).astype(jnp.float32)
+
+
+def positive(weight: jax.Array) -> jax.Array:
+    """Return a weight that is never 0, so that the loss of a batch of padding is 0."""
+    return jnp.maximum(weight, 1e-9)
+
+
+def rows_and_length(batch: Shapes) -> tuple[int, int]:
+    """Return the number of rows that an encoder reads, and their length."""
+    *rows, length = batch["input_ids"].shape
+    return math.prod(rows), length
+
+
+def check_encoders(student: ModelConfig, teacher: ModelConfig, *, widths: bool) -> None:
+    """Raise UserError for models whose hidden states cannot be compared.
+
+    widths: true if they must be of the same size.
+    """
+    for config, role in ((student, "student"), (teacher, "teacher")):
+        if not isinstance(config, EncoderConfig):
+            raise UserError(
+                f"Expected an encoder such as BERT as the {role} of a distillation by hidden states, found "
+                f"{config.system}; take --method soft_targets."
+            )
+    if widths and student.width != teacher.width:
+        raise UserError(
+            f"Expected a student of its teacher's {teacher.option('width')} {teacher.width}, with which its hidden "
+            f"states are compared, found {student.width}; change it, or take --method soft_targets or tinybert."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftTargets(Term):
+    """The divergence between the distributions that both models predict, softened by a temperature.
+
+    all_tokens: for a masked language model, true for the tokens that are not hidden too.
+    by_classes: true if the mean is also over the classes, as torch's `reduction="mean"` computes it.
+    cross_entropy: true for the cross-entropy in place of T^2 times the divergence.
+    """
+
+    name: ClassVar[str] = "soft_targets"
+    needs_outputs: ClassVar[bool] = True
+
+    temperature: float = 1.0
+    all_tokens: bool = False
+    by_classes: bool = False
+    cross_entropy: bool = False
+
+    @property
+    def every_token(self) -> bool:
+        """True for the tokens that are not hidden too."""
+        return self.all_tokens
+
+    def weight(self, objective: Objective, batch: Batch) -> jax.Array:
+        """Return the number of predictions."""
+        return positive(jnp.sum(self._weights(objective, batch)))
+
+    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+        """Return the weighted sum of the divergences."""
+        mine, taught = self._logits(objective, student, teacher, batch)
+        distance = losses.soft_cross_entropy if self.cross_entropy else losses.soft_divergence
+        total = jnp.sum(self._weights(objective, batch) * distance(mine, taught, self.temperature))
+        return total / mine.shape[-1] if self.by_classes else total
+
+    def metrics(
+        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """Return the share of predictions in which both models choose the same class."""
+        mine, taught = self._logits(objective, student, teacher, batch)
+        weights = self._weights(objective, batch)
+        same = jnp.argmax(mine, axis=-1) == jnp.argmax(taught, axis=-1)
+        return {"agreement": (jnp.sum(weights * same), jnp.sum(weights))}
+
+    def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
+        """Raise UserError if the two models do not predict the same classes."""
+        kind = distributions_of(objective)
+        for config in (student, teacher):
+            kind.check(config)
+        if kind.of_vocabulary and student.vocab_size != teacher.vocab_size:
+            raise UserError(
+                f"Expected a student of its teacher's vocabulary of {teacher.vocab_size} tokens, found "
+                f"{student.vocab_size}; leave --model.vocab_size out, or name another student."
+            )
+        if self.all_tokens and not isinstance(objective, MaskedLanguageModel):
+            raise UserError(
+                f"Expected a masked language model, which scores every token of a row, found "
+                f"{type(objective).__name__}; take --method soft_targets."
+            )
+
+    def _weights(self, objective: Objective, batch: Batch) -> jax.Array:
+        return tokens_of(batch) if self.all_tokens else distributions_of(objective).weights(batch)
+
+    def _logits(
+        self, objective: Objective, student: Reading, teacher: Reading, batch: Batch
+    ) -> tuple[jax.Array, jax.Array]:
+        kind: Distributions = distributions_of(objective)
+        return kind.logits(student.outputs, batch), kind.logits(teacher.outputs, batch)

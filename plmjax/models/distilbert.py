@@ -1,0 +1,240 @@
+"""DistilBERT: a distilled version of BERT (Sanh et al. 2019, arXiv 1910.01108; huggingface examples/distillation).
+
+DistilBERT is BERT with half of the layers, and without token types, pooler and next sentence prediction. It is trained
+to imitate a BERT, whose every second layer it starts from (section 3):
+
+    x = norm(words[input_ids] + positions[0..T))
+    L times:  x = norm(x + attention(x, x));  x = norm(x + feed_forward(x))
+    masked token:   softmax(words . norm(gelu(W x_i + b)) + c)
+    label of text:  W' relu(W x_[CLS] + b) + b'
+
+The width stays that of the teacher: the paper finds that the number of layers determines the speed more than the width
+does, and a student of the same width can take the teacher's parameters. GELU is the exact form. The normal distribution
+of the initial weights is not truncated. As in the released code there is no dropout behind attention, only within it.
+
+This file has the model, which can also be pretrained without a teacher, by the masked language model alone.
+
+Deviation: fields of the config have the names of BERT's, so that options read alike for a student and its teacher.
+transformers calls seven of them otherwise; plmjax/interop/distilbert.py has the pairs.
+Deviation: a row may hold several packed sequences (`segment_ids`), and each attends only to itself; the paper pads.
+Deviation: positions begin with random values; transformers can begin with sinusoids (`sinusoidal_pos_embds`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+from jax.nn.initializers import Initializer
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.sizes import Size
+from plmjax.contracts.system import Kind, Purpose, System, declare
+from plmjax.errors import SHARE, UserError, check_ranges
+from plmjax.layers.dropout import Dropout
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.projection import Projection
+from plmjax.models.bert import BertEmbeddings, BertEncoder, BertForMaskedLM, BertLayer, BertModel
+from plmjax.models.families.encoder import (
+    EncoderConfig,
+    EncoderForMultipleChoice,
+    EncoderForSequenceClassification,
+    encoder_parts,
+    encoder_sizes,
+    encoder_template,
+)
+from plmjax.models.families.layer_sizes import EncoderParts
+from plmjax.models.families.task_heads import QuestionAnswering, TokenClassification
+
+
+@dataclasses.dataclass(frozen=True)
+class DistilBertConfig(EncoderConfig):
+    """Sizes of a DistilBERT; the defaults are DistilBERT-Base, uncased.
+
+    Arguments override the fields of a named size: `DistilBertConfig.base(vocab_size=8192)`.
+
+    Raises:
+        UserError: besides an encoder's, a dropout rate of a head out of its range.
+    """
+
+    num_hidden_layers: int = 6
+    """Number of layers, L."""
+    hidden_act: str = "gelu"
+    """Activation: gelu (exact), gelu_new (tanh form) or relu."""
+    initializer_range: float = 0.02
+    """Standard deviation of the normal distribution of initial weights."""
+    seq_classif_dropout: float = 0.2
+    """Dropout rate between the two layers of the heads for labels of texts and for choices."""
+    qa_dropout: float = 0.1
+    """Dropout rate of the input of the head for answers."""
+    layer_heads: tuple[int, ...] = ()
+    """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
+    layer_widths: tuple[int, ...] = ()
+    """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
+
+    type_vocab_size: ClassVar[int] = 1
+    """Tokens have no types."""
+    layer_norm_eps: ClassVar[float] = 1e-12
+    """Added to the variance in layer normalisation."""
+
+    def __post_init__(self) -> None:
+        """Check the settings that no later shape error would explain."""
+        super().__post_init__()
+        check_ranges("model", self, seq_classif_dropout=SHARE, qa_dropout=SHARE)
+
+    base = Size(
+        "DistilBERT-Base, uncased English: 66,985,530 parameters with its masked language model's head.",
+        **encoder_sizes(6, 768, 12),
+    )
+    base_cased = Size("DistilBERT-Base, cased English.", vocab_size=28996, **encoder_sizes(6, 768, 12))
+    base_multilingual = Size("DistilBERT-Base, cased, 104 languages.", vocab_size=119547, **encoder_sizes(6, 768, 12))
+    tiny = Size("Two layers of 128, as BERT's; none was published.", **encoder_sizes(2, 128, 2))
+
+    @property
+    def initializer(self) -> Initializer:
+        """Normal distribution."""
+        return nn.initializers.normal(self.initializer_range)
+
+
+class DistilBertEmbeddings(BertEmbeddings):
+    """norm(words + positions); the table of token types is never read, and so it has no parameters."""
+
+    config: DistilBertConfig
+
+    def __call__(
+        self, input_ids: jax.Array, token_type_ids: jax.Array | None, positions: jax.Array, *, deterministic: bool
+    ) -> jax.Array:
+        """Map int [B T] and their positions to [B T features].
+
+        Raises:
+            UserError: the tokens have types.
+        """
+        if token_type_ids is not None:
+            raise UserError(
+                "Expected tokens without types, which DistilBERT does not read, found token_type_ids; leave them out, "
+                "or take a layout of rows without types, such as FullSentences."
+            )
+        x = self.layer_norm(self.word_embeddings(input_ids) + self.position_embeddings(positions))
+        return nn.with_logical_constraint(self.dropout(x, deterministic), ("batch", "length", "embed"))
+
+
+class DistilBertLayer(BertLayer):
+    """BERT's layer without dropout behind its attention."""
+
+    config: DistilBertConfig
+
+    def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Return the output of attention as it is, [B T D]."""
+        return x
+
+
+class DistilBertEncoder(BertEncoder):
+    """L layers whose parameters are stacked [L ...] under `layers`."""
+
+    config: DistilBertConfig
+    layer: ClassVar[Callable[..., nn.Module]] = DistilBertLayer
+
+
+class DistilBertModel(BertModel):
+    """Embeddings and encoder; with `pooling` the `pooler_output` is the hidden state of [CLS] itself."""
+
+    config: DistilBertConfig
+    pooling: bool = False
+
+    def setup(self) -> None:
+        """Create the two parts."""
+        self.embeddings = DistilBertEmbeddings(self.config, self.config.hidden_size, self.execution)
+        self.encoder = DistilBertEncoder(self.config, self.execution)
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        """Return the first tokens themselves."""
+        return x
+
+
+class DistilBertForMaskedLM(BertForMaskedLM):
+    """DistilBERT with the masked language model's head."""
+
+    config: DistilBertConfig
+
+
+class ClassificationHead(nn.Module):
+    """W' dropout(relu(W x + b)) + b' of [CLS]'s hidden state (transformers' DistilBertForSequenceClassification)."""
+
+    config: DistilBertConfig
+    execution: Execution
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... outputs]."""
+        config, dtype, init = self.config, self.execution.dtype, self.config.initializer
+        x = Projection((config.hidden_size,), ("embed", "mlp"), init, dtype, name="dense")(x)
+        x = Dropout(config.seq_classif_dropout)(ACTIVATIONS["relu"](x), deterministic)
+        return Projection((self.outputs,), ("mlp", None), init, dtype, logits=True, name="output")(x)
+
+
+class DistilBertForSequenceClassification(EncoderForSequenceClassification):
+    """DistilBERT with a head of two layers on [CLS], initialized for the task."""
+
+    config: DistilBertConfig
+
+    def setup(self) -> None:
+        """Create the encoder and the head."""
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
+        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... labels]."""
+        return self.classifier(pooled, deterministic)
+
+
+class DistilBertForMultipleChoice(EncoderForMultipleChoice):
+    """DistilBERT with a head of two layers on [CLS] of every choice, initialized for the task."""
+
+    config: DistilBertConfig
+
+    def setup(self) -> None:
+        """Create the encoder and the head."""
+        self.encoder = self.config.module(Purpose.ENCODING, self.execution, pooling=True)
+        self.classifier = ClassificationHead(self.config, self.execution, self.num_labels)
+
+    def score(self, pooled: jax.Array, deterministic: bool) -> jax.Array:
+        """Return [... D] -> float32 [... 1]."""
+        return self.classifier(pooled, deterministic)
+
+
+class DistilBertForQuestionAnswering(QuestionAnswering):
+    """The scores of the two ends of an answer, with dropout before them."""
+
+    config: DistilBertConfig
+
+    def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Return the hidden states with some of their features dropped, [B T D]."""
+        return Dropout(self.config.qa_dropout)(x, deterministic)
+
+
+SYSTEM = declare(
+    System(
+        DistilBertConfig,
+        Kind.ENCODER,
+        {
+            Purpose.PRETRAINING: DistilBertForMaskedLM,
+            Purpose.MASKED_TOKENS: DistilBertForMaskedLM,
+            Purpose.ENCODING: DistilBertModel,
+            Purpose.EMBEDDING: DistilBertModel,
+            Purpose.TEXT_LABELS: DistilBertForSequenceClassification,
+            Purpose.TOKEN_LABELS: TokenClassification,
+            Purpose.ANSWERS: DistilBertForQuestionAnswering,
+            Purpose.CHOICES: DistilBertForMultipleChoice,
+        },
+        name="distilbert",
+        template=encoder_template,
+        parts=encoder_parts,
+        removable=EncoderParts(),
+    )
+)

@@ -1,0 +1,1 @@
+"""Lite Transformer: its two branches, the encoder-decoder and the language model."""

@@ -1,0 +1,47 @@
+"""DistilBERT's masked language model, which hides rare tokens more often (huggingface examples/distillation, train.py).
+
+Hidden tokens are drawn without replacement, a token that occurs n times in the training text with a weight of n^-0.7;
+special tokens are never drawn. The idea is that of XLM, whose weight is n^-0.5.
+
+The tokens of the lowest -log(u) / weight are taken, u uniform in (0, 1). This is the same as drawing one after another
+in proportion to the weights that are left (Efraimidis and Spirakis 2006).
+
+Deviation: every sequence has its own share of hidden tokens, as in BERT. The released code draws 15 % of the tokens of
+a whole batch, so that a sequence of rare tokens has more of them.
+"""
+
+import dataclasses
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax.errors import FROM_0, check_ranges
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import ConstantSources
+
+
+@dataclasses.dataclass(frozen=True)
+class DistilBertPretraining(MaskedLanguageModel):
+    """mean nats of the hidden tokens."""
+
+    smoothing: float = 0.7
+    """Exponent s of a token's weight n^-s; 0 draws all tokens alike."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        check_ranges("objective", self, smoothing=FROM_0)
+
+    def constants(self, config: Any, sources: ConstantSources) -> Any:
+        """Return the logarithm of the weight of every token, float32 [V]."""
+        counts = np.maximum(sources.token_counts.astype(np.float64), 1)
+        return {"log_weights": jnp.asarray(-self.smoothing * np.log(counts), jnp.float32)}
+
+    def _draws(self, key: jax.Array, ids: jax.Array, constants: Any) -> jax.Array:
+        """Return the rank of each token, uint32 [T]: the tokens of the lowest are predicted."""
+        chex.assert_rank(ids, 1)
+        times = jnp.log(jax.random.exponential(key, ids.shape)) - constants["log_weights"][ids]
+        return jnp.argsort(jnp.argsort(times)).astype(jnp.uint32)

@@ -1,0 +1,120 @@
+"""Further examples of a task: each word of a copy is the word itself, or one of its candidates."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.distillation.augmentation import Augmenter, Settings, augment
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+
+TEXTS = ["The class of an object, in 3 words.", "an attribute of the Expression"]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors of all words of the texts: a word and the same with x are the nearest."""
+    words = sorted({word for text in TEXTS for word in text.lower().replace(",", " ").replace(".", " ").split()})
+    draws, lines = np.random.default_rng(0), []
+    for word in words:
+        vector = draws.normal(size=8)
+        lines += [" ".join([name, *map(str, vector + shift)]) for name, shift in ((word, 0), (f"{word}x", 0.01))]
+    path = tmp_path_factory.mktemp("vectors") / "vectors.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def augmenter(small_run: Path, vectors: Path) -> Augmenter:
+    return Augmenter.read(small_run, vectors, Settings(copies=30, candidates=5, share=0.5, kept=frozenset({"of"})))
+
+
+def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
+    found = augmenter.candidates(TEXTS)
+    tokenizer, config = augmenter.tokenizer, augmenter.config
+    kinds = {1: 0, 2: 0}
+    for text, spans in zip(TEXTS, found, strict=True):
+        assert not {text[begin:end] for begin, end in spans} & {"of", "3"}
+        for (begin, end), names in spans.items():
+            word = text[begin:end]
+            pieces = len(tokenizer.encode(word))
+            kinds[min(pieces, 2)] += 1
+            if pieces > 1:
+                assert names[0].lower() == f"{word.lower()}x" and names[0].istitle() == word.istitle()
+                continue
+            ids = tokenizer.encode(text)
+            masked = [*ids]
+            place = len(tokenizer.encode(text[:begin]))
+            masked[place] = tokenizer.vocabulary.mask
+            row = config.template.lay_out((masked, ids), tokenizer.vocabulary)
+            inputs = {"input_ids": np.array([row.tokens]), "token_type_ids": np.array([row.token_types])}
+            module = config.module(Purpose.MASKED_TOKENS, Execution())
+            logits = np.array(jax.jit(module.apply)({"params": augmenter.params}, **inputs).logits)[0, 1 + place]
+            logits[list(tokenizer.vocabulary.special)] = -np.inf
+            best = tokenizer.tokens(np.argsort(-logits, kind="stable")[:5].tolist())
+            assert [name.lower() for name in names] == [token for token in best if not token.startswith("##")]
+    assert min(kinds.values()) > 0, kinds
+
+
+def test_copies(augmenter: Augmenter) -> None:
+    text, (candidates, _) = TEXTS[0], augmenter.candidates(TEXTS)
+    copies = augmenter.copies(text, candidates, (1, 0))
+    assert copies == augmenter.copies(text, candidates, (1, 0)) != augmenter.copies(text, candidates, (2, 0))
+    assert 1 < len(copies) == len({*copies, text}) - 1
+    for copy in copies:
+        rest = copy
+        for place, (begin, end) in enumerate(sorted(candidates)):
+            before = sorted(candidates)[place - 1][1] if place else 0
+            gap = text[before:begin]
+            assert rest.startswith(gap)
+            rest = rest.removeprefix(gap)
+            allowed = sorted({text[begin:end], *candidates[begin, end]}, key=len, reverse=True)
+            word = next(word for word in allowed if rest.startswith(word))
+            rest = rest.removeprefix(word)
+        assert rest == text[max(candidates)[1] :]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".csv"])
+def test_files(augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path: Path, suffix: str) -> None:
+    lines = [json.dumps({"label": str(number), "sentence": text}) for number, text in enumerate(TEXTS)]
+    if suffix != ".jsonl":
+        mark, quote = ("\t", "") if suffix == ".tsv" else (",", '"')
+        lines = [f"label{mark}sentence", *(f"{number}{mark}{quote}{text}{quote}" for number, text in enumerate(TEXTS))]
+    source, output = tmp_path / f"train{suffix}", tmp_path / f"more{suffix}"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    read, written = augment(small_run, source, output, ("sentence",), vectors, settings=augmenter.settings)
+    found = output.read_text(encoding="utf-8").splitlines()
+    assert read == 2 and written == len(found) - (suffix != ".jsonl") > 4
+    assert found[: 1 + (suffix != ".jsonl")] == lines[: 1 + (suffix != ".jsonl")] or suffix == ".csv"
+    labels = [json.loads(line)["label"] if suffix == ".jsonl" else line[0] for line in found]
+    assert [label for label in labels if label != "l"] == sorted(label for label in labels if label != "l")
+
+
+def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "train.tsv"
+    source.write_text("label\tsentence\n1\tthe class\n", encoding="utf-8")
+
+    def said(checkpoint: Path, *options: object, output: str = "more.tsv") -> str:
+        return fails("augment", checkpoint, "--input", source, "--output", tmp_path / output, *options)
+
+    assert "Expected a column 'text' in line 2 of" in said(small_run)
+    assert "a model that restores masked tokens" in said(decoder_run, "--text", "sentence")
+    assert ".tsv, found" in said(small_run, "--text", "sentence", output="more.jsonl")
+    assert "Expected --copies of at least 1, found 0" in said(small_run, "--copies", 0)
+    assert not (tmp_path / "more.tsv").exists()
+    cli.run(
+        [
+            "augment",
+            str(small_run),
+            "--input",
+            str(source),
+            "--output",
+            str(tmp_path / "more.tsv"),
+            "--text",
+            "sentence",
+        ]
+    )

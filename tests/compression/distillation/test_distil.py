@@ -1,0 +1,137 @@
+"""`plmjax compress distil`: from a teacher to the run of its student."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chex
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.distillation.distilled import TEACHER
+from plmjax.data import pipeline
+from plmjax.training import metrics
+from plmjax.training.checkpoints import checkpoints
+
+TRAINED = ["--training.steps", "4", "--training.evaluate_every", "0", "--checkpoint.every", "2"]
+NARROW = ["--model.hidden_size", "16", "--model.intermediate_size", "32"]
+
+
+def flat(run: Path) -> dict[str, np.ndarray]:
+    return flax.traverse_util.flatten_dict(checkpoints.load_parameters(run)[0], sep="/")
+
+
+def log(run: Path) -> dict[str, Any]:
+    """The last record of the training."""
+    return [line for line in metrics.read(run / "training" / "metrics.jsonl") if "train/loss" in line][-1]
+
+
+class Preempted(Exception):
+    """Ends a run from within."""
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a task: sentences with a label each."""
+    folder, draws = tmp_path_factory.mktemp("task"), np.random.default_rng(0)
+    options = ["--data.text", "sentence", "--data.pack", "1", "--data.sequence_length", "16"]
+    for split in ("train", "validation"):
+        rows = [f"{'yes' if draws.integers(2) else 'no'}\tthe class of an object" for _ in range(24)]
+        (folder / f"{split}.tsv").write_text("\n".join(["label\tsentence", *rows, ""]), encoding="utf-8")
+        options += [f"--data.{split}", str(folder / f"{split}.tsv")]
+    return options
+
+
+@pytest.fixture(scope="module")
+def classifier(small_run: Path, labelled: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a fine-tuned teacher."""
+    folder = tmp_path_factory.mktemp("classifier") / "run"
+    command = ["finetune", "finetune_sentences", "--from", str(small_run), "--workdir", str(folder), *labelled]
+    cli.run([*command, "--training.steps", "2", "--finetuning.epochs", "0"])
+    return folder
+
+
+def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """The teacher is written once, beside the checkpoints, and is part of none."""
+
+    def command(output: Path) -> list[str]:
+        options = ["--method", "distilbert", "--compression.restrict", "True", *TRAINED]
+        return ["compress", "distil", str(small_run), "--output", str(output), *options]
+
+    student, stopped = tmp_path / "student", tmp_path / "stopped"
+    cli.run(command(student))
+    assert "parameters became" in capsys.readouterr().out
+    teacher, params, run = flat(small_run), flat(student), checkpoints.describe(checkpoints.find(student)).experiment
+    assert run.compression is None
+    assert params.keys() == teacher.keys()  # both have the heads of BERT's two tasks
+    assert not any(np.array_equal(params[path], teacher[path]) for path in params if "/layers/" in path)
+    constants = flax.traverse_util.flatten_dict(checkpoints.read_constants(student / "training")[TEACHER], sep="/")
+    chex.assert_trees_all_equal(constants, teacher)
+    assert checkpoints.read_constants(student) == ()
+    (record,) = json.loads((student / "ancestry.json").read_text())["ancestors"]
+    assert record["from"] == str(small_run) and record["by"] == "distil" and record["settings"]["layers"] == [0]
+    found = log(student)
+    assert {"train/soft_targets_loss", "train/cosine_loss", "train/agreement", "train/mlm_loss"} <= found.keys()
+    cli.run(["evaluate", str(student), "--data", str(small_run / "dataset"), "--json"])
+    assert json.loads(capsys.readouterr().out)["eval/mlm_loss"] > 0
+
+    def preempted(self: Any, *arguments: Any) -> Iterator[dict[str, np.ndarray]]:
+        batches = train(self, *arguments)
+        for _ in range(3):
+            yield next(batches)
+        batches.close()
+        raise Preempted
+
+    train = pipeline.DatasetSource.train
+    with monkeypatch.context() as patch, pytest.raises(Preempted):
+        patch.setattr(pipeline.DatasetSource, "train", preempted)
+        cli.run(command(stopped))
+    cli.run(command(stopped))
+    chex.assert_trees_all_equal(flat(stopped), params)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("tinybert", ["--student", "random", *NARROW]),
+        ("tinybert", ["--compression.stage", "prediction"]),
+    ],
+    ids=["layers", "prediction"],
+)
+def test_students_of_a_task(method: str, options: list[str], classifier: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "student"
+    cli.run(["compress", "distil", str(classifier), "--output", str(output), "--method", method, *options, *TRAINED])
+    capsys.readouterr()
+    params, trained = flat(output), flat(output / "training")
+    assert not any(path.startswith("compression") for path in params)
+    assert ("compression/map/kernel" in trained) == ("random" in options)
+    terms = {"hidden_states_loss", "attention_scores_loss"} if "random" in options else {"soft_targets_loss"}
+    assert {f"train/{term}" for term in terms} <= log(output).keys()
+    cli.run(["evaluate", str(output), "--json"])
+    assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
+
+
+def test_mistakes(fails, small_run: Path, decoder_run: Path, classifier: Path, labelled, tmp_path: Path) -> None:
+    def said(teacher: Path, *arguments: object) -> str:
+        return fails("compress", "distil", teacher, "--output", tmp_path / "out", *arguments)
+
+    assert "did you mean 'tinybert'?" in said(small_run, "--method", "tinybrt")
+    assert "--layers from 0 to 0, the layers of the teacher, found 3" in said(small_run, "--layers", 0, 3)
+    assert "either --layers or --student" in said(small_run, "--layers", 0, "--student", "random")
+    assert "found another one in" in said(small_run, "--student", decoder_run)
+    assert "found no finished checkpoint" in said(tmp_path)
+    assert "vocabulary of 800 tokens, found 900" in said(small_run, "--student", "random", "--model.vocab_size", 900)
+    assert "its teacher's --model.hidden_size 32" in said(
+        small_run, "--method", "distilbert", "--student", "random", *NARROW
+    )
+    task = ["--experiment", "finetune_sentences", *labelled]
+    assert "has learned BertPretraining; name a teacher" in said(small_run, *task)
+    assert "has no module for BertPretraining" in said(classifier, "--experiment", "bert_tiny")
+    other = ["--objective.labels", "a", "b"]
+    assert "with the labels a, b, found" in said(classifier, *other)
+    assert "Expected a checkpoint with the settings of a training" in said(decoder_run)
+    assert "did you mean '--compression.temperature'?" in said(small_run, "--compression.temperatur", 3)
+    assert "one for each layer that it takes" in said(small_run, "--model.num_hidden_layers", 2)

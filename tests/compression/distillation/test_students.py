@@ -1,0 +1,87 @@
+"""The first parameters of a student: layers of its teacher, under the student's names."""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.students import RandomStudent, TakenLayers
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
+from tests.families import STEPS
+
+LAYERS = (0, 3)
+
+
+def shapes(config: ModelConfig, purpose: Purpose = Purpose.PRETRAINING) -> dict[str, Any]:
+    module = config.module(purpose, Execution())
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(config)))
+    return flax.traverse_util.flatten_dict(nn.meta.unbox(variables["params"]), sep="/")
+
+
+def numbered(config: ModelConfig) -> dict[str, np.ndarray]:
+    """Parameters whose values are the numbers of their layers."""
+    found = {path: np.zeros(one.shape) for path, one in shapes(config).items()}
+    for path, value in found.items():
+        if "/layers/" in path:
+            value += np.arange(len(value)).reshape(-1, *[1] * (value.ndim - 1))
+    return found
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "t5"])
+def test_layers_are_taken_on_every_side(name: str) -> None:
+    teacher = STEPS[name][0]().model.with_depth(4)
+    start = TakenLayers(LAYERS)
+    student = start.model(teacher)
+    assert student == teacher.with_depth(2)
+    taken = start.map(numbered(teacher), teacher, student)
+    assert {path: value.shape for path, value in taken.items()} == {p: s.shape for p, s in shapes(student).items()}
+    for path, value in taken.items():
+        if "/layers/" in path:
+            assert [layer.max() for layer in value] == [layer.min() for layer in value] == list(LAYERS)
+
+
+def test_a_distilbert_takes_what_it_has_of_a_bert() -> None:
+    """Without the token types and the pooler, as scripts/extract_distilbert.py of the released code."""
+    sizes = {"vocab_size": 60, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    teacher = BertConfig(**sizes, num_hidden_layers=4)
+    student = DistilBertConfig(**sizes, num_hidden_layers=2)
+    taken = TakenLayers(LAYERS, student).map(numbered(teacher), teacher, student)
+    wanted = shapes(student, Purpose.MASKED_TOKENS)
+    assert {path: taken[path].shape for path in wanted} == {path: one.shape for path, one in wanted.items()}
+    left = {path for path in taken if path not in wanted}
+    assert left and all(any(part in path for part in ("token_type", "pooler", "next_sentence")) for path in left)
+
+
+def test_every_other_layer_by_default() -> None:
+    teacher = BertConfig.base()
+    assert TakenLayers().model(teacher) == BertConfig.base(num_hidden_layers=6)
+    params = {"bert/encoder/layers/x": np.arange(12), "bert/embeddings/x": np.arange(12)}
+    found = TakenLayers().map(params, teacher, TakenLayers().model(teacher))
+    assert found["bert/encoder/layers/x"].tolist() == [0, 2, 4, 6, 8, 10]
+    assert found["bert/embeddings/x"].tolist() == list(range(12))
+
+
+def test_layers_that_cannot_be_taken() -> None:
+    with pytest.raises(UserError, match="from 0 to 11, the layers of the teacher, found 12"):
+        TakenLayers((0, 12)).model(BertConfig.base())
+    with pytest.raises(UserError, match="whose 12 layers have parameters of their own"):
+        TakenLayers().model(AlbertConfig())
+    with pytest.raises(UserError, match=r"a student of 2 layers, .* found 6"):
+        TakenLayers((0, 3), BertConfig.base(num_hidden_layers=6)).model(BertConfig.base())
+
+
+def test_a_random_student_takes_nothing() -> None:
+    start = RandomStudent(BertConfig.tiny())
+    assert start.model(BertConfig.base()) == BertConfig.tiny()
+    assert start.map({"bert/x": np.ones(1)}, BertConfig.base(), BertConfig.tiny()) == {}
+    assert start.draws("bert/x")

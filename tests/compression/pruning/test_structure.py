@@ -1,0 +1,195 @@
+"""Layers without heads and features: outputs, export and gradients of the smaller model."""
+
+import dataclasses
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from plmjax.compression.pruning.blocks import BlockMovementPruning
+from plmjax.compression.pruning.heads import importance
+from plmjax.compression.pruning.structure import removable_parts
+from plmjax.contracts.execution import Execution
+from plmjax.data.layouts import FullSentences
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Training
+from plmjax.interop import huggingface
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig, BertForMaskedLM
+from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import LossInputs
+from plmjax.training.step import total_loss
+from plmjax.vocabulary import Vocabulary
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 10,
+    "max_position_embeddings": 16,
+    "initializer_range": 0.4,
+}
+IDS = np.random.default_rng(0).integers(5, 40, (2, 9), np.int32)
+MASK = np.array([[1] * 9, [1] * 6 + [0] * 3], np.int32)
+HEADS, FEATURES = [[0, 2], [1], [0, 1, 2]], [[1, 2, 5], list(range(10)), [9]]
+
+
+def model_of(name: str):
+    """(module, parameters by path) with biases that are not 0."""
+    config, kind = {
+        "bert": (BertConfig(**SIZES), BertForMaskedLM),
+        "distilbert": (DistilBertConfig(**SIZES), DistilBertForMaskedLM),
+        "roberta": (RobertaConfig(**SIZES | {"max_position_embeddings": 18}), RobertaForMaskedLM),
+    }[name]
+    module = kind(config, Execution())
+    params = nn.meta.unbox(module.init(jax.random.key(1), IDS)["params"])
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    draws = np.random.default_rng(2)
+    flat = {path: np.array(value) for path, value in flat.items()}
+    for path, value in flat.items():
+        if path.endswith("bias"):
+            value += 0.3 * draws.normal(size=value.shape)
+    return module, flat
+
+
+def logits(module: nn.Module, flat: dict, **options) -> np.ndarray:
+    params = flax.traverse_util.unflatten_dict(flat, sep="/")
+    return module.apply({"params": params}, IDS, attention_mask=MASK, **options)
+
+
+def zeroed(flat: dict, name: str) -> dict:
+    """The parameters with the weights of all heads and features set to 0 that HEADS and FEATURES leave out."""
+    prefix, flat = f"{name}/encoder/layers", {path: value.copy() for path, value in flat.items()}
+    for layer, (heads, features) in enumerate(zip(HEADS, FEATURES, strict=True)):
+        gone = [head for head in range(3) if head not in heads]
+        flat[f"{prefix}/attention/value/kernel"][layer][:, gone] = 0  # the output keeps its weights: a constant is left
+        gone = [feature for feature in range(10) if feature not in features]
+        flat[f"{prefix}/feed_forward/intermediate/kernel"][layer][:, gone] = 0
+    return flat
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta"])
+def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
+    module, flat = model_of(name)
+    flat = zeroed(flat, name)
+    expected = logits(module, flat, output_hidden_states=True)
+    parts = removable_parts(module.config)
+    smaller, config = parts.without_zeros(flat, module.config)
+    assert config.layer_heads == (2, 1, 3) and config.layer_widths == (3, 10, 1)
+    assert parts.sizes(config) == ((2, 3), (1, 10), (3, 1))
+    assert smaller[f"{name}/encoder/layer_0/attention/query/kernel"].shape == (1, 12, 2, 4)
+    found = logits(type(module)(config, Execution()), smaller, output_hidden_states=True)
+    np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(found.hidden_states[:-1], expected.hidden_states[:-1], rtol=1e-5, atol=2e-5)
+    whole, dense = parts.filled(smaller, config)
+    assert dense == module.config
+    np.testing.assert_allclose(logits(module, whole).logits, expected.logits, rtol=1e-5, atol=2e-5)
+
+
+def test_layers_can_lose_parts_twice_and_keep_at_least_one() -> None:
+    module, flat = model_of("bert")
+    parts = removable_parts(module.config)
+    once, config = parts.kept(flat, module.config, HEADS, FEATURES)
+    twice, config = parts.kept(once, config, [[1], [0], [0, 2]], [[0, 2], [3, 4], [0]])
+    direct, same = parts.kept(flat, module.config, [[2], [1], [0, 2]], [[1, 5], [3, 4], [9]])
+    assert config == same and twice.keys() == direct.keys()
+    for path, value in twice.items():
+        np.testing.assert_array_equal(value, direct[path])
+    empty = {path: np.zeros_like(value) for path, value in flat.items()}
+    assert parts.without_zeros(empty, module.config)[1].layer_heads == (1, 1, 1)
+
+
+def test_flops_and_groups_are_those_of_the_smaller_layers() -> None:
+    config = BertConfig(**SIZES)
+    smaller = dataclasses.replace(config, layer_heads=(2, 1, 3), layer_widths=(3, 10, 1))
+    rows, length = 2, 9
+    per_token = sum((4 * 12 + 2 * length) * heads * 4 + 2 * 12 * width for heads, width in smaller.layer_sizes)
+    assert smaller.layers_flops(rows, length) == 6.0 * rows * length * per_token
+    same = dataclasses.replace(config, layer_heads=(3, 3, 3), layer_widths=(10, 10, 10))
+    assert same.layers_flops(rows, length) == config.layers_flops(rows, length)
+    prefixes = [group.prefixes[0] for group in smaller.parameter_groups]
+    assert prefixes == ["bert/embeddings", *(f"bert/encoder/layer_{layer}" for layer in range(3)), "bert"]
+
+
+def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
+    module, flat = model_of("bert")
+    pruning = BlockMovementPruning(sparsity=0.5)
+    stacks = dict.fromkeys((path for path in flat if "/layers/" in path and path.endswith("kernel")), True)
+    boxes = {
+        path: nn.LogicallyPartitioned(flat[path], ("layers",) + (None,) * (flat[path].ndim - 1)) for path in stacks
+    }
+    scores = {path: pruning.scores(path, box) for path, box in boxes.items()}
+    draws = np.random.default_rng(3)
+    scores = {path: draws.normal(size=box.value.shape) for path, box in scores.items() if box is not None}
+    assert {path.split("/layers/")[1] for path in scores} == {
+        "attention/query/kernel",
+        "feed_forward/intermediate/kernel",
+    }
+    masks = pruning.masks({path: flat[path] for path in stacks}, scores, stacks, 1, 1)
+    of = {path.split("/layers/")[1]: np.broadcast_to(mask, flat[path].shape) for path, mask in masks.items()}
+    heads = of["attention/query/kernel"][:, 0, :, 0]
+    assert (heads.sum(axis=1) == 1).all()  # half of three heads
+    np.testing.assert_array_equal(of["attention/output/kernel"][:, :, 0, 0], heads)
+    np.testing.assert_array_equal(of["attention/value/kernel"][:, 5, :, 2], heads)
+    features = of["feed_forward/intermediate/kernel"][:, 0]
+    assert (features.sum(axis=1) == 5).all()
+    np.testing.assert_array_equal(of["feed_forward/output/kernel"][:, :, 3], features)
+    blocks = dataclasses.replace(pruning, attention_block=2)
+    shapes = {path.split("/layers/")[1]: blocks.scores(path, box) for path, box in boxes.items()}
+    assert shapes["attention/key/kernel"].value.shape == (3, 6, 3, 2)
+    assert shapes["attention/output/kernel"].value.shape == (3, 3, 2, 6)
+    with pytest.raises(UserError, match="attention_block to divide the features of a head, found 3"):
+        dataclasses.replace(pruning, attention_block=3).check(module.config, None)
+
+
+def test_importance_is_the_gradient_of_a_gate_on_each_head() -> None:
+    module, flat = model_of("bert")
+    objective = MaskedLanguageModel(rate=0.3)
+    run = Experiment(module.config, objective, Data(layout=FullSentences()), training=Training(seed=3))
+    vocabulary = Vocabulary.placeholder(40)
+    batches = [
+        {
+            "input_ids": IDS[row : row + 1],
+            "segment_ids": MASK[row : row + 1],
+            "positions": np.arange(9, dtype=np.int32)[None],
+            "row_ids": np.array([row], np.int32),
+        }
+        for row in range(2)
+    ]
+    found = importance(flat, module.config, run, vocabulary, iter(batches))
+
+    def loss(gates: jax.Array, row: int) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(3), row)
+        batch = objective.corrupt(batches[row], key, vocabulary)
+        path = "bert/encoder/layers/attention/output/kernel"
+        params = flax.traverse_util.unflatten_dict(flat | {path: flat[path] * gates[:, :, None, None]}, sep="/")
+        sums = objective.sums(module, LossInputs(params), batch, key, training=False)
+        return total_loss(objective, sums.losses, objective.weights(batch))
+
+    total = sum(np.abs(jax.grad(loss)(np.ones((3, 3), np.float32), row)) for row in range(2))
+    np.testing.assert_allclose(np.stack(found), total / np.linalg.norm(total, axis=1, keepdims=True), rtol=1e-4)
+
+
+def test_other_systems_are_refused() -> None:
+    with pytest.raises(UserError, match=r"Expected a BERT, a DistilBERT or a RoBERTa, .* found AlbertConfig"):
+        removable_parts(AlbertConfig())
+    with pytest.raises(UserError, match="Expected layers of one size for a Longformer"):
+        LongformerConfig(layer_heads=(12,) * 12, layer_widths=(3072,) * 12)
+    with pytest.raises(UserError, match=r"one --model.layer_widths for each of 12 layers, or none of both, found 0"):
+        BertConfig(layer_heads=(12,) * 12)
+    with pytest.raises(UserError, match=r"--model.layer_heads of at least 1, found 0"):
+        BertConfig(layer_heads=(0,) * 12, layer_widths=(3072,) * 12)
+
+
+def test_files_of_transformers_are_of_layers_of_one_size(tmp_path) -> None:
+    module, flat = model_of("bert")
+    smaller, config = removable_parts(module.config).kept(flat, module.config, HEADS, FEATURES)
+    with pytest.raises(UserError, match="found layers of 2 1 3 heads; fill them with zeros first"):
+        params = flax.traverse_util.unflatten_dict(smaller, sep="/")
+        huggingface.save(BertForMaskedLM(config, Execution()), params, tmp_path)

@@ -1,0 +1,85 @@
+"""`plmjax compress prune`: each method from a checkpoint to a run that the other commands take."""
+
+import json
+from pathlib import Path
+
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.training.checkpoints import checkpoints
+
+TRAINED = ["--training.steps", "4", "--training.evaluate_every", "0", "--checkpoint.every", "0"]
+
+
+def flat(run: Path) -> dict[str, np.ndarray]:
+    return flax.traverse_util.flatten_dict(checkpoints.load_parameters(run)[0], sep="/")
+
+
+def density(params: dict[str, np.ndarray]) -> float:
+    kernels = [value for path, value in params.items() if "/layers/" in path and path.endswith("/kernel")]
+    return sum(np.count_nonzero(value) for value in kernels) / sum(value.size for value in kernels)
+
+
+def test_a_pruned_run_is_a_run(small_run: Path, tmp_path: Path, capsys) -> None:
+    """Evaluated, exported, and pruned again, with the record of both commands."""
+    output = tmp_path / "sparse"
+    cli.run(["compress", "prune", str(small_run), "--output", str(output), "--sparsity", "0.25"])
+    assert "parameters became" in capsys.readouterr().out
+    assert density(flat(output)) == pytest.approx(0.75, abs=0.01)
+    cli.run(["evaluate", str(output), "--data", str(small_run / "dataset"), "--json"])
+    assert json.loads(capsys.readouterr().out)["eval/loss"] > 0
+    cli.run(["export", str(output), str(tmp_path / "exported")])
+    again = tmp_path / "sparser"
+    cli.run(["compress", "prune", str(output), "--output", str(again), "--method", "two_of_four"])
+    assert density(flat(again)) <= 0.5
+    record = json.loads((again / "ancestry.json").read_text())["ancestors"]
+    assert [one["settings"]["method"] for one in record] == ["magnitude", "two_of_four"]
+    assert record[0]["from"] == str(small_run) and record[1]["from"] == str(output) and len(record[1]["sha256"]) == 64
+
+
+@pytest.mark.parametrize("method", ["block_movement", "lottery"])
+def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "pruned"
+    command = ["compress", "prune", str(small_run), "--output", str(output), "--method", method, *TRAINED]
+    cli.run(command)
+    capsys.readouterr()
+    params, run = flat(output), checkpoints.describe(checkpoints.find(output)).experiment
+    assert run.compression is None and not any(path.startswith("compression") for path in params)
+    assert "compression/scores" not in run.optimizer.decay_exclude
+    trained = flat(output / "training")
+    assert any(path.startswith("compression/scores/") for path in trained) == ("movement" in method)
+    if method == "block_movement":
+        assert run.model.layer_heads == (1,) and run.model.layer_widths == (32,)
+    else:
+        assert density(params) == pytest.approx(0.5, abs=0.01)
+    cli.run(["evaluate", str(output), "--data", str(small_run / "dataset")])
+    cli.run(["fill-mask", str(output), "the [MASK] of"])
+
+
+def test_heads_are_removed(small_run: Path, tmp_path: Path) -> None:
+    command = ["compress", "prune", str(small_run), "--output", str(tmp_path / "heads"), "--method", "heads"]
+    cli.run([*command, "--sparsity", "0.5", "--rows", "3"])
+    run = checkpoints.describe(checkpoints.find(tmp_path / "heads")).experiment
+    assert run.model.layer_heads == (1,) and run.model.layer_widths == (64,)
+
+
+def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
+    def said(*arguments: object, checkpoint: Path = small_run) -> str:
+        return fails("compress", "prune", checkpoint, "--output", tmp_path / "out", *arguments)
+
+    assert "found 'magnitud'; did you mean 'magnitude'?" in said("--method", "magnitud")
+    assert "--sparsity above 0 and below 1, found 1.5" in said("--sparsity", 1.5)
+    assert "--rewind only with --method lottery" in said("--rewind", small_run)
+    assert "with --method magnitude, which does not train" in said("--training.steps", 3)
+    assert "Expected a BERT, a DistilBERT or a RoBERTa" in said("--method", "heads", checkpoint=decoder_run)
+    assert "Expected a checkpoint with the settings of a training" in said(
+        "--method", "gradual", checkpoint=decoder_run
+    )
+    assert "begin and --compression.end in their order" in said("--method", "gradual", "--compression.begin", 0.9)
+    assert "found no finished checkpoint" in said(checkpoint=tmp_path)
+    assert "prune" in fails("compress", "prun")
+    cli.run(["compress", "prune", str(small_run), "--output", str(tmp_path / "half")])
+    assert "above that of the checkpoint, 0.500, found 0.2" in said("--sparsity", 0.2, checkpoint=tmp_path / "half")
+    assert "found one; name another folder" in fails("compress", "prune", small_run, "--output", tmp_path / "half")

@@ -1,0 +1,96 @@
+"""What is peculiar to DistilBERT: what it leaves out of BERT."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.models.bert import BertConfig, BertForMaskedLM, BertModel
+from plmjax.models.distilbert import (
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForQuestionAnswering,
+    DistilBertForSequenceClassification,
+    DistilBertModel,
+)
+from tests.families.family import padded_untyped_tokens
+from tests.families.students import DISTILBERT
+from tests.products import step_flops
+from tests.systems.modules import boxed_shapes, dropped, outputs, random_params, recorded_draws
+
+INPUTS = padded_untyped_tokens(DISTILBERT)
+
+
+def test_it_is_a_bert_without_types_if_their_vector_is_zero() -> None:
+    """With the same parameters both compute the same; BERT has none besides, without a pooler."""
+    student = DistilBertForMaskedLM(DISTILBERT)
+    shared = {name: value for name, value in dataclasses.asdict(DISTILBERT).items() if name != "seq_classif_dropout"}
+    shared = {name: value for name, value in shared.items() if name != "qa_dropout"}
+    teacher = BertForMaskedLM(BertConfig(**shared, type_vocab_size=1))
+    params = random_params(student)
+    body = params["distilbert"]
+    types = {"token_type_embeddings": {"embedding": np.zeros((1, 24), np.float32)}}
+    same = {name: value for name, value in params.items() if name != "distilbert"}
+    same["bert"] = body | {"embeddings": body["embeddings"] | types}
+    assert jax.tree.structure(same) == jax.tree.structure(random_params(teacher))
+    found, expected = outputs(student, params, INPUTS), outputs(teacher, same, INPUTS)
+    np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-6, atol=1e-6)
+
+
+def test_types_of_tokens_are_refused() -> None:
+    module = DISTILBERT.module(Purpose.ENCODING, Execution())
+    types = INPUTS | {"token_type_ids": np.zeros_like(INPUTS["input_ids"])}
+    with pytest.raises(UserError, match=r"tokens without types, .* found token_type_ids; leave them out"):
+        jax.eval_shape(lambda: module.init(jax.random.key(0), **types))
+    assert not DISTILBERT.template.typed and BertConfig.tiny().template.typed
+
+
+def test_the_output_of_attention_is_not_dropped() -> None:
+    """As in the released code: a layer of BERT drops twice as often, with a rate for the layers alone."""
+    rates = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.0}
+    drawn = {}
+    for module in (DistilBertModel(DistilBertConfig.tiny(**rates)), BertModel(BertConfig.tiny(**rates))):
+        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        with recorded_draws() as found:
+            jax.eval_shape(lambda m=module, r=rngs: m.init(r, jnp.zeros((1, 4), jnp.int32), deterministic=False))
+        drawn[type(module)] = sum("layers" in draw.path for draw in found)
+    assert drawn[BertModel] == 2 * drawn[DistilBertModel] > 0
+
+
+def test_a_new_head_is_all_of_the_part_that_transfer_draws_anew() -> None:
+    params = boxed_shapes(DistilBertForSequenceClassification(DISTILBERT))
+    assert set(params) == {"distilbert", "classifier"} and set(params["classifier"]) == {"dense", "output"}
+    assert set(params["distilbert"]) == {"embeddings", "encoder"}
+    assert set(params["distilbert"]["embeddings"]) == {"word_embeddings", "position_embeddings", "layer_norm"}
+
+
+def test_the_head_for_answers_has_dropout_before_it() -> None:
+    module = DistilBertForQuestionAnswering(dataclasses.replace(DISTILBERT, qa_dropout=0.5))
+    params = random_params(module)
+    plain, random = outputs(module, params, INPUTS), dropped(module, params, INPUTS)
+    assert np.abs(plain.start_logits - random.start_logits).max() > 0.01
+    without = DistilBertForQuestionAnswering(DISTILBERT)
+    np.testing.assert_allclose(dropped(without, params, INPUTS).start_logits, plain.start_logits, rtol=1e-5, atol=1e-5)
+
+
+def test_train_flops_are_those_of_the_products() -> None:
+    module, positions = DistilBertForMaskedLM(DISTILBERT), jnp.zeros((2, 5), jnp.int32)
+    found = step_flops(module, input_ids=jnp.zeros((2, 13), jnp.int32), masked_positions=positions)
+    assert DISTILBERT.train_flops(2, 13, 5) == found
+    assert DistilBertConfig.base().layers_flops(1, 128) == BertConfig.base().layers_flops(1, 128) / 2
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match="seq_classif_dropout from 0 to below 1, found 1"):
+        DistilBertConfig.tiny(seq_classif_dropout=1.0)
+    with pytest.raises(UserError, match="qa_dropout from 0 to below 1, found -1"):
+        DistilBertConfig.tiny(qa_dropout=-1)
+    with pytest.raises(UserError, match="divides by the heads"):
+        DistilBertConfig.base(num_attention_heads=7)
+    with pytest.raises(TypeError, match="type_vocab_size"):
+        DistilBertConfig.tiny(type_vocab_size=2)
