@@ -17,6 +17,10 @@ import pytest
 
 from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.compression.compression import Compression
+from plmjax.compression.distillation import command as _distillation  # noqa: F401 - declares the ways
+from plmjax.compression.pruning import command as _pruning  # noqa: F401
+from plmjax.compression.quantization import command as _quantization  # noqa: F401
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
@@ -42,13 +46,13 @@ MEASURED = (*RUNNING, By("plan"), By("bench"))
 OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
 ON_TASKS = (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS), By("predict"))
 WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
-READING = (By("tokenizer"), By("prepare"), PRETRAIN, EVALUATE)
+READING = (By("tokenizer train"), By("prepare"), PRETRAIN, EVALUATE)
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
 PRINTED_BY = {
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/formats": READING,
-    "data/tokenizers/training": (By("tokenizer"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
+    "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
@@ -58,6 +62,11 @@ PRINTED_BY = {
     "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/pipeline": (By("pretrain"), By("bench")),
     "data/store": (By("pretrain"), By("evaluate")),
+    "compression": tuple(map(By, ("compress prune", "compress distil", "compress quantize"))),
+    "compression/run:without_options": (By("compress factorize"),),
+    "compression/pruning": (By("compress prune"),), "compression/distillation": (By("compress distil"),),
+    "compression/distillation/augmentation": (By("augment"),),
+    "compression/quantization": (By("compress quantize"),), "compression/factorization": (By("compress factorize"),),
     "exchange": (By("import"),),
     "exchange/run_directories:export_checkpoint": (By("export"),),
     "exchange/run_directories:_export_own": (By("export"),),
@@ -117,7 +126,10 @@ def accepted(command: str) -> set[str]:
         before = "mesh." if name == "mesh" else ""
         names |= {f"{before}{field.name}" for field in dataclasses.fields(group)} if group else {name.strip("_")}
     found = {f"--{name}" for name in names}
-    if command in ("pretrain", "finetune", "plan", "bench", "tpu submit"):
+    if command.startswith("compress "):
+        ways = [one for one in Compression.choices().values() if f"compress {one.verb}" == command]
+        found |= {f"--compression.{field.name}" for one in ways for field in dataclasses.fields(one)}
+    if command in ("pretrain", "finetune", "plan", "bench", "tpu submit", *cli.OF_CHECKPOINTS):
         kinds = {"pretrain": [False], "finetune": [True]}.get(command, [False, True])
         found |= {option for run in runs() if isinstance(run.data, Task) in kinds for option in of_experiment(run)}
     for run in runs() if command in ("evaluate", "predict") else ():
