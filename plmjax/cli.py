@@ -33,6 +33,8 @@ VERBS: dict[str, Callable] = {
     "average": training.average,
     "compress prune": compression.prune,
     "compress distil": compression.distil,
+    "compress quantize": compression.quantize,
+    "compress factorize": compression.factorize,
     "augment": compression.augment,
     "import": exchange.import_,
     "export": exchange.export,

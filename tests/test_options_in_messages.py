@@ -8,7 +8,6 @@ command of an option, as `plmjax prepare --fields`, is held to that one.
 import ast
 import dataclasses
 import functools
-import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,9 @@ import pytest
 from plmjax import cli
 from plmjax import experiment as experiments
 from plmjax.compression.compression import Compression
+from plmjax.compression.distillation import command as _distillation  # noqa: F401 - declares the ways
+from plmjax.compression.pruning import command as _pruning  # noqa: F401
+from plmjax.compression.quantization import command as _quantization  # noqa: F401
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.run import OF_TOKENIZERS
@@ -45,12 +47,8 @@ OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
 ON_TASKS = (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS), By("predict"))
 WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
 READING = (By("tokenizer train"), By("prepare"), PRETRAIN, EVALUATE)
-ROOMS = {"compress prune": "pruning", "compress distil": "distillation"}
-"""Command that compresses -> its folder in plmjax/compression."""
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
 PRINTED_BY = {
-    "compression": tuple(map(By, ROOMS)), "compression/pruning": (By("compress prune"),),
-    "compression/distillation": (By("compress distil"),), "compression/distillation/augmentation": (By("augment"),),
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/formats": READING,
@@ -64,6 +62,11 @@ PRINTED_BY = {
     "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/pipeline": (By("pretrain"), By("bench")),
     "data/store": (By("pretrain"), By("evaluate")),
+    "compression": tuple(map(By, ("compress prune", "compress distil", "compress quantize"))),
+    "compression/run:without_options": (By("compress factorize"),),
+    "compression/pruning": (By("compress prune"),), "compression/distillation": (By("compress distil"),),
+    "compression/distillation/augmentation": (By("augment"),),
+    "compression/quantization": (By("compress quantize"),), "compression/factorization": (By("compress factorize"),),
     "exchange": (By("import"),),
     "exchange/run_directories:export_checkpoint": (By("export"),),
     "exchange/run_directories:_export_own": (By("export"),),
@@ -123,15 +126,12 @@ def accepted(command: str) -> set[str]:
         before = "mesh." if name == "mesh" else ""
         names |= {f"{before}{field.name}" for field in dataclasses.fields(group)} if group else {name.strip("_")}
     found = {f"--{name}" for name in names}
-    if command in ("pretrain", "finetune", "plan", "bench", "tpu submit"):
+    if command.startswith("compress "):
+        ways = [one for one in Compression.choices().values() if f"compress {one.verb}" == command]
+        found |= {f"--compression.{field.name}" for one in ways for field in dataclasses.fields(one)}
+    if command in ("pretrain", "finetune", "plan", "bench", "tpu submit", *cli.OF_CHECKPOINTS):
         kinds = {"pretrain": [False], "finetune": [True]}.get(command, [False, True])
         found |= {option for run in runs() if isinstance(run.data, Task) in kinds for option in of_experiment(run)}
-    if command in ROOMS:
-        found |= {option for run in runs() for option in of_experiment(run)}
-        importlib.import_module(f"plmjax.compression.{ROOMS[command]}.command")  # which imports its methods
-        for one in descendants(Compression):
-            fields = dataclasses.fields(one) if one.verb == command.removeprefix("compress ") else ()
-            found |= {f"--compression.{field.name}" for field in fields}
     for run in runs() if command in ("evaluate", "predict") else ():
         if isinstance(run.data, Task):
             found |= {f"--data.{name}" for name in run.data.settings(command == "evaluate")}
@@ -196,9 +196,7 @@ def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield inner.get(id(node), ""), node.value
 
 
-OPTION = re.compile(
-    r"(?:(plmjax|python -m tpu) ([a-z-]+(?: (?:train|prune|distil|quantize|factorize))?) )?(?<![\w-])(--[a-z][\w.{}-]*)"
-)
+OPTION = re.compile(r"(?:(plmjax|python -m tpu) ([a-z-]+)(?: train)? )?(?<![\w-])(--[a-z][\w.{}-]*)")
 OF_OTHERS = ("--xla_", "--multiprocessing-fork", "--force")
 """Options of other programs."""
 

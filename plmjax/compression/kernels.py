@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.system import group_of
 from plmjax.errors import UserError
+from plmjax.layers.projection import EXPAND, REDUCE
 
 
 def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
@@ -23,11 +25,9 @@ def layer_kernels(paths: Iterable[str], model: ModelConfig) -> dict[str, bool]:
     for path in paths:
         if not path.endswith("/kernel"):
             continue
-        lengths = {
-            len(prefix): group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")
-        }
-        if lengths and path[: max(lengths)] not in whole:
-            found[path] = lengths[max(lengths)] is not None
+        place = group_of(path, groups)
+        if place is not None and place[0] not in whole:
+            found[path] = place[1] is not None
     if not found:
         raise UserError(f"Expected a model with layers of matrices, found {model.system}; compress another checkpoint.")
     return found
@@ -37,6 +37,8 @@ def input_axes(path: str, axes: int) -> int:
     """Return the number of input axes of a kernel with so many axes besides that of the layers.
 
     A kernel with three axes belongs to attention: the outputs of a head's projections are [N H], and the inputs of the
-    last projection are.
+    last projection are. A projection of a lower rank has two kernels, `reduce` and `expand`.
     """
+    if path.endswith((f"/{REDUCE}/kernel", f"/{EXPAND}/kernel")):
+        return axes - 1 if path.endswith(f"/{REDUCE}/kernel") else 1
     return 2 if axes == 3 and path.endswith("/output/kernel") else axes - 1 if axes < 3 else 1

@@ -18,13 +18,13 @@ from plmjax import storage
 from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.errors import UserError
+from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
 from plmjax.objectives.wrapped import ADDED
 from plmjax.parallel import hosts
 from plmjax.pretraining.run import pretrain
-from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
 
 TRAINING = "training"
@@ -51,9 +51,14 @@ class Source:
         """Read a run directory or a checkpoint.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is none, it is damaged, or it is stored in int8.
         """
         directory = checkpoints.find(checkpoint)
+        if quantized := items.in_int8(directory, "params"):
+            raise UserError(
+                f"Expected a checkpoint in float32, found {checkpoint}, which stores {len(quantized)} arrays in int8; "
+                f"compress the checkpoint that it was made from, and quantize the result."
+            )
         params, description = checkpoints.load_parameters(directory)
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         collections = checkpoints.load_collections(directory)
@@ -95,6 +100,15 @@ def write(
         ancestry.write(storage.path(output), source.described(by, settings))
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
+
+
+def without_options(overrides: Sequence[str], command: str) -> None:
+    """Raise UserError for options of an experiment, with a command that does not train."""
+    if overrides:
+        raise UserError(
+            f"Expected no options of an experiment with {command}, which does not train, found {quoted(overrides[0])}; "
+            f"leave it out, and train the result with plmjax finetune."
+        )
 
 
 def comparison(before: Params, after: Params) -> str:

@@ -1,12 +1,18 @@
-"""The execution of a model: dtype, loop over layers, memory of the backward pass and attention backend.
+"""The execution of a model: dtype, loop over layers, memory of the backward pass, attention backend, and products.
 
-Nothing here changes parameters, and outputs change only by rounding.
+Outputs change only by rounding. Products in int8 have further parameters, their scales; nothing else changes
+parameters.
 """
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
+
+FLOAT, INT8_DYNAMIC, INT8_STATIC = "float", "int8_dynamic", "int8_static"
+CALIBRATED, SIMULATED = "calibrated", "simulated"
+PRODUCTS = (FLOAT, INT8_DYNAMIC, INT8_STATIC)
+"""Products that a run may have. Calibrated and simulated ones are those of compression, which makes such runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +24,14 @@ class Execution:
         [L ...].
     remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
+    products: of the matrices of attention and feed-forward networks, in float or in integers (`layers/int8.py`).
     """
 
     dtype: jnp.dtype = jnp.float32
     unroll: int = 1
     remat: str = "none"
     attention: str = "dense"
+    products: str = FLOAT
 
     @property
     def at_once(self) -> bool:

@@ -84,6 +84,13 @@ class ParameterGroup:
     index: int | None = None
 
 
+def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | None] | None:
+    """Return the longest prefix of a parameter's path and the index of its group; None if it is in no group."""
+    prefixes = {prefix: group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")}
+    longest = max(prefixes, key=len, default=None)
+    return None if longest is None else (longest, prefixes[longest])
+
+
 class RemovableParts(Protocol):
     """Removal of attention heads and of features inside the feed-forward networks.
 

@@ -30,9 +30,11 @@ from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
 from plmjax.interop.libraries import OwnFiles
+from plmjax.layers import int8
+from plmjax.models.families import low_rank
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints, items, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.vocabulary import Vocabulary
 
@@ -175,10 +177,15 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             an earlier export, or the check fails.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    params, run, filled = _dense(params, description.experiment)
+    in_int8 = items.in_int8(checkpoints.find(checkpoint), "params")
+    changed = ["stored in int8; exported in float32"] if in_int8 else []
+    changed += ["products of two matrices; exported as whole ones"] if description.experiment.model.ranks else []
+    params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
+    params, run, filled = _dense(params, dataclasses.replace(description.experiment, model=config))
+    description = dataclasses.replace(description, experiment=run)
     model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):
-        return _export_own(own, params, description, storage.path(directory), architecture)
+        return "; ".join((_export_own(own, params, description, storage.path(directory), architecture), *changed))
     if not huggingface.has_form(model):
         advice = ", or write the vectors of its words with --vectors text" if run.model.system.token_table else ""
         raise UserError(
@@ -212,7 +219,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
             if huggingface.transformers_installed() and _writes(module):
                 count = written.compare(model, params, folder, tokenizer, rows, architecture)
                 checked += f", so are {count} tokens that transformers writes"
-    return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *lost))
+    return "; ".join((f"exported   {architecture} of step {description.step} to {directory}", checked, *changed, *lost))
 
 
 def _dense(params: Any, run: Experiment) -> tuple[Any, Experiment, list[str]]:

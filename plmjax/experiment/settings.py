@@ -110,6 +110,10 @@ class Training:
     """Activations of a layer that are stored for the backward pass: none, full, dots, dots_without_batch."""
     attention: str = "dense"
     """Backend of attention: dense, or blockwise, whose memory grows linearly with the length of a row."""
+    products: str = "float"
+    """Matrix products of attention and feed-forward networks: float; int8_dynamic or int8_static in a run that plmjax
+    compress quantize made.
+    """
     gradient_dtype: str = "float32"
     """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Without
     microbatches, gradients of matrices have the dtype of the products anyway.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import FLOAT
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
@@ -47,6 +48,8 @@ class FeedForward(nn.Module):
 
     output_init: initializer of W2; `kernel_init` by default.
     dropout: dropout rate of the F features inside.
+    products: of both kernels, as `Execution.products`.
+    ranks: of W1 and W2, as `Projection.rank`.
     """
 
     inner_size: int
@@ -55,12 +58,16 @@ class FeedForward(nn.Module):
     dtype: jnp.dtype = jnp.float32
     output_init: Initializer | None = None
     dropout: float = 0.0
+    products: str = FLOAT
+    ranks: tuple[int, ...] = (0, 0)
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:
         size = x.shape[-1]
-        inner = Projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, self.dtype, name="intermediate")
-        last = self.output_init or self.kernel_init
-        outer = Projection((size,), ("mlp", "embed"), last, self.dtype, name="output")
+        projection = functools.partial(Projection, dtype=self.dtype, products=self.products)
+        first, last = self.ranks
+        inner = projection((self.inner_size,), ("embed", "mlp"), self.kernel_init, rank=first, name="intermediate")
+        output_init = self.output_init or self.kernel_init
+        outer = projection((size,), ("mlp", "embed"), output_init, rank=last, name="output")
         x = nn.with_logical_constraint(ACTIVATIONS[self.activation](inner(x)), ("batch", "length", "mlp"))
         return outer(Dropout(self.dropout, axes=("batch", "length", "mlp"))(x, deterministic))

@@ -8,6 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.execution import FLOAT, INT8_DYNAMIC, INT8_STATIC
+from plmjax.layers import int8
+
+REDUCE, EXPAND = "reduce", "expand"
+"""Names of the two projections of a product of two matrices."""
+
 
 class Projection(nn.Module):
     """y = x W + b. The number of contracted trailing axes of x is len(axes) - len(features).
@@ -19,6 +25,8 @@ class Projection(nn.Module):
     logits: returns the sums of the product in float32, for a softmax or a squared error.
     use_bias: true to add b.
     bias_init: initializer of b.
+    products: of x and W, as `Execution.products`; `kernel_scale` and ranges are further parameters of those in int8.
+    rank: R of W = A B, two kernels [in R] and [R out] of projections of their own; 0 for one kernel.
     """
 
     features: tuple[int, ...]
@@ -28,17 +36,38 @@ class Projection(nn.Module):
     logits: bool = False
     use_bias: bool = True
     bias_init: Initializer = nn.initializers.zeros
+    products: str = FLOAT
+    rank: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         contracted = len(self.axes) - len(self.features)
+        if self.rank:
+            inputs, outputs = self.axes[:contracted], self.axes[contracted:]
+            # The initial values of A B are as large as those of one kernel.
+            kept, init = {"dtype": self.dtype, "products": self.products}, nn.initializers.normal(self.rank**-0.5)
+            x = Projection((self.rank,), (*inputs, "rank"), init, use_bias=False, name=REDUCE, **kept)(x)
+            biases = {"use_bias": self.use_bias, "bias_init": self.bias_init, "logits": self.logits}
+            second = Projection(self.features, ("rank", *outputs), self.kernel_init, name=EXPAND, **biases, **kept)
+            return second(x)
         shape = x.shape[x.ndim - contracted :] + self.features
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
-        y = _product(contracted, self.logits, x.astype(self.dtype), kernel.astype(self.dtype))
-        if not self.use_bias:
-            return y
-        bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
-        return y + self.param("bias", bias_init, self.features).astype(y.dtype)
+        y = self._product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))
+        if self.use_bias:
+            bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
+            y = y + self.param("bias", bias_init, self.features).astype(y.dtype)
+        return int8.ranged(self, self.products, int8.OUTPUT, y)
+
+    def _product(self, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        if self.products not in (INT8_DYNAMIC, INT8_STATIC):
+            x = int8.ranged(self, self.products, int8.INPUT, x)
+            return _product(contracted, self.logits, x, kernel)
+        # One axis: an array with several would be cast to the dtype of the products.
+        init = nn.with_logical_partitioning(nn.initializers.ones, (None,))
+        of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
+        static = self.products == INT8_STATIC
+        of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)
+        return int8.product(contracted, x, kernel, (of_x, of_kernel), jnp.float32 if self.logits else self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

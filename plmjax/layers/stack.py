@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
+from plmjax.layers.int8 import RANGES
 
 Lanes = Any
 """A pytree of arrays whose first axis is the layers; None without lanes."""
@@ -40,7 +41,7 @@ def stack(
         the last x, and the outputs of the layers besides x, arrays [length ...].
     """
     parameters = {
-        "variable_axes": {"params": 0},
+        "variable_axes": {"params": 0, RANGES: 0},
         "split_rngs": {True: True},
         "metadata_params": {nn.PARTITION_NAME: "layers"},
     }
@@ -77,9 +78,13 @@ def repeat(
     """Run x through one layer `length` times. The arguments are those of `stack`.
 
     All iterations share the parameters of the layer, which have no axis "layers". Every iteration draws its own values
-    from every random collection.
+    from every random collection, and has its own ranges of activations.
     """
-    parameters = {"variable_broadcast": "params", "split_rngs": {"params": False, nn.DenyList("params"): True}}
+    parameters = {
+        "variable_broadcast": "params",
+        "variable_axes": {RANGES: 0},
+        "split_rngs": {"params": False, nn.DenyList("params"): True},
+    }
     return _loop(parameters, body, layer, length, execution, x, inputs)
 
 

@@ -255,7 +255,13 @@ class AdaptiveSpanLayer(nn.Module):
         if config.persistent_size:
             return x
         feed_forward = FeedForward(
-            config.d_inner, "relu", config.initializer, dtype, dropout=config.dropout, name="feed_forward"
+            config.d_inner,
+            "relu",
+            config.initializer,
+            dtype,
+            dropout=config.dropout,
+            products=execution.products,
+            name="feed_forward",
         )
         feed_forward_norm = LayerNorm(LAYER_NORM_EPSILON, dtype, name="feed_forward_layer_norm")
         y = feed_forward(x, deterministic=self.deterministic)

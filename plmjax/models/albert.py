@@ -65,6 +65,10 @@ class AlbertConfig(EncoderConfig):
     """Number of encoder layers, each with its own parameters, in one layer of a group."""
     classifier_dropout_prob: float = 0.1
     """Dropout rate before a classifier."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
     bos_token_id: int | None = 2
     """Token id of [CLS]; transformers needs it."""
     eos_token_id: int | None = 3

@@ -46,6 +46,7 @@ from plmjax.models.families.encoder import (
     encoder_template,
 )
 from plmjax.models.families.layer_sizes import EncoderParts
+from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import TOKEN_HEADS
 
 
@@ -62,6 +63,10 @@ class BertConfig(EncoderConfig):
     """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
     layer_widths: tuple[int, ...] = ()
     """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
 
     base = Size(
         "BERT-Base, uncased English: 110,106,428 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12)
@@ -135,7 +140,15 @@ class BertLayer(nn.Module):
         config, dtype, init = self.config, self.execution.dtype, self.config.initializer
         width = self.width or config.intermediate_size
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(width, config.hidden_act, init, dtype, name="feed_forward")
+        feed_forward = FeedForward(
+            width,
+            config.hidden_act,
+            init,
+            dtype,
+            products=self.execution.products,
+            ranks=feed_forward_ranks(config),
+            name="feed_forward",
+        )
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.hidden_dropout_prob), deterministic=self.deterministic)
 
@@ -148,7 +161,10 @@ class BertLayer(nn.Module):
         """Attend within rows, [B T D] -> [B T D]; a system with another attention overrides this."""
         config, init, rate = self.config, self.config.initializer, self.config.attention_probs_dropout_prob
         size, heads, head_size = config.hidden_size, self.heads or config.num_attention_heads, config.head_size
-        attention = MultiHeadAttention(size, heads, rate, init, self.execution, head_size, name="attention")
+        ranks = attention_ranks(config)
+        attention = MultiHeadAttention(
+            size, heads, rate, init, self.execution, head_size, ranks=ranks, name="attention"
+        )
         return attention(x, x, visibility, deterministic=self.deterministic)
 
     def attended(self, x: jax.Array, dropout: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -72,6 +72,10 @@ class ElectraConfig(EncoderConfig):
     """Inner size of the generator's feed-forward network; 0 is four times its hidden size."""
     summary_last_dropout: float = 0.1
     """Dropout rate between the two layers of the multiple choice head."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
 
     def __post_init__(self) -> None:
         """Check the settings that no later shape error would explain, including the generator's sizes."""
@@ -118,7 +122,7 @@ class ElectraConfig(EncoderConfig):
 
     @property
     def generator(self) -> Self:
-        """The generator's sizes as those of a network; its own generator is the same."""
+        """The generator's sizes as those of a network; its own generator is the same. Its matrices are whole."""
         size, heads, inner = self._generator_sizes()
         return dataclasses.replace(
             self,
@@ -128,6 +132,7 @@ class ElectraConfig(EncoderConfig):
             generator_hidden_size=size,
             generator_num_attention_heads=heads,
             generator_intermediate_size=inner,
+            ranks=(),
         )
 
     def train_flops(self, batch_size: int, sequence_length: int, predictions: int) -> float:

@@ -50,6 +50,7 @@ from plmjax.models.families.decoder import (
     decoder_cache,
     read_to_the_end,
 )
+from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import QuestionAnswering
 
 
@@ -81,10 +82,24 @@ class GptLayer(nn.Module):
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, epsilon = config.initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
-            config.n_embd, config.n_head, config.attn_pdrop, init, execution, name="attention"
+            config.n_embd,
+            config.n_head,
+            config.attn_pdrop,
+            init,
+            execution,
+            ranks=attention_ranks(config),
+            name="attention",
         )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.inner_size, config.activation_function, init, dtype, name="feed_forward")
+        feed_forward = FeedForward(
+            config.inner_size,
+            config.activation_function,
+            init,
+            dtype,
+            products=execution.products,
+            ranks=feed_forward_ranks(config),
+            name="feed_forward",
+        )
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)
         dropout = functools.partial(Dropout(config.resid_pdrop), deterministic=self.deterministic)

@@ -48,6 +48,7 @@ from plmjax.models.families.decoder import (
     DecoderOutput,
     decoder_cache,
 )
+from plmjax.models.families.low_rank import attention_ranks, feed_forward_ranks
 from plmjax.models.families.task_heads import QuestionAnswering
 
 POSITION_DEVIATION = 0.01
@@ -112,11 +113,25 @@ class Gpt2Layer(nn.Module):
         config, execution, dtype = self.config, self.execution, self.execution.dtype
         init, residual, epsilon = config.initializer, config.residual_initializer, config.layer_norm_epsilon
         attention = MultiHeadAttention(
-            config.n_embd, config.n_head, config.attn_pdrop, init, execution, output_init=residual, name="attention"
+            config.n_embd,
+            config.n_head,
+            config.attn_pdrop,
+            init,
+            execution,
+            output_init=residual,
+            ranks=attention_ranks(config),
+            name="attention",
         )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(
-            config.inner_size, config.activation_function, init, dtype, output_init=residual, name="feed_forward"
+            config.inner_size,
+            config.activation_function,
+            init,
+            dtype,
+            output_init=residual,
+            products=execution.products,
+            ranks=feed_forward_ranks(config),
+            name="feed_forward",
         )
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         attend = functools.partial(attention.attend, deterministic=self.deterministic)

@@ -80,6 +80,10 @@ class RobertaConfig(EncoderConfig):
     """Number of attention heads of each layer after structured pruning; empty: all have `num_attention_heads`."""
     layer_widths: tuple[int, ...] = ()
     """Inner size of the feed-forward network of each layer after structured pruning; empty: `intermediate_size`."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
 
     def __post_init__(self) -> None:
         """Check the settings that no later shape error would explain."""

@@ -237,18 +237,19 @@ class T5FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, deterministic: bool) -> jax.Array:
-        config, dtype = self.config, self.execution.dtype
+        config, execution = self.config, self.execution
         width, size = config.d_model, config.d_ff
+        projection = functools.partial(Projection, dtype=execution.dtype, use_bias=False, products=execution.products)
 
         def inner(name: str) -> jax.Array:
-            return Projection((size,), ("embed", "mlp"), config.normal(width), dtype, use_bias=False, name=name)(x)
+            return projection((size,), ("embed", "mlp"), config.normal(width), name=name)(x)
 
         hidden = ACTIVATIONS[FEED_FORWARD[config.feed_forward_proj]](inner("intermediate"))
         if config.gated:
             hidden = hidden * inner("gate")
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         hidden = config.row_dropout()(hidden, deterministic)
-        return Projection((width,), ("mlp", "embed"), config.normal(size), dtype, use_bias=False, name="output")(hidden)
+        return projection((width,), ("mlp", "embed"), config.normal(size), name="output")(hidden)
 
 
 class T5EncoderLayer(nn.Module):

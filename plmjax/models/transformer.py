@@ -204,7 +204,9 @@ def attention_of(config: EncoderDecoderConfig, size: int, heads: int, execution:
 def feed_forward_of(config: EncoderDecoderConfig, inner_size: int, execution: Execution) -> FeedForward:
     """Return the feed-forward network of a layer."""
     activation, dropout = config.activation_function, config.activation_dropout
-    return FeedForward(inner_size, activation, config.initializer, execution.dtype, dropout=dropout)
+    return FeedForward(
+        inner_size, activation, config.initializer, execution.dtype, dropout=dropout, products=execution.products
+    )
 
 
 def encoded(

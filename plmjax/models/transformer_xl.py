@@ -249,7 +249,15 @@ class TransformerXlLayer(nn.Module):
             name="attention",
         )
         relative = Projection(heads, ("embed", "heads", "head"), init, dtype, use_bias=False, name="relative")
-        feed_forward = FeedForward(config.d_inner, "relu", init, dtype, dropout=config.dropout, name="feed_forward")
+        feed_forward = FeedForward(
+            config.d_inner,
+            "relu",
+            init,
+            dtype,
+            dropout=config.dropout,
+            products=execution.products,
+            name="feed_forward",
+        )
         attention_norm = LayerNorm(epsilon, dtype, name="attention_layer_norm")
         feed_forward_norm = LayerNorm(epsilon, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.dropout), deterministic=self.deterministic)

@@ -17,6 +17,7 @@ RULES = (
     ("embed", "fsdp"),
     ("length", None),
     ("head", None),
+    ("rank", None),
     ("layers", None),
 )
 """The first match wins, and an array uses a mesh axis once. So "embed" of activations is not sharded, because their

@@ -72,6 +72,8 @@ class Chip:
     """Cloud TPU's accelerator type before the size: v5litepod."""
     runtime: str
     """Software version of its Cloud TPU machines that JAX is installed on."""
+    int8_peak: float = 0.0
+    """int8 operations/s; 0 where the chip has no products of integers, or where they are no faster."""
     label: str = ""
     """Value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer the chip."""
     machine: str = ""
@@ -102,13 +104,13 @@ CHIPS = {
              options=(("chip_config_name", "megacore"),)),
         Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
-             machine="ct5lp-hightpu", largest_host=8, network=3.125e9),
+             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12),
         Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
              accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu",
-             network=6.25e9),
+             network=6.25e9, int8_peak=918e12),
         Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
-             largest_host=8, network=12.5e9),
+             largest_host=8, network=12.5e9, int8_peak=1836e12),
         Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, libtpu_name="tpu7x",
              accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
     )

@@ -195,7 +195,8 @@ def costs_of(read: hlo.Program, schedules: Mapping[str, Schedule], chip: topolog
     if not schedules or not chip.clock:
         return None
     cycles = chip.devices * chip.clock  # of all devices of a chip together
-    return refined.Costs(read, schedules, refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles))
+    rates = refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles, chip.int8_peak / 2 / cycles)
+    return refined.Costs(read, schedules, rates)
 
 
 def describe(

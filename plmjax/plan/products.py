@@ -7,17 +7,26 @@ window has one element; the rest are holes and padding, which are not multiplied
 import itertools
 import math
 import re
+from collections.abc import Collection
 
 from plmjax.plan.hlo import Array, Instruction, Program
 
+INTEGERS = {"s8"}
+"""Dtypes of the factors of a product in int8."""
 
-def multiply_adds(program: Program, instruction: Instruction) -> int:
-    """Return the multiply-adds of one run of an instruction. A fusion has those of the products inside it."""
-    return sum(
-        _multiply_adds(one, [array for operand in program.operands_of(one) for array in operand.results])
-        for one, _ in program.inside(instruction)
-        if one.opcode in ("dot", "convolution")
-    )
+
+def multiply_adds(program: Program, instruction: Instruction, dtypes: Collection[str] | None = None) -> int:
+    """Return the multiply-adds of one run of an instruction. A fusion has those of the products inside it.
+
+    dtypes: counts only products whose factors have these dtypes and no others; None counts all.
+    """
+    total = 0
+    for one, _ in program.inside(instruction):
+        if one.opcode in ("dot", "convolution"):
+            factors = [array for operand in program.operands_of(one) for array in operand.results]
+            if dtypes is None or {array.dtype for array in factors} == set(dtypes):
+                total += _multiply_adds(one, factors)
+    return total
 
 
 def _multiply_adds(product: Instruction, operands: list[Array]) -> int:

@@ -33,10 +33,14 @@ from plmjax.plan.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """The work of one device in a cycle."""
+    """The work of one device in a cycle.
+
+    multiply_adds: of floating-point numbers, or of integers where `int8` is 0.
+    """
 
     multiply_adds: float
     bytes: float
+    int8: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +113,9 @@ class Costs:
         schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
         compiler = instruction.cycles or None
         bundles, open_loops = (schedule.bundles, schedule.unknown_loops) if schedule else (None, 0)
-        computed = products.multiply_adds(self.program, instruction) / self.rates.multiply_adds
+        count = products.multiply_adds(self.program, instruction)
+        integers = products.multiply_adds(self.program, instruction, products.INTEGERS) if self.rates.int8 else 0
+        computed = (count - integers) / self.rates.multiply_adds + (integers / self.rates.int8 if integers else 0.0)
         return Cost(compiler, bundles, open_loops, computed, moved, moved / self.rates.bytes)
 
     def _form(self, instruction: Instruction) -> tuple:

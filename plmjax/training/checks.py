@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AbstractMesh
 
+from plmjax.contracts.execution import FLOAT
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
@@ -20,13 +21,18 @@ from plmjax.vocabulary import Vocabulary
 
 
 def settings(run: Experiment) -> None:
-    """Raise UserError for a run without an optimizer, and for unknown execution settings."""
+    """Raise UserError for a run without an optimizer, and for execution settings that are unknown or do not train."""
     if not isinstance(run.optimizer, Optimizer):
         raise UserError(
             f"Expected an optimizer of plmjax.training.optimizers in the experiment, found "
             f"{type(run.optimizer).__name__}; set one, such as optimizer=BertAdamW()."
         )
     programs.execution(run, "cpu")
+    if run.training.products != FLOAT:
+        raise UserError(
+            f"Expected --training.products {FLOAT} for a training, found {run.training.products}; train, then run "
+            f"plmjax compress quantize."
+        )
     programs.check_generator(run.training.dropout_generator)
 
 

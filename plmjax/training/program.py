@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax.contracts.execution import REMAT_POLICIES, Execution
+from plmjax.contracts.execution import PRODUCTS, REMAT_POLICIES, Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
@@ -89,7 +89,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     """Return the execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
     Raises:
-        UserError: an unknown dtype, remat policy or attention backend.
+        UserError: an unknown dtype, remat policy, attention backend or kind of products.
     """
     training = experiment.training
     known = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -98,9 +98,10 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     check_choice("--training.gradient_dtype", training.gradient_dtype, known)
     check_choice("--training.remat", training.remat, REMAT_POLICIES)
     check_choice("--training.attention", training.attention, BACKENDS)
+    check_choice("--training.products", training.products, PRODUCTS)
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
-    return Execution(known[dtype], unroll, training.remat, training.attention)
+    return Execution(known[dtype], unroll, training.remat, training.attention, training.products)
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plmjax.plan import hlo, products
+from plmjax.plan import hlo, products, refined
 
 PRODUCTS = {
     # [B M K] x [B K N], the batch as a dimension with holes: B M K N
@@ -35,3 +35,17 @@ def test_multiply_adds_are_those_of_the_formula(product):
     lines = [f"  %a = {left} parameter(0)", f"  %b = {right} parameter(1)", f"  ROOT %c = {product}"]
     program = hlo.Program("\n".join(["ENTRY %main (a: f32[], b: f32[]) -> f32[] {", *lines, "}"]))
     assert products.multiply_adds(program, program.roots["main"]) == expected
+
+
+def test_products_of_integers_are_counted_apart():
+    form = "ENTRY %main (a: s8[], b: s8[]) -> s32[] {{\n{}\n}}"
+    lines = ["  %a = s8[32,64] parameter(0)", "  %b = s8[64,16] parameter(1)"]
+    lines.append("  ROOT %c = s32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf")
+    integers = hlo.Program(form.format("\n".join(lines)))
+    floats = hlo.Program(form.format("\n".join(lines).replace("s8", "bf16").replace("s32[32", "f32[32")))
+    for program, share in ((integers, 1), (floats, 0)):
+        count = products.multiply_adds(program, program.roots["main"])
+        assert products.multiply_adds(program, program.roots["main"], products.INTEGERS) == share * count > -1
+        (one,) = [one for one, _ in program.executed if one.name == "c"]
+        costs = [refined.Costs(program, {}, refined.Rates(8.0, 4.0, int8=rate))[one].products for rate in (0.0, 16.0)]
+        assert costs == [count / 8, count / (16 if share else 8)]

@@ -38,7 +38,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.options import Decoding, in_words
 from plmjax.generation.writer import Settings, settings_of
 from plmjax.objectives.capabilities import WritesTexts
-from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply
+from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply_and_collect
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
 from plmjax.vocabulary import Vocabulary
 
@@ -224,8 +224,9 @@ class TextGeneration(Decoding, WritesTexts, TaskObjective):
         self, module: nn.Module, loss_inputs: LossInputs, batch: Batch, key: jax.Array, *, training: bool
     ) -> LossSums:
         """Return the loss of the targets, their nats, and the number of targets with the highest probability."""
-        scores = apply(self, module, loss_inputs, batch, key, training=training).scores
-        return self._sums(scores, batch, *((self.label_smoothing, self.z_loss) if training else (0.0, 0.0)))
+        outputs, collections = apply_and_collect(self, module, loss_inputs, batch, key, training=training)
+        terms = (self.label_smoothing, self.z_loss) if training else (0.0, 0.0)
+        return self._sums(outputs.scores, batch, *terms).replace(collections=collections)
 
     def sums_of(self, outputs: Any, batch: Batch) -> LossSums:
         """Return the nats of the targets."""

@@ -5,6 +5,7 @@ values from any source. A `Visibility` defines the keys that each query sees. A 
 `plmjax.layers.attention.backends`, chosen by `Execution.attention`, computes the product.
 """
 
+import functools
 import math
 
 import flax.linen as nn
@@ -40,6 +41,7 @@ class MultiHeadAttention(nn.Module):
     head_size: H; D / N by default.
     scale: factor of the scores; 1 / sqrt(H) by default.
     use_bias: true for projections with biases.
+    ranks: of the kernels of queries, keys, values and the result, as `Projection.rank`.
     """
 
     features: int
@@ -52,17 +54,20 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = True
     query_init: Initializer | None = None
     output_init: Initializer | None = None
+    ranks: tuple[int, ...] = (0, 0, 0, 0)
 
     def setup(self) -> None:
         """Create the four projections."""
         init, dtype, bias = self.kernel_init, self.execution.dtype, self.use_bias
         self.size = self.features // self.num_heads if self.head_size is None else self.head_size
         heads, inputs = (self.num_heads, self.size), ("embed", "heads", "head")
-        self.query = Projection(heads, inputs, self.query_init or init, dtype, use_bias=bias)
-        self.key = Projection(heads, inputs, init, dtype, use_bias=bias)
-        self.value = Projection(heads, inputs, init, dtype, use_bias=bias)
-        last = self.output_init or init
-        self.output = Projection((self.features,), ("heads", "head", "embed"), last, dtype, use_bias=bias)
+        projection = functools.partial(Projection, dtype=dtype, use_bias=bias, products=self.execution.products)
+        query, key, value, last = self.ranks
+        self.query = projection(heads, inputs, self.query_init or init, rank=query)
+        self.key = projection(heads, inputs, init, rank=key)
+        self.value = projection(heads, inputs, init, rank=value)
+        joined = ("heads", "head", "embed")
+        self.output = projection((self.features,), joined, self.output_init or init, rank=last)
         self.probability_dropout = Dropout(self.dropout)
 
     def __call__(

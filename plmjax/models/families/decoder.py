@@ -21,6 +21,7 @@ from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import last_tokens
+from plmjax.models.families import low_rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,10 @@ class DecoderConfig(ModelConfig):
     """
     attention_window: int | None = None
     """Number of tokens before a token that it sees; None for all."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the query, key, value and output projections of attention and of the two of the feed-forward network,
+    each a product of two matrices after factorization; 0 for a whole matrix, empty if all are whole.
+    """
 
     field_names: ClassVar[dict[str, str]] = {"width": "n_embd", "depth": "n_layer", "longest": "n_positions"}
 
@@ -70,6 +75,7 @@ class DecoderConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), initializer_range=FROM_0)
         check_ranges("model", self, embd_pdrop=SHARE, resid_pdrop=SHARE, attn_pdrop=SHARE, summary_first_dropout=SHARE)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
+        low_rank.check(self)
         if self.n_head < 1 or self.n_embd % self.n_head:
             raise UserError(
                 f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
@@ -124,7 +130,7 @@ class DecoderConfig(ModelConfig):
         """
         size, window = self.n_embd, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
-        layer = 4 * size**2 + 2 * size * self.inner_size + 2 * keys * size
+        layer = low_rank.layer_products(self, size, size, self.inner_size) + 2 * keys * size
         head = predictions * size * self.vocab_size
         return 6.0 * batch_size * (sequence_length * self.n_layer * layer + head)
 

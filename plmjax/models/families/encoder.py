@@ -20,6 +20,7 @@ from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choic
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.projection import Projection
+from plmjax.models.families import low_rank
 from plmjax.models.families.task_heads import score_choices
 
 
@@ -108,6 +109,7 @@ class EncoderConfig(ModelConfig):
                 )
             if min(sizes, default=1) < 1:
                 raise UserError(f"Expected --model.{name} of at least 1, found {min(sizes)}; change it.")
+        low_rank.check(self)
 
     def check_heads(self) -> None:
         """Raise UserError for features that attention cannot divide among its heads."""
@@ -162,12 +164,14 @@ class EncoderConfig(ModelConfig):
     def layers_flops(self, batch_size: int, sequence_length: int) -> float:
         """Return the model FLOPs of the layers in one training step: matrix products, backward = 2 x forward.
 
-        6 (4 D N H + 2 D F + 2 T N H) per token and layer. With a window of w tokens, w + 1 keys take the place of T.
+        6 (4 D N H + 2 D F + 2 T N H) per token and layer. With a window of w tokens, w + 1 keys take the place of T. A
+        matrix of rank R has R (D + F) in place of D F.
         """
         size, window = self.hidden_size, self.attention_window
         keys = sequence_length if window is None else min(sequence_length, window + 1)
         layers = sum(
-            (4 * size + 2 * keys) * heads * self.head_size + 2 * size * width for heads, width in self.layer_sizes
+            low_rank.layer_products(self, size, heads * self.head_size, width) + 2 * keys * heads * self.head_size
+            for heads, width in self.layer_sizes
         )
         return 6.0 * batch_size * sequence_length * layers
 

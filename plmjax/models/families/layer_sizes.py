@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from plmjax.errors import UserError
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.models.families.encoder import EncoderConfig
 
@@ -33,7 +34,16 @@ WIDTH = {"feed_forward/intermediate/kernel": 1, "feed_forward/intermediate/bias"
 
 
 def layers_of(params: Mapping[str, np.ndarray], config: EncoderConfig) -> tuple[dict[str, np.ndarray], list[Layer]]:
-    """Return (parameters outside of the layers, parameters of each layer by their path within it)."""
+    """Return (parameters outside of the layers, parameters of each layer by their path within it).
+
+    Raises:
+        UserError: a matrix is a product of two, whose parts cannot be removed.
+    """
+    if config.ranks:
+        raise UserError(
+            f"Expected a model with whole matrices, found ranks of {' '.join(map(str, config.ranks))}; remove heads "
+            f"and features first, and factorize the result."
+        )
     prefix = f"{config.system.name}/encoder/"
     layers: list[Layer] = [{} for _ in range(config.num_hidden_layers)]
     rest = {}

@@ -237,7 +237,15 @@ class LongformerDecoderLayer(nn.Module):
             name="attention",
         )
         attention_norm = LayerNorm(config.layer_norm_epsilon, dtype, name="attention_layer_norm")
-        feed_forward = FeedForward(config.d_inner, "gelu", init, dtype, dropout=config.dropout, name="feed_forward")
+        feed_forward = FeedForward(
+            config.d_inner,
+            "gelu",
+            init,
+            dtype,
+            dropout=config.dropout,
+            products=self.execution.products,
+            name="feed_forward",
+        )
         feed_forward_norm = LayerNorm(config.layer_norm_epsilon, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.dropout), deterministic=deterministic)
 

@@ -137,6 +137,11 @@ class LongformerConfig(RobertaConfig):
                 f"change it."
             )
         check_share(self.max_global_tokens, self.longest)
+        if self.ranks:
+            raise UserError(
+                f"Expected whole matrices for a Longformer, found --model.ranks {' '.join(map(str, self.ranks))}; take "
+                f"a checkpoint that was not factorized."
+            )
 
     base = Size(
         "Longformer-Base of 4,096 tokens: 148,711,257 parameters with its masked language model's head.",

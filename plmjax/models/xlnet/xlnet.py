@@ -239,7 +239,13 @@ class XlnetLayer(nn.Module):
         )
         attention_norm = LayerNorm(config.layer_norm_eps, dtype, name="attention_layer_norm")
         feed_forward = FeedForward(
-            config.d_inner, config.ff_activation, init, dtype, dropout=config.dropout, name="feed_forward"
+            config.d_inner,
+            config.ff_activation,
+            init,
+            dtype,
+            dropout=config.dropout,
+            products=self.execution.products,
+            name="feed_forward",
         )
         feed_forward_norm = LayerNorm(config.layer_norm_eps, dtype, name="feed_forward_layer_norm")
         dropout = functools.partial(Dropout(config.dropout), deterministic=still)

@@ -16,6 +16,7 @@ import orbax.checkpoint as ocp
 
 from plmjax import json_text, storage
 from plmjax.errors import UserError
+from plmjax.training.checkpoints import stored
 
 MANIFEST = "manifest.json"
 """File with the sizes and digests of all others."""
@@ -54,17 +55,38 @@ def verify(directory: Path, items: Sequence[str]) -> None:
 def restore(directory: Path, item: str, abstract: Any) -> Any:
     """Return the arrays of an item with the shardings of `abstract`, or numpy arrays if `abstract` is None.
 
+    Arrays that are stored in int8 become float32.
+
     Raises:
         UserError: a file is damaged, or the item has other arrays than `abstract`.
     """
     verify(directory, (item,))
     with explain_checkpoint_errors(directory):
-        if abstract is not None:
-            _check_shapes(directory, item, abstract)
-        arguments = ocp.args.StandardRestore(abstract)
+        found = _metadata(directory, item)
+        if abstract is not None and not stored.paths(found):
+            _check_shapes(directory, item, found, abstract)
+            return read(directory, item, ocp.args.StandardRestore(abstract))
+        arrays = read(directory, item, ocp.args.PyTreeRestore(restore_args=_as_numpy(found)))
+        arrays = stored.decode(arrays) if stored.paths(found) else arrays
         if abstract is None:
-            arguments = ocp.args.PyTreeRestore(restore_args=_as_numpy(_metadata(directory, item)))
-        return read(directory, item, arguments)
+            return arrays
+        _check_shapes(directory, item, arrays, abstract)
+        return jax.tree.map(_placed, arrays, abstract)
+
+
+def in_int8(directory: Path, item: str) -> list[str]:
+    """Return the paths of an item's arrays that are stored in int8, sorted.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    verify(directory, (item,))
+    with explain_checkpoint_errors(directory):
+        return stored.paths(_metadata(directory, item))
+
+
+def _placed(array: np.ndarray, described: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.make_array_from_callback(described.shape, described.sharding, array.__getitem__)
 
 
 def restore_part(directory: Path, item: str, abstract: Any) -> Any:
@@ -99,10 +121,8 @@ def _as_numpy(tree: Any) -> Any:
     return jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
 
 
-def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
-    """Raise UserError with the names of arrays that are missing, superfluous or of another shape."""
-    with _reader(ocp.StandardCheckpointHandler) as reader:
-        metadata = reader.metadata(directory / item).item_metadata.tree
+def _check_shapes(directory: Path, item: str, tree: Any, abstract: Any) -> None:
+    """Raise UserError with the names of arrays of an item's tree that are missing, superfluous or of another shape."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -112,7 +132,7 @@ def _check_shapes(directory: Path, item: str, abstract: Any) -> None:
             if hasattr(leaf, "shape")
         }
 
-    found, expected = shapes(metadata), shapes(abstract)
+    found, expected = shapes(tree), shapes(abstract)
     if len(found) == len(expected) and sorted(found.values()) == sorted(expected.values()) and item != "params":
         return
     names = [name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)]

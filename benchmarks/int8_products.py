@@ -1,0 +1,124 @@
+"""The forward pass of a BERT with products in float and in int8: on this machine, or as libtpu compiles it for a TPU.
+
+    python benchmarks/int8_products.py [--repeats 7] [--rows 8]
+    python benchmarks/int8_products.py --topology v5e:1x1 [--rows 64]
+
+The encoder has 12 layers of 768 (with --topology) or 4 of 512, and reads rows of 128 tokens. On this machine it
+computes in float32 and the kinds of products take turns, in one process on one core; the time is that of the processor.
+For a TPU it computes in bfloat16. Nothing is run there: the schedule of the compiler is counted (docs/tpu.md), with the
+kernels of the checkpoint in float32 as they are when a command reads it. Also printed are the share of the
+multiplications that have int8 operands, and the largest number of them in a second, of all products together.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import time
+from typing import Any
+
+KINDS = ("float", "int8_dynamic", "int8_static")
+LENGTH = 128
+
+
+def forward(products: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any, Any]]:
+    """Return the function of (parameters, ids) that computes hidden states, and the shapes of its arguments."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+
+    from plmjax.contracts.execution import Execution
+    from plmjax.contracts.system import Purpose
+    from plmjax.models.bert import BertConfig
+
+    config = BertConfig.base() if planned else BertConfig.small(vocab_size=8192)
+    dtype, unroll = (jnp.bfloat16, 1) if planned else (jnp.float32, config.depth)
+    module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, products=products))
+    ids = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
+    params = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), ids))["params"]
+    return lambda params, ids: module.apply({"params": params}, ids).last_hidden_state, (params, ids)
+
+
+def planned(products: str, topology: str, rows: int) -> tuple[float, float, float]:
+    """Return (refined seconds, share of multiply-adds in int8, multiply-adds) of the compiled pass."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from plmjax.parallel import topologies
+    from plmjax.plan import compilation, estimate, hlo, refined
+    from plmjax.plan.products import INTEGERS, multiply_adds
+
+    function, shapes = forward(products, planned=True, rows=rows)
+    part = topologies.parse(topology)
+    place = NamedSharding(Mesh(part.devices(), ("data",)), PartitionSpec())
+    shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)
+    _, text, schedules = compilation.compiled_for_slice(jax.jit(function).lower(*shapes))
+    read = hlo.Program(text)
+    costs = estimate.costs_of(read, schedules, part.chip)
+    total, integers = (
+        sum(times * multiply_adds(read, one, dtypes) for one, times in read.executed) for dtypes in (None, INTEGERS)
+    )
+    return refined.timeline(costs, {}).total / part.chip.clock, integers / total, total
+
+
+def measured(rows: int, repeats: int) -> dict[str, list[float]]:
+    """Return kind -> processor seconds of each turn on this machine."""
+    import jax
+    import jax.numpy as jnp
+
+    ready = {}
+    for kind in KINDS:
+        function, (params, ids) = forward(kind, planned=False, rows=rows)
+        leaves, structure = jax.tree.flatten(params)
+        keys = jax.random.split(jax.random.key(0), len(leaves))
+        values = [0.02 * jax.random.normal(key, one.shape) for key, one in zip(keys, leaves, strict=True)]
+        params = jax.tree.unflatten(structure, values)
+        params = jax.tree_util.tree_map_with_path(_positive, params)
+        run = functools.partial(jax.jit(function), params, jnp.ones(ids.shape, ids.dtype))
+        jax.block_until_ready(run())
+        ready[kind] = run
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(repeats):
+        for kind, run in ready.items():
+            start = time.process_time()
+            jax.block_until_ready(run())
+            seconds[kind].append(time.process_time() - start)
+    return seconds
+
+
+def _positive(path: Any, leaf: Any) -> Any:
+    """Return scales and ranges of a usual size, and other values as they are."""
+    name = path[-1].key
+    return 0 * leaf + {"kernel_scale": 1500.0, "input_range": 4.0, "output_range": 4.0}[name] if "_" in name else leaf
+
+
+def main() -> None:
+    """Print a line for each kind of products."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topology", default="")
+    parser.add_argument("--rows", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    os.environ |= {"JAX_PLATFORMS": "cpu"}
+    if options.topology:
+        rows = options.rows or 64
+        print("| products | ms | ratio | in int8 | 10^12 operations a second |\n|---|---|---|---|---|", flush=True)
+        first = None
+        for kind in KINDS:
+            seconds, share, count = planned(kind, options.topology, rows)
+            first = first or seconds
+            rate = 2 * count / seconds / 1e12
+            print(f"| {kind} | {1e3 * seconds:.2f} | {first / seconds:.2f} | {share:.0%} | {rate:.0f} |", flush=True)
+        return
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    seconds = measured(options.rows or 8, options.repeats)
+    print("| products | ms | range | ratio |\n|---|---|---|---|")
+    first = statistics.median(seconds["float"])
+    for kind, found in seconds.items():
+        median = statistics.median(found)
+        span = f"{1e3 * min(found):.0f} to {1e3 * max(found):.0f}"
+        print(f"| {kind} | {1e3 * median:.0f} | {span} | {first / median:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

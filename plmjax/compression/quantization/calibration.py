@@ -1,0 +1,92 @@
+"""The projections of a model that compute in int8, and the ranges of their activations on the examples of its run."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.compression.compression import Params
+from plmjax.compression.run import Source
+from plmjax.contracts.execution import CALIBRATED
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.run import task_source
+from plmjax.layers.int8 import RANGES
+from plmjax.objectives.objective import Batch
+from plmjax.parallel import mesh as meshes
+from plmjax.training import phases
+from plmjax.training import program as programs
+from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.feed import BatchSource
+
+
+def calibrated(source: Source, run: Experiment, batches: int) -> Params:
+    """Return path of a range of the model -> the largest magnitude on so many training batches, float32.
+
+    Models compute in float, without dropout. With 0 batches all ranges are 0.
+
+    Raises:
+        UserError: the data of the run is not there, or the model has no projections that compute in int8.
+    """
+    feed = examples_of(source, run)
+    mesh = meshes.make(experiments.Mesh(), jax.local_devices()[:1])
+    phase = dataclasses.replace(phases.resolve(run)[-1], accumulation=1, first_step=0)
+    program = programs.build(run, phase, mesh, feed.vocabulary, feed.batch)
+    objective = run.objective
+    execution = dataclasses.replace(programs.execution(run, jax.default_backend()), products=CALIBRATED)
+    module = objective.module(run.model, execution)
+    inputs = checkpoints.load_loss_inputs(source.directory, program.state)
+    carry = program.start_carry()
+
+    def collect(ranges: Any, batch: Batch, key: jax.Array) -> Any:
+        batch = objective.corrupt(batch, key, feed.vocabulary, inputs.constants)
+        arguments = objective.model_inputs(batch) | objective.carry_inputs(carry)
+        variables, rngs = {**inputs.variables, RANGES: ranges}, {"sampling": key}
+        _, after = module.apply(variables, **arguments, deterministic=True, rngs=rngs, mutable=[RANGES])
+        return after.get(RANGES, {})
+
+    keys = jax.random.split(jax.random.key(run.training.seed), max(batches, 1))
+    found = jax.eval_shape(collect, {}, program.batch, keys[0])
+    if not jax.tree.leaves(found):
+        raise UserError(
+            f"Expected a model with projections that compute in int8, found {run.model.system}; take --method "
+            f"weight_only."
+        )
+    found = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), found)
+    update = jax.jit(collect)
+    rows = np.arange(phase.batch_size)
+    for key, batch in zip(keys, itertools.islice(feed.train(phase, 0, rows), batches), strict=False):
+        found = update(found, jax.tree.map(jnp.asarray, batch), key)
+    return ranges_of({RANGES: jax.device_get(found)})
+
+
+def ranges_of(collections: Mapping[str, Any]) -> Params:
+    """Return path of a range -> its value, from the collections of a module's variables."""
+    flat = flax.traverse_util.flatten_dict(collections[RANGES], sep="/")
+    return {path: np.asarray(value) for path, value in flat.items()}
+
+
+def examples_of(source: Source, run: Experiment) -> BatchSource:
+    """Return the examples of a run on a task, or the rows of a run on text.
+
+    Raises:
+        UserError: they are not where the run names them.
+    """
+    tokenizer = start.tokenizer_of(source.description)
+    if not isinstance(run.data, Data):
+        return task_source(run, run.data.read("train"), run.data.read("validation"), tokenizer)
+    from plmjax.data import pipeline, store
+
+    folder = storage.path(run.data.path) if run.data.path else source.directory.parent.parent / "dataset"
+    if not folder.exists():
+        raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")
+    dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
+    dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", "name another with --data.path")
+    return pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)

@@ -1,0 +1,93 @@
+"""`plmjax compress quantize`: from a checkpoint to the run directory of the model in int8."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from plmjax import experiment as experiments
+from plmjax import storage
+from plmjax.compression.quantization.aware import QuantizationAware
+from plmjax.compression.quantization.calibration import calibrated, ranges_of
+from plmjax.compression.quantization.products import with_products
+from plmjax.compression.quantization.weights import GRANULARITIES, comparison, shared_axes, stored_form
+from plmjax.compression.run import TRAINING, Source, composed, train, write
+from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC
+from plmjax.errors import UserError, check_choice, quoted
+from plmjax.experiment import Experiment
+from plmjax.finetuning.run import unresolved
+from plmjax.training.checkpoints import checkpoints
+
+METHODS = ("weight_only", "dynamic", "static", "aware")
+COMMAND = "plmjax compress quantize"
+
+
+def quantize(
+    checkpoint: str | Path,
+    output: Path,
+    method: str,
+    granularity: str,
+    batches: int = 16,
+    experiment: str | None = None,
+    overrides: Sequence[str] = (),
+) -> str:
+    """Quantize a checkpoint, and return a line about the result.
+
+    Args:
+        checkpoint: a run directory or a checkpoint.
+        output: the run directory to write.
+        method: a name of `METHODS`.
+        granularity: `tensor` for a scale for each matrix, `channel` for a scale for each output of it.
+        batches: with `static`, number of training batches that give the ranges of activations.
+        experiment: with `aware`, the experiment that trains the model, if not that of the checkpoint.
+        overrides: options of the experiment.
+
+    Raises:
+        UserError: the method or the granularity is unknown, the checkpoint is quantized already, its model has no
+            weights to quantize or no products in int8, the data of its run is not there, or the output has a run.
+    """
+    check_choice("--method", method, METHODS)
+    check_choice("--granularity", granularity, GRANULARITIES)
+    if batches < 1:
+        raise UserError(f"Expected --batches of at least 1, found {batches}; change it.")
+    if experiment is not None and method != "aware":
+        raise UserError(
+            f"Expected no --experiment with --method {method}, which does not train, found {quoted(experiment)}; leave "
+            f"it out, or take --method aware."
+        )
+    if method == "weight_only" and overrides:
+        raise UserError(
+            f"Expected no options of an experiment with --method weight_only, which reads no data, found "
+            f"{quoted(overrides[0])}; leave it out."
+        )
+    source = Source.read(checkpoint)
+    run, params, ranges = source.description.experiment, source.params, {}
+    settings = {"method": method, "granularity": granularity} | ({"batches": batches} if method == "static" else {})
+    if method == "aware":
+        run = composed(source, QuantizationAware(granularity), experiment, overrides, COMMAND)
+        params, run = train(source, run, output)
+        ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
+    elif method in ("dynamic", "static"):
+        read = overridden(run, overrides)
+        ranges = calibrated(source, read, batches if method == "static" else 0)
+        run = dataclasses.replace(run, data=read.data)
+    shared = shared_axes({path: array.shape for path, array in params.items()}, run.model, granularity)
+    params, line = stored_form(params, shared), "float"
+    if method != "weight_only":
+        params = with_products(params, ranges, run.model, static=method != "dynamic")
+        run = with_integers(run, INT8_DYNAMIC if method == "dynamic" else INT8_STATIC)
+        line = f"int8 with {len(ranges) // 2} kernels of the layers"
+    write(output, source, params, run, "quantize", settings)
+    return f"quantized  {comparison(source.params, params, shared)}; products in {line}; in {output}"
+
+
+def with_integers(run: Experiment, products: str) -> Experiment:
+    """Return the experiment of a model that computes in int8."""
+    return dataclasses.replace(run, training=dataclasses.replace(run.training, products=products))
+
+
+def overridden(run: Experiment, overrides: Sequence[str]) -> Experiment:
+    """Return the experiment with options of the command line."""
+    if not overrides:
+        return run
+    run = run if run.finetuning is None else unresolved(run)
+    return experiments.override(run, overrides, COMMAND)

@@ -1,0 +1,67 @@
+"""Arrays that a checkpoint stores in int8.
+
+In place of a float32 array the item has two:
+
+    int8     int8 [...], from -127 to 127
+    scale    float32, with the same number of axes; an axis along which all values share a scale has the size 1
+
+and each value is int8 / scale, with scale = 127 / max|value| (as quantization.py of nlp-architect). A restored array is
+always float32.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+
+LARGEST = 127
+INTEGERS, SCALE = "int8", "scale"
+
+
+def encode(values: np.ndarray, shared: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the stored form of an array; `shared` are the axes along which all values have one scale.
+
+    A value is rounded to the nearest one that can be stored, and to the even one of two. Values that are all 0 have the
+    scale 1.
+    """
+    values = np.asarray(values, np.float32)
+    largest = np.max(np.abs(values), axis=tuple(shared), keepdims=True)
+    scale = np.where(largest > 0, np.float32(LARGEST) / np.where(largest > 0, largest, np.float32(1)), np.float32(1))
+    rounded = np.clip(np.round(values * scale), -LARGEST, LARGEST)
+    return {INTEGERS: rounded.astype(np.int8), SCALE: scale.astype(np.float32)}
+
+
+def paths(tree: Any) -> list[str]:
+    """Return the paths of the arrays of a tree that are in the stored form, sorted; leaves may be any objects."""
+    return sorted("/".join(path) for path in _forms(tree)) if isinstance(tree, Mapping) else []
+
+
+def decode(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of numpy arrays with those in the stored form as float32.
+
+    Raises:
+        ValueError: a stored form has another dtype, or a scale that does not fit.
+    """
+    flat = flax.traverse_util.flatten_dict(tree)
+    for path in _forms(tree):
+        integers, scale = flat.pop((*path, INTEGERS)), flat.pop((*path, SCALE))
+        name = "/".join(path)
+        if integers.dtype != np.int8 or scale.dtype != np.float32:
+            raise ValueError(f"{name} is stored as {integers.dtype} with scales of {scale.dtype}")
+        pairs = zip(integers.shape, scale.shape, strict=False)
+        if integers.ndim != scale.ndim or any(own not in (1, size) for size, own in pairs):
+            raise ValueError(f"{name} of shape {integers.shape} has scales of shape {scale.shape}")
+        if not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError(f"{name} has a scale that is not above 0")
+        flat[path] = integers.astype(np.float32) / scale
+    return flax.traverse_util.unflatten_dict(flat)
+
+
+def _forms(tree: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths of the nodes that have the two arrays and nothing else."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for path in flax.traverse_util.flatten_dict(tree):
+        found.setdefault(path[:-1], set()).add(path[-1])
+    inner = {path[:length] for path in found for length in range(len(path))}
+    return [path for path, names in found.items() if names == {INTEGERS, SCALE} and path and path not in inner]

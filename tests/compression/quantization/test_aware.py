@@ -1,0 +1,207 @@
+"""Quantization-aware training."""
+
+import functools
+from pathlib import Path
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.quantization.aware import QuantizationAware
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Visibility
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.inference.evaluate import evaluate
+from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.objective import LossInputs
+from plmjax.training.checkpoints import checkpoints
+
+CONFIG = BertConfig(
+    40, 8, 2, 2, 16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=12,
+    initializer_range=0.3,
+)  # fmt: skip
+DECAY, STEPS, RATE = 0.9999, 20, 0.05
+
+
+def published_scale(threshold: jax.Array) -> jax.Array:
+    """quantization.py, get_scale: 127 / the largest magnitude."""
+    return 127 / threshold
+
+
+@jax.custom_vjp
+def fake_quantize(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """FakeLinearQuantizationWithSTE: round, clamp, divide; the gradient of the result is that of x."""
+    return jnp.clip(jnp.round(x * scale), -127, 127) / scale
+
+
+fake_quantize.defvjp(lambda x, scale: (fake_quantize(x, scale), None), lambda _, g: (g, None))
+
+
+class Layers:
+    """QuantizedLinear and QuantizedEmbedding in training: thresholds are moving averages, first filled, then moved."""
+
+    def __init__(self, params: dict, thresholds: dict) -> None:
+        self.params, self.thresholds = params, thresholds
+
+    def weight(self, path: str, layer: int | None = None) -> jax.Array:
+        weight = self.params[path] if layer is None else self.params[path][layer]
+        return fake_quantize(weight, published_scale(jnp.abs(jax.lax.stop_gradient(weight)).max()))
+
+    def activation(self, x: jax.Array, name: str) -> jax.Array:
+        largest = jnp.abs(jax.lax.stop_gradient(x)).max()
+        before = self.thresholds.get(name)
+        self.thresholds[name] = largest if before is None else before - (1 - DECAY) * (before - largest)
+        return fake_quantize(x, published_scale(self.thresholds[name]))
+
+    def linear(self, x: jax.Array, path: str, layer: int, inputs: int = 1) -> jax.Array:
+        x = self.activation(x, f"{path}/input_range/{layer}")
+        axes = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
+        y = jax.lax.dot_general(x, self.weight(f"{path}/kernel", layer), (axes, ((), ())))
+        return self.activation(y + self.params[f"{path}/bias"][layer], f"{path}/output_range/{layer}")
+
+    def norm(self, x: jax.Array, path: str, layer: int | None = None) -> jax.Array:
+        scale, bias = (self.params[f"{path}/{name}"] for name in ("scale", "bias"))
+        scale, bias = (scale, bias) if layer is None else (scale[layer], bias[layer])
+        x = x - x.mean(axis=-1, keepdims=True)
+        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + CONFIG.layer_norm_eps) * scale + bias
+
+
+def published_loss(params: dict, thresholds: dict, batch: dict) -> tuple[jax.Array, dict]:
+    """The loss of a BERT that is made of these layers, and the thresholds after it."""
+    layers = Layers(params, dict(thresholds))
+    tables = "bert/embeddings/{}_embeddings/embedding"
+    words, positions, types = (layers.weight(tables.format(name)) for name in ("word", "position", "token_type"))
+    x = words[batch["input_ids"]] + positions[batch["positions"]]
+    x = layers.norm(x + types[batch["token_type_ids"]], "bert/embeddings/layer_norm")
+    of, size = "bert/encoder/layers", CONFIG.hidden_size // CONFIG.num_attention_heads
+    seen = Visibility()
+    for layer in range(CONFIG.num_hidden_layers):
+        query, key, value = (layers.linear(x, f"{of}/attention/{name}", layer) for name in ("query", "key", "value"))
+        context = BACKENDS["dense"](query * (1 / np.sqrt(size)).astype(np.float32), key, value, seen, (), 0.0, None)
+        x = layers.norm(
+            x + layers.linear(context, f"{of}/attention/output", layer, 2), f"{of}/attention_layer_norm", layer
+        )
+        inner = ACTIVATIONS["gelu_new"](layers.linear(x, f"{of}/feed_forward/intermediate", layer))
+        x = layers.norm(
+            x + layers.linear(inner, f"{of}/feed_forward/output", layer), f"{of}/feed_forward_layer_norm", layer
+        )
+    pooled = jnp.tanh(x[:, 0] @ layers.weight("bert/pooler/kernel") + params["bert/pooler/bias"])
+    logits = pooled @ params["classifier/kernel"] + params["classifier/bias"]
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"], axis=1)
+    return -jnp.mean(chosen), layers.thresholds
+
+
+def batch_of(step: int, rows: int = 4, length: int = 6) -> dict[str, jax.Array]:
+    draws = np.random.default_rng(step)
+    ids = draws.integers(5, CONFIG.vocab_size, size=(rows, length))
+    return {
+        "input_ids": jnp.asarray(ids),
+        "segment_ids": jnp.ones_like(ids),
+        "positions": jnp.broadcast_to(jnp.arange(length), ids.shape),
+        "token_type_ids": jnp.asarray(draws.integers(0, 2, size=ids.shape)),
+        "labels": jnp.asarray((ids[:, 1] % 2)[:, None]),
+        "example_ids": jnp.arange(rows)[:, None],
+        "cls_positions": jnp.zeros((rows, 1), jnp.int32),
+    }
+
+
+def descended(params: dict, gradient: dict) -> dict:
+    return jax.tree.map(lambda value, each: value - RATE * each, params, gradient)
+
+
+def test_twenty_steps_are_those_of_the_published_rule() -> None:
+    objective = QuantizationAware("tensor").trained(SequenceClassification(labels=("even", "odd")), STEPS)
+    module = objective.module(CONFIG, Execution())
+    variables = nn.meta.unbox(objective.init(module, jax.random.key(0), batch_of(0), (), ()))
+    flatten = functools.partial(flax.traverse_util.flatten_dict, sep="/")
+    theirs, thresholds = flatten(variables["params"]), {}
+    params, ranges = variables["params"], variables["ranges"]
+
+    @jax.jit
+    def step(params, ranges, batch):
+        def loss(params):
+            inputs = LossInputs(params, collections={"ranges": ranges})
+            sums = objective.sums(module, inputs, batch, jax.random.key(0), training=True)
+            (term,) = sums.losses.values()
+            return term / objective.weights(batch)[next(iter(sums.losses))], sums.collections["ranges"]
+
+        (value, ranges), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        return descended(params, gradient), ranges, value
+
+    @jax.jit
+    def published(params, thresholds, batch):
+        (value, after), gradient = jax.value_and_grad(published_loss, has_aux=True)(params, thresholds, batch)
+        return descended(params, gradient), after, value
+
+    losses = []
+    for number in range(STEPS):
+        params, ranges, ours = step(params, ranges, batch_of(number))
+        theirs, thresholds, expected = published(theirs, thresholds, batch_of(number))
+        losses.append((float(ours), float(expected)))
+    ours, expected = np.array(losses).T
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    assert np.ptp(expected) > 0.1  # the steps change the loss
+    for path, value in flatten(ranges).items():
+        for layer in range(CONFIG.num_hidden_layers):
+            np.testing.assert_allclose(value[layer], thresholds[f"{path}/{layer}"], rtol=1e-4)
+
+
+def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path, capsys) -> None:
+    steps = ["--training.steps", "4", "--finetuning.warmup", "0"]
+    method = ["--method", "aware", "--granularity", "tensor"]
+    cli.run(["compress", "quantize", str(task_run), "--output", str(tmp_path / "out"), *method, *steps])
+    said = capsys.readouterr().out
+    assert "products in int8 with 6 kernels of the layers" in said
+    workdir = tmp_path / "out" / "training"
+    ranges = flax.traverse_util.flatten_dict(checkpoints.load_collections(checkpoints.find(workdir))["ranges"], sep="/")
+    params, description = checkpoints.load_parameters(tmp_path / "out")
+    params = flax.traverse_util.flatten_dict(params, sep="/")
+    assert len(ranges) == 12
+    for path, value in ranges.items():
+        np.testing.assert_array_equal(params[path], value)
+    run = description.experiment
+    assert run.compression is None and run.training.products == "int8_static"
+    trained, found = evaluate(workdir), evaluate(tmp_path / "out")
+    assert found["eval/loss"] == pytest.approx(trained["eval/loss"], abs=1e-4)
+    assert found["eval/loss"] < evaluate(task_run)["eval/loss"] + 0.05  # it has trained on
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "sentence"),
+    [
+        (
+            AlbertConfig(40, 8, 2, 2, 16, max_position_embeddings=12, embedding_size=4),
+            SequenceClassification(labels=("even", "odd")),
+            "Expected layers with parameters of their own for quantization-aware training, found AlbertConfig",
+        ),
+        (
+            AwdLstmConfig(vocab_size=40, embedding_size=4, hidden_size=6),
+            AwdLstmPretraining(),
+            "Expected a model with projections that",
+        ),
+    ],
+)
+def test_models_that_it_does_not_train(model, objective, sentence: str) -> None:
+    outer = QuantizationAware().trained(objective, 1)
+    module = outer.module(model, Execution())
+    batch = batch_of(0) | {"next_ids": batch_of(0)["input_ids"]}
+    carry = nn.meta.unbox(objective.initial_carry(model, 4, 6))
+    with pytest.raises(UserError, match=sentence):
+        jax.eval_shape(lambda key: outer.init(module, key, batch, (), carry), jax.random.key(0))
+
+
+def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
+    said = fails("compress", "quantize", small_run, "--output", tmp_path / "out", "--method", "aware")
+    assert "Expected a run on a task for quantization-aware training, found one of BertPretraining" in said
+    with pytest.raises(UserError, match="Expected a known --granularity, found 'row'"):
+        QuantizationAware("row")

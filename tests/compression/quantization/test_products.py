@@ -1,0 +1,132 @@
+"""Checkpoints that compute in int8."""
+
+import json
+from pathlib import Path
+
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.generation.generate import generate
+from plmjax.generation.writer import Settings
+from plmjax.inference.embed import embed
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.fill_mask import fill_mask
+from plmjax.layers import int8
+from plmjax.training.checkpoints import checkpoints
+
+
+def quantized(run: Path, output: Path, *arguments: str) -> dict[str, np.ndarray]:
+    cli.run(["compress", "quantize", str(run), "--output", str(output), *arguments])
+    return flax.traverse_util.flatten_dict(checkpoints.load_parameters(output)[0], sep="/")
+
+
+@pytest.fixture(scope="module")
+def static(task_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("static") / "run"
+    quantized(task_run, output, "--method", "static", "--batches", "2")
+    return output
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_scales_are_those_of_the_stored_kernels(task_run: Path, tmp_path: Path, granularity: str, capsys) -> None:
+    params = quantized(task_run, tmp_path / "out", "--method", "dynamic", "--granularity", granularity)
+    assert "products in int8 with 6 kernels of the layers" in capsys.readouterr().out
+    scales = [path for path in params if path.endswith("/kernel_scale")]
+    assert len(scales) == 6 and not any("range" in path for path in params)
+    for path in scales:
+        kernel = params[f"{path.rpartition('/')[0]}/kernel"]
+        grid = kernel.reshape(len(kernel), -1, params[path].shape[1]) * params[path][:, None]
+        np.testing.assert_allclose(grid, np.round(grid), atol=1e-3)
+        assert np.abs(grid).max() == pytest.approx(127)
+        assert (np.ptp(params[path], axis=1) == 0).all() == (granularity == "tensor")
+    run = checkpoints.describe(checkpoints.find(tmp_path / "out")).experiment
+    assert run.training.products == "int8_dynamic" and run.compression is None
+    before, after = evaluate(task_run), evaluate(tmp_path / "out")
+    assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.02)
+
+
+def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: Path) -> None:
+    params = flax.traverse_util.flatten_dict(checkpoints.load_parameters(static)[0], sep="/")
+    ranges = {path: value for path, value in params.items() if path.endswith("_range")}
+    assert len(ranges) == 12 and all(value.shape == (1,) and value > 0 for value in ranges.values())
+    layer = "bert/encoder/layers/attention"
+    same = [ranges[f"{layer}/{name}/input_range"] for name in ("query", "key", "value")]
+    assert same[0] == same[1] == same[2]
+    # The input of the first layer is normalized: no value is larger than sqrt(D - 1) before its factors.
+    plain = flax.traverse_util.flatten_dict(checkpoints.load_parameters(task_run)[0], sep="/")
+    norm = "bert/embeddings/layer_norm"
+    bound = np.sqrt(31) * np.abs(plain[f"{norm}/scale"]).max() + np.abs(plain[f"{norm}/bias"]).max()
+    assert 1 < same[0] < bound
+    before, after = evaluate(task_run), evaluate(static)
+    assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.05)
+    (record,) = json.loads((static / "ancestry.json").read_text())["ancestors"]
+    assert record["settings"] == {"method": "static", "granularity": "channel", "batches": 2}
+
+
+def test_other_commands_compute_in_int8(
+    small_run: Path, decoder_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    exact = int8.product
+    monkeypatch.setattr(int8, "product", lambda *arguments: calls.append(1) or exact(*arguments))
+    quantized(small_run, tmp_path / "encoder", "--method", "static", "--batches", "1")
+    before, after = (fill_mask(run, "the [MASK] of names") for run in (small_run, tmp_path / "encoder"))
+    assert calls and before[0][0][1] == pytest.approx(after[0][0][1], rel=0.2) and before != after
+    calls.clear()
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a name\n")
+    embed(tmp_path / "encoder", texts, tmp_path / "vectors.npz")
+    assert calls
+    calls.clear()
+    text_options = ["--method", "dynamic", "--data.path", str(small_run / "dataset")]
+    with pytest.raises(Exception, match="tokenizer"):
+        quantized(decoder_run, tmp_path / "decoder", *text_options)
+    assert not calls and not (tmp_path / "decoder").exists()
+
+
+def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
+    tokenizer, dataset = tmp_path / "tokenizer", tmp_path / "dataset"
+    checkpoints.describe(checkpoints.find(decoder_run)).write_tokenizer(tokenizer)
+    cli.run(["prepare", "--input", str(prose), "--tokenizer", str(tokenizer), "--output", str(dataset)])
+    output = tmp_path / "decoder"
+    quantized(decoder_run, output, "--method", "dynamic", "--data.path", str(dataset))
+    settings = Settings(max_new_tokens=6)
+    alone, together = generate(output, ["The"], settings), generate(output, ["The", "A name is bound"], settings)
+    assert alone[0][0].text == together[0][0].text and alone[0][0].tokens == 6
+    assert alone[0][0].log_probability == pytest.approx(together[0][0].log_probability, abs=1e-4)
+
+
+def test_fine_tuning_and_exports_are_float32(static: Path, sentiment: tuple[str, str], tmp_path: Path, capsys) -> None:
+    cli.run(["export", str(static), str(tmp_path / "files")])
+    assert "; stored in int8; exported in float32" in capsys.readouterr().out
+    task = ["--data.train", sentiment[0], "--data.validation", sentiment[1], "--data.text", "sentence"]
+    short = ["--finetuning.epochs", "0", "--training.steps", "2", "--finetuning.warmup", "0"]
+    workdir = ["--from", str(static), "--workdir", str(tmp_path / "tuned")]
+    cli.run(["finetune", "experiments/finetune_sentences.py", *workdir, *task, *short])
+    params, description = checkpoints.load_parameters(tmp_path / "tuned")
+    assert description.experiment.training.products == "float"
+    assert int8.without_scales(params).keys() == params.keys()
+    assert not any("range" in path for path in flax.traverse_util.flatten_dict(params, sep="/"))
+
+
+def test_what_is_refused(fails, task_run: Path, small_run: Path, tmp_path: Path) -> None:
+    output = ("--output", tmp_path / "out")
+    said = fails("compress", "quantize", task_run, *output, "--method", "integer")
+    assert "Expected a known --method, found 'integer'; known: aware, dynamic, static, weight_only." in said
+    said = fails("compress", "quantize", task_run, *output, "--method", "static", "--batches", "0")
+    assert "Expected --batches of at least 1, found 0" in said
+    said = fails("compress", "quantize", task_run, *output, "--training.steps", "3")
+    assert "--method weight_only, which reads no data, found '--training.steps" in said
+    said = fails("compress", "quantize", task_run, *output, "--method", "static", "--experiment", "finetune_sentences")
+    assert "Expected no --experiment with --method static" in said
+    said = fails("compress", "quantize", task_run, *output, "--method", "dynamic", "--data.train", tmp_path / "none")
+    assert str(tmp_path / "none") in said
+    said = fails("pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "out", "--training.products", "int8")
+    assert "Expected a known --training.products, found 'int8'" in said
+    said = fails(
+        "pretrain", "experiments/bert_tiny.py", "--workdir", tmp_path / "out", "--training.products", "int8_static"
+    )
+    assert "Expected --training.products float for a training, found int8_static" in said
+    assert not (tmp_path / "out").exists()

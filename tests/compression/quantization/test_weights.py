@@ -1,0 +1,131 @@
+"""Checkpoints whose weights are stored in int8."""
+
+import json
+from pathlib import Path
+
+import chex
+import flax.traverse_util
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.quantization.weights import shared_axes, stored_form
+from plmjax.generation.generate import generate
+from plmjax.generation.writer import Settings
+from plmjax.inference.embed import embed
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.fill_mask import fill_mask
+from plmjax.inference.predict import predict
+from plmjax.initialization.origin import Origin
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.training.checkpoints import checkpoints, items, stored
+
+
+def flat(path: Path) -> dict[str, np.ndarray]:
+    return flax.traverse_util.flatten_dict(checkpoints.load_parameters(path)[0], sep="/")
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory):
+    """run -> (the run directory of the quantized model, one of the rounded weights in float32)."""
+    done: dict[Path, tuple[Path, Path]] = {}
+
+    def make(run: Path) -> tuple[Path, Path]:
+        if run not in done:
+            folder = tmp_path_factory.mktemp("quantized")
+            cli.run(["compress", "quantize", str(run), "--output", str(folder / "int8")])
+            params, description = checkpoints.load_parameters(folder / "int8")
+            plain = folder / "float32"
+            checkpoints.save_parameters(plain, params, description.experiment, description.tokenizer)
+            done[run] = folder / "int8", plain
+        return done[run]
+
+    return make
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_each_weight_is_the_nearest_of_its_scale(small_run: Path, tmp_path: Path, granularity: str, capsys) -> None:
+    arguments = ["--output", str(tmp_path / "out"), "--granularity", granularity]
+    cli.run(["compress", "quantize", str(small_run), *arguments])
+    assert "parameters are stored in int8" in capsys.readouterr().out
+    before, after = flat(small_run), flat(tmp_path / "out")
+    assert before.keys() == after.keys()
+    found = items.in_int8(checkpoints.find(tmp_path / "out"), "params")
+    kernels = [path for path in before if path.startswith("bert/") and path.endswith(("kernel", "embedding"))]
+    assert found == sorted(kernels) and len(found) == 10
+    for path, value in before.items():
+        if path not in found:
+            np.testing.assert_array_equal(after[path], value)
+    for path in found:
+        value = before[path]
+        stacked = "/layers/" in path
+        axes = tuple(range(stacked, value.ndim))
+        if granularity == "channel":
+            outputs = 1 if path.endswith(("/output/kernel", "feed_forward/intermediate/kernel", "pooler/kernel")) else 2
+            axes = (1,) if path.endswith("embedding") else tuple(range(stacked, value.ndim - outputs))
+        scale = 127 / np.abs(value).max(axis=axes, keepdims=True)
+        np.testing.assert_allclose(after[path], np.round(value * scale) / scale, rtol=1e-6, err_msg=path)
+    (record,) = json.loads((tmp_path / "out" / "ancestry.json").read_text())["ancestors"]
+    assert record["by"] == "quantize" and record["settings"]["granularity"] == granularity
+
+
+def test_a_quarter_of_the_bytes() -> None:
+    sizes = {"bert/encoder/layers/attention/query/kernel": (12, 768, 12, 64), "bert/pooler/bias": (768,)}
+    params = {path: np.ones(shape, np.float32) for path, shape in sizes.items()}
+    shared = shared_axes(sizes, BertConfig(), "channel")
+    stored_bytes = sum(array.nbytes for array in stored_form(params, shared).values())
+    assert stored_bytes < 0.252 * sum(array.nbytes for array in params.values())
+
+
+def test_layers_that_are_no_stack() -> None:
+    sizes = {"albert/encoder/group_0/layer_0/attention/query/kernel": (8, 2, 4), "sentence_order/kernel": (8, 2)}
+    model = AlbertConfig(hidden_size=8, num_attention_heads=2)
+    assert shared_axes(sizes, model, "channel") == {next(iter(sizes)): (0,)}
+    assert shared_axes(sizes, model, "tensor") == {next(iter(sizes)): (0, 1, 2)}
+
+
+def test_all_commands_compute_with_the_rounded_weights(
+    quantized, small_run: Path, task_run: Path, decoder_run: Path, sentiment: tuple[str, str], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the film was good\na plot\n")
+    encoder, task, decoder = (quantized(run) for run in (small_run, task_run, decoder_run))
+    first, second = (evaluate(run) for run in task)
+    assert first == second
+    first, second = (list(predict(run, texts)) for run in task)
+    assert first == second and len(first) == 2
+    first, second = (fill_mask(run, "the [MASK] of names") for run in encoder)
+    assert first == second
+    for place, run in enumerate(encoder):
+        embed(run, texts, tmp_path / f"{place}.npz")
+    first, second = (dict(np.load(tmp_path / f"{place}.npz")) for place in range(2))
+    chex.assert_trees_all_equal(first, second)
+    first, second = (generate(run, ["The"], Settings(max_new_tokens=8)) for run in decoder)
+    assert first == second
+    first, second = (Origin.find(run).params for run in task)  # what `finetune --from` starts from
+    chex.assert_trees_all_equal(first, second)
+    chex.assert_trees_all_equal(first, stored.decode(first))
+
+
+def test_an_export_says_that_it_is_float32(quantized, task_run: Path, tmp_path: Path, capsys) -> None:
+    integers, plain = quantized(task_run)
+    cli.run(["export", str(integers), str(tmp_path / "one")])
+    assert "; stored in int8; exported in float32" in capsys.readouterr().out
+    cli.run(["export", str(plain), str(tmp_path / "other")])
+    assert "int8" not in capsys.readouterr().out
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
+    assert files[0] == files[1]
+
+
+def test_what_is_refused(quantized, fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
+    integers, _ = quantized(decoder_run)
+    said = fails("compress", "quantize", integers, "--output", tmp_path / "again")
+    assert "Expected a checkpoint in float32" in said and "arrays in int8; compress the checkpoint" in said
+    assert "in int8" in fails("compress", "prune", integers, "--output", tmp_path / "again")
+    said = fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--granularity", "row")
+    assert "Expected a known --granularity, found 'row'; known: channel, tensor." in said
+    assert "--bits" in fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--bits", "4")
+    assert "found no finished checkpoint" in fails("compress", "quantize", tmp_path, "--output", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    assert "Expected no run in" in fails("compress", "quantize", small_run, "--output", small_run)

@@ -1,0 +1,200 @@
+"""Matrices of the layers as products of two of a lower rank."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import chex
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.factorization import Factors
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.generation.generate import generate
+from plmjax.generation.writer import Settings
+from plmjax.inference.fill_mask import fill_mask
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
+from plmjax.models.electra import ElectraConfig
+from plmjax.models.families import layer_sizes, low_rank
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.training.checkpoints import checkpoints
+from tests.products import flops
+
+RANKS = (3, 2, 0, 4, 5, 6)
+SIZES = {"max_position_embeddings": 16, "initializer_range": 0.3}
+CONFIGS = {
+    "bert": BertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
+    "albert": AlbertConfig(60, 16, 3, 2, 24, ranks=RANKS, embedding_size=8, inner_group_num=2, **SIZES),
+    "electra": ElectraConfig(60, 16, 2, 2, 24, ranks=RANKS, embedding_size=8, **SIZES),
+    "distilbert": DistilBertConfig(60, 16, 2, 2, 24, ranks=RANKS, **SIZES),
+    "gpt2": Gpt2Config(vocab_size=60, n_positions=16, n_embd=16, n_layer=2, n_head=2, ranks=RANKS),
+}
+IDS = jnp.asarray(np.random.default_rng(0).integers(0, 60, size=(2, 12)))
+
+
+def loaded(run: Path) -> tuple[dict[str, np.ndarray], object]:
+    params, description = checkpoints.load_parameters(run)
+    return flax.traverse_util.flatten_dict(params, sep="/"), description.experiment.model
+
+
+def made(config, purpose: Purpose = Purpose.ENCODING):
+    module = config.module(purpose, Execution())
+    return module, nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), IDS))
+
+
+@pytest.mark.parametrize("system", CONFIGS)
+def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
+    config = CONFIGS[system]
+    purpose = Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING
+    module, variables = made(config, purpose)
+    name = config.system.name
+    params = variables["params"] if purpose is Purpose.PRETRAINING else {name: variables["params"]}
+    whole, plain = low_rank.whole(params, config)
+    assert plain.ranks == ()
+    other, expected = made(plain, purpose)
+    whole = whole if purpose is Purpose.PRETRAINING else whole[name]
+    chex.assert_trees_all_equal_shapes(whole, expected["params"])
+    found, wanted = (one.apply({"params": each}, IDS) for one, each in ((module, variables["params"]), (other, whole)))
+    np.testing.assert_allclose(found.last_hidden_state, wanted.last_hidden_state, atol=1e-5)
+    # A matrix of random products has as large values as one of the initializer alone.
+    kernel = flax.traverse_util.flatten_dict(whole, sep="/")
+    initial = flax.traverse_util.flatten_dict(expected["params"], sep="/")
+    (path,) = [path for path in kernel if path.endswith("feed_forward/output/kernel")][:1]
+    assert np.std(kernel[path]) == pytest.approx(float(jnp.std(initial[path])), rel=0.35)
+
+
+@pytest.mark.parametrize("system", ["bert", "gpt2"])
+def test_the_model_computes_less(system: str) -> None:
+    config = CONFIGS[system]
+
+    def products(config) -> float:
+        module, variables = made(config, Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING)
+        return flops(lambda variables: module.apply(variables, IDS).last_hidden_state, variables)
+
+    plain = dataclasses.replace(config, ranks=())
+    inner = 24 if system == "bert" else 64
+    saved = sum(
+        a * b - rank * (a + b)
+        for rank, (a, b) in zip(RANKS, (*((16, 16),) * 4, (16, inner), (inner, 16)), strict=True)
+        if rank
+    )
+    tokens, layers = IDS.size, 2
+    assert products(plain) - products(config) == 2 * tokens * layers * saved
+    steps = [one.train_flops(*IDS.shape, 0) for one in (plain, config)]
+    assert steps[0] - steps[1] == 3 * 2 * tokens * layers * saved
+
+
+def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
+    draws = np.random.default_rng(0)
+    params = {"layers/attention/output/kernel": draws.normal(size=(2, 2, 3, 5)), "layers/attention/output/bias": 1}
+    factors = Factors.of(params, {"layers/attention/output": True})
+    assert factors.full == 5 and factors.bound == 2
+    for rank in range(1, 6):
+        after = factors.applied(params, rank)
+        first, second = (after[f"layers/attention/output/{part}/kernel"] for part in ("reduce", "expand"))
+        assert first.shape == (2, 2, 3, rank) and second.shape == (2, rank, 5)
+        assert "layers/attention/output/expand/bias" in after and len(after) == 3
+        product = np.einsum("lnhr,lro->lnho", first, second)
+        shares = []
+        for layer in range(2):
+            matrix = params["layers/attention/output/kernel"][layer].reshape(6, 5)
+            values = np.linalg.svd(matrix, compute_uv=False)
+            error = np.sum((matrix - product[layer].reshape(6, 5)) ** 2)
+            assert error == pytest.approx(np.sum(values[rank:] ** 2), rel=1e-5, abs=1e-9)
+            shares.append(1 - error / np.sum(matrix**2))
+        assert factors.kept(rank) == pytest.approx(min(shares), abs=1e-6)
+        assert factors.rank_of(min(shares) - 1e-6) == rank
+
+
+def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "out"
+    cli.run(["compress", "factorize", str(small_run), "--output", str(output), "--energy", "0.5"])
+    said = capsys.readouterr().out
+    (params, model), (before, _) = loaded(output), loaded(small_run)
+    assert len(model.ranks) == 6 and all(0 <= rank <= 21 for rank in model.ranks) and any(model.ranks)
+    assert f"attention/query {model.ranks[0] or 'whole'} (" in said
+    for place, kind in enumerate(low_rank.KINDS):
+        path = f"bert/encoder/layers/{kind}"
+        if not model.ranks[place]:
+            np.testing.assert_array_equal(params[f"{path}/kernel"], before[f"{path}/kernel"])
+            continue
+        matrix = before[f"{path}/kernel"].astype(np.float64)
+        kept = np.tensordot(params[f"{path}/reduce/kernel"][0], params[f"{path}/expand/kernel"][0], 1)
+        assert np.sum((matrix[0] - kept) ** 2) <= 0.5001 * np.sum(matrix**2)
+    assert sum(map(np.size, params.values())) < sum(map(np.size, before.values()))
+    assert len(fill_mask(output, "the [MASK] of names")[0]) == 5
+    cli.run(["export", str(output), str(tmp_path / "files"), "--architecture", "BertForPreTraining"])
+    assert "products of two matrices; exported as whole ones" in capsys.readouterr().out
+    cli.run(["compress", "prune", str(output), "--output", str(tmp_path / "sparse"), "--sparsity", "0.5"])
+    pruned, _ = loaded(tmp_path / "sparse")
+    (path,) = [path for path in pruned if path.endswith("intermediate/reduce/kernel")]
+    assert np.mean(pruned[path] == 0) == pytest.approx(0.5, abs=0.01)
+    data = ["--data.path", str(small_run / "dataset")]
+    cli.run(["compress", "quantize", str(output), "--output", str(tmp_path / "int8"), "--method", "dynamic", *data])
+    assert f"int8 with {6 + sum(map(bool, model.ranks))} kernels of the layers" in capsys.readouterr().out
+    assert len(fill_mask(tmp_path / "int8", "the [MASK] of names")[0]) == 5
+
+
+def test_the_result_is_fine_tuned(task_run: Path, sentiment: tuple[str, str], tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    cli.run(["compress", "factorize", str(task_run), "--output", str(output), "--rank", "8"])
+    assert loaded(output)[1].ranks == (8,) * 6
+    task = ["--data.train", sentiment[0], "--data.validation", sentiment[1], "--data.text", "sentence"]
+    short = ["--finetuning.epochs", "0", "--training.steps", "2", "--finetuning.warmup", "0"]
+    workdir = ["--from", str(output), "--workdir", str(tmp_path / "tuned")]
+    cli.run(["finetune", "experiments/finetune_sentences.py", *workdir, *task, *short])
+    (params, model), (before, _) = loaded(tmp_path / "tuned"), loaded(output)
+    assert model.ranks == (8,) * 6 and params.keys() == before.keys()
+    path = "bert/encoder/layers/attention/query/reduce/kernel"
+    assert not np.array_equal(params[path], before[path])
+
+
+def test_a_decoder_at_full_energy_writes_the_same(decoder_run: Path, tmp_path: Path) -> None:
+    params, _ = loaded(decoder_run)
+    (path,) = [path for path in params if path.endswith("feed_forward/intermediate/kernel")]
+    left, values, right = np.linalg.svd(params[path], full_matrices=False)
+    narrow = params | {path: ((left[:, :, :6] * values[:, None, :6]) @ right[:, :6]).astype(np.float32)}
+    description = checkpoints.describe(checkpoints.find(decoder_run))
+    tree = flax.traverse_util.unflatten_dict(narrow, sep="/")
+    checkpoints.save_parameters(tmp_path / "narrow", tree, description.experiment, description.tokenizer)
+    cli.run(
+        ["compress", "factorize", str(tmp_path / "narrow"), "--output", str(tmp_path / "out"), "--energy", "0.9999"]
+    )
+    assert loaded(tmp_path / "out")[1].ranks == (0, 0, 0, 0, 6, 0)
+    texts = [generate(tmp_path / name, ["The"], Settings(max_new_tokens=8))[0][0] for name in ("narrow", "out")]
+    assert texts[0].text == texts[1].text
+    assert math.isclose(texts[0].log_probability, texts[1].log_probability, abs_tol=1e-3)
+
+
+def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
+    output = ("--output", tmp_path / "out")
+
+    def refused(*arguments: object) -> str:
+        return fails("compress", "factorize", small_run, *output, *arguments)
+
+    assert "Expected either --rank or --energy, found neither" in refused()
+    assert "Expected either --rank or --energy, found both" in refused("--rank", 4, "--energy", 0.9)
+    assert "Expected --rank of at least 1, found 0" in refused("--rank", 0)
+    assert "Expected --energy above 0 and below 1, found 1" in refused("--energy", 1)
+    assert "Expected --rank of at most 21, with which a product has fewer weights" in refused("--rank", 30)
+    assert "Expected a lower --energy, with which" in refused("--energy", 0.99999)
+    assert "which does not train, found '--training.steps" in refused("--rank", 4, "--training.steps", "3")
+    assert not (tmp_path / "out").exists()
+    cli.run(["compress", "factorize", str(small_run), "--output", str(tmp_path / "narrow"), "--rank", "4"])
+    narrow = tmp_path / "narrow"
+    assert "found ranks of 4 4 4 4 4 4" in fails("compress", "factorize", narrow, *output, "--rank", 2)
+    with pytest.raises(Exception, match="found ranks of 4 4 4 4 4 4; remove heads and features first"):
+        layer_sizes.EncoderParts().without_zeros(*loaded(narrow))
+    with pytest.raises(Exception, match=r"Expected --model\.ranks of 6 numbers from 0, found 3 4"):
+        BertConfig(ranks=(3, 4))
+    with pytest.raises(Exception, match="Expected whole matrices for a Longformer"):
+        LongformerConfig(ranks=RANKS)
