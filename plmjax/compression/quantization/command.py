@@ -64,6 +64,7 @@ def quantize(
     settings = {"method": method, "granularity": granularity} | ({"batches": batches} if method == "static" else {})
     if method == "aware":
         run = composed(source, QuantizationAware(granularity), experiment, overrides, COMMAND)
+        granularity = settings["granularity"] = run.compression.granularity
         params, run = train(source, run, output)
         ranges = ranges_of(checkpoints.load_collections(checkpoints.find(storage.path(output) / TRAINING)))
     elif method in ("dynamic", "static"):
