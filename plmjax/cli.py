@@ -50,10 +50,13 @@ OF_CHECKPOINTS = tuple(name for name in VERBS if name.startswith("compress "))
 """Commands that take every option of the experiment of a checkpoint."""
 
 
-def usage() -> str:
-    """Return the commands, one line each."""
-    rows = "\n".join(f"  {name:<18} {verb.__doc__.splitlines()[0]}" for name, verb in VERBS.items())
-    return f"usage: plmjax COMMAND ...    (plmjax COMMAND --help shows its options)\n\n{rows}"
+def usage(group: str = "") -> str:
+    """Return the commands, one line each; `group` limits them to those that begin with this word."""
+    shown = {name: verb for name, verb in VERBS.items() if not group or name.startswith(f"{group} ")}
+    width = max(map(len, shown))
+    rows = "\n".join(f"  {name:<{width}}  {verb.__doc__.splitlines()[0]}" for name, verb in shown.items())
+    command = f"{group} COMMAND" if group else "COMMAND"
+    return f"usage: plmjax {command} ...    (plmjax {command} --help shows its options)\n\n{rows}"
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -70,6 +73,9 @@ def run(arguments: Sequence[str]) -> None:
         from plmjax import __version__
 
         print(__version__)
+        return
+    if name in GROUPS and rest[:1] in (["--help"], ["-h"]) and sum(verb.startswith(f"{name} ") for verb in VERBS) > 1:
+        print(usage(name))
         return
     if name in GROUPS:
         name, rest = _of_two_words(name, rest)
@@ -90,7 +96,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
-    """Return (name of a command of two words, its arguments); the help of a group is that of its first command.
+    """Return (name of a command of two words, its arguments); the help of a group of one command is that command's.
 
     Raises:
         UserError: no command of the group has the second word.

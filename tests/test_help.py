@@ -28,6 +28,12 @@ def test_help_shows_plain_values(command, capsys, monkeypatch) -> None:
         assert odd not in text, text[max(text.find(odd) - 80, 0) : text.find(odd) + 40]
 
 
+def test_a_group_of_commands_lists_them(capsys) -> None:
+    cli.run(["compress", "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: plmjax compress COMMAND") and "compress distil" in shown and "pretrain" not in shown
+
+
 def test_what_is_left_out_and_what_is_several(capsys) -> None:
     with pytest.raises(SystemExit):
         cli.run(["finetune", "--help"])

@@ -44,7 +44,8 @@ def check_attention(config: ModelConfig, role: str) -> int:
     variables = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
     params = flax.traverse_util.flatten_dict(nn.meta.unbox(variables["params"]), sep="/")
     kernels = [params.get(f"encoder/layers/attention/{name}/kernel") for name in ("query", "key")]
-    if config.windows or any(one is None or one.shape[:2] != (config.depth, config.width) for one in kernels):
+    windowed = bool(config.windows) or config.widest_window is not None
+    if windowed or any(one is None or one.shape[:2] != (config.depth, config.width) for one in kernels):
         raise UserError(
             f"Expected a {role} whose layers attend to their own input, as BERT's, to compare its scores of attention, "
             f"found {config.system}; set --compression.attention 0, or take --method soft_targets."

@@ -40,7 +40,7 @@ class Cosine(Term):
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models whose hidden states cannot be compared."""
-        check_encoders(student, teacher, widths=True)
+        check_encoders(student, teacher, objective, widths=True)
 
 
 @dataclasses.dataclass(frozen=True)

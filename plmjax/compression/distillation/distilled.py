@@ -108,6 +108,13 @@ class Distillation(Compression):
             )
         for term in terms:
             term.check(model, self.teacher, objective)
+        module = objective.module(self.teacher, Execution())
+        variables = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(self.teacher)))
+        if further := sorted(variables.keys() - {"params", "intermediates"}):
+            raise UserError(
+                f"Expected a teacher whose parameters are all that it computes with, found {self.teacher.system} with "
+                f"{', '.join(further)}; distil another model."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

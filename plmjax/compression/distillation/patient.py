@@ -60,7 +60,7 @@ class Patience(Term):
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models or an objective without such states."""
-        check_encoders(student, teacher, widths=True)
+        check_encoders(student, teacher, objective, widths=True)
         if not isinstance(objective, SequenceObjective):
             raise UserError(
                 f"Expected a task with an output for each text, whose [CLS] is compared, found "

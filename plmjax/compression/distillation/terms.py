@@ -13,6 +13,7 @@ from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
+from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.models.families.encoder import EncoderConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import Batch, Objective
@@ -85,11 +86,16 @@ def rows_and_length(batch: Shapes) -> tuple[int, int]:
     return math.prod(rows), length
 
 
-def check_encoders(student: ModelConfig, teacher: ModelConfig, *, widths: bool) -> None:
-    """Raise UserError for models whose hidden states cannot be compared.
+def check_encoders(student: ModelConfig, teacher: ModelConfig, objective: Objective, *, widths: bool) -> None:
+    """Raise UserError for models or an objective whose hidden states cannot be compared.
 
-    widths: true if they must be of the same size.
+    widths: true if the states must be of the same size.
     """
+    if not isinstance(objective, MaskedLanguageModel | TaskObjective):
+        raise UserError(
+            f"Expected a masked language model or a task for a distillation by hidden states, found "
+            f"{type(objective).__name__}; distil a teacher of another objective."
+        )
     for config, role in ((student, "student"), (teacher, "teacher")):
         if not isinstance(config, EncoderConfig):
             raise UserError(

@@ -70,7 +70,7 @@ class HiddenStates(Term):
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models whose layers cannot be compared."""
-        check_encoders(student, teacher, widths=False)
+        check_encoders(student, teacher, objective, widths=False)
         check_blocks(student, teacher)
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
@@ -101,7 +101,7 @@ class AttentionScores(Term):
 
     def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
         """Raise UserError for models whose layers or heads cannot be compared."""
-        check_encoders(student, teacher, widths=False)
+        check_encoders(student, teacher, objective, widths=False)
         check_blocks(student, teacher)
         mine, taught = check_attention(student, "student"), check_attention(teacher, "teacher")
         if mine != taught:

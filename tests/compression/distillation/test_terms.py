@@ -24,6 +24,7 @@ from plmjax.objectives.objective import LossInputs, Objective
 from plmjax.objectives.wrapped import ADDED
 from tests import products
 from tests.compression.distillation.pairs import Pair, pair
+from tests.families import STEPS
 from tests.optional import torch
 
 functional = torch.nn.functional
@@ -238,3 +239,20 @@ def test_models_and_objectives_that_do_not_fit() -> None:
     )
     assert "such as BERT as the student" in refused(TinyBertDistillation(), pair("gpt2", SOFT).student.config)
     assert "factors of 0 only" in refused(SoftTargetDistillation(soft=0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "distillation", "said"),
+    [
+        ("transformer_xl", SOFT, "without a state from batch to batch, found TransformerXlPretraining"),
+        ("ulmfit", SOFT, "a decoder with batch_stats"),
+        ("electra", SOFT, "chooses among labels, choices or tokens, found ElectraPretraining"),
+        ("electra", TinyBertDistillation(), "a masked language model or a task"),
+        ("longformer", TinyBertDistillation(), "whose layers attend to their own input"),
+        ("albert", TinyBertDistillation(), "whose layers attend to their own input"),
+    ],
+)
+def test_systems_that_are_refused(name: str, distillation, said: str) -> None:
+    run = STEPS[name][0]()
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(distillation, teacher=run.model).check(run.model, run.objective)
