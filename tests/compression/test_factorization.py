@@ -51,7 +51,11 @@ def made(config, purpose: Purpose = Purpose.ENCODING):
     return module, nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), IDS))
 
 
-@pytest.mark.parametrize("system", CONFIGS)
+# The layers of an ELECTRA and of a DistilBERT are BERT's.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in ("electra", "distilbert") else name for name in CONFIGS]
+
+
+@pytest.mark.parametrize("system", SLOW)
 def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     config = CONFIGS[system]
     purpose = Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING

@@ -1,19 +1,28 @@
 """Checkpoints that compute in int8."""
 
+import dataclasses
 import json
 from pathlib import Path
 
+import flax.linen as nn
 import flax.traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.checkpoints import checkpoints
 
 
@@ -96,6 +105,17 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     alone, together = generate(output, ["The"], settings), generate(output, ["The", "A name is bound"], settings)
     assert alone[0][0].text == together[0][0].text and alone[0][0].tokens == 6
     assert alone[0][0].log_probability == pytest.approx(together[0][0].log_probability, abs=1e-4)
+    # An LSTM has no projections that multiply in int8; its weights can be stored.
+    description = checkpoints.describe(checkpoints.find(decoder_run))
+    model = AwdLstmConfig(vocab_size=description.experiment.model.vocab_size, embedding_size=4, hidden_size=6)
+    run = dataclasses.replace(description.experiment, model=model, objective=AwdLstmPretraining())
+    module = model.module(Purpose.PRETRAINING, Execution())
+    ids = jnp.zeros((1, 4), jnp.int32)
+    params = nn.meta.unbox(module.init(jax.random.key(0), ids, attention_mask=ids > -1))["params"]
+    checkpoints.save_parameters(tmp_path / "lstm", params, run, description.tokenizer)
+    with pytest.raises(UserError, match=r"found AwdLstmConfig.*take --method weight_only"):
+        quantized(tmp_path / "lstm", tmp_path / "none", "--method", "static", "--data.path", str(dataset))
+    quantized(tmp_path / "lstm", tmp_path / "stored")
 
 
 def test_fine_tuning_and_exports_are_float32(static: Path, sentiment: tuple[str, str], tmp_path: Path, capsys) -> None:

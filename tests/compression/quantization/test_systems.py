@@ -9,7 +9,7 @@ from plmjax.compression.quantization.weights import shared_axes
 from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, Execution
 from tests.families import FAMILIES
 
-PROJECTIONS = {"transformer": 16, "t5": 16, "xlnet": 6, "mobilebert": 12, "longformer": 6, "reformer": 0}
+PROJECTIONS = {"transformer": 16, "xlnet": 6, "mobilebert": 12, "reformer": 0}
 """System -> number of kernels of its layers that multiply in int8."""
 
 
