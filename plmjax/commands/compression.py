@@ -73,7 +73,7 @@ def distil(
     Args:
         teacher: Run directory or checkpoint.
         output: Run directory to write, with one checkpoint of the student.
-        method: soft_targets, distilbert, patient or tinybert.
+        method: soft_targets, distilbert, patient, tinybert or mobilebert.
         layers: Numbers of the teacher's layers that the student begins with, from 0; by default every other one.
         student: Run directory or checkpoint that the student begins with in place of the teacher's layers; or random,
             for random parameters of the sizes of the teacher or of --experiment, with options such as

@@ -11,6 +11,7 @@ from plmjax import storage
 from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, Distillation
+from plmjax.compression.distillation.mobilebert import MobileBertDistillation
 from plmjax.compression.distillation.patient import PatientDistillation
 from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
@@ -27,7 +28,13 @@ from plmjax.parallel import hosts
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 
-METHODS = (SoftTargetDistillation, DistilBertDistillation, PatientDistillation, TinyBertDistillation)
+METHODS = (
+    SoftTargetDistillation,
+    DistilBertDistillation,
+    PatientDistillation,
+    TinyBertDistillation,
+    MobileBertDistillation,
+)
 """The ways to train a student."""
 
 

@@ -165,6 +165,7 @@ class Distilled(WithTeacher):
                 apply(self.inner, module, inputs, batch, key, training=training)
                 sums = LossSums({}, {}, inputs.carry, inputs.collections)
         teacher = distillation.taught(self.inner, module, loss_inputs.constants[TEACHER], batch, key, **asked)
+        student.step = teacher.step = loss_inputs.step
         found, metrics = {}, {}
         added = loss_inputs.params.get(ADDED, {})
         for term in terms:

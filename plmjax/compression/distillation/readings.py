@@ -54,7 +54,7 @@ class Reading:
 
     config: sizes of the model. params: its parameters. outputs: those of the module. last_hidden_state: that of its
     encoder, [B T D]. hidden_states: those of all its layers, [L+1 B T D], the embeddings first; None unless they were
-    asked for.
+    asked for. step: int32 scalar, number of finished optimizer steps.
     """
 
     config: ModelConfig
@@ -62,6 +62,7 @@ class Reading:
     outputs: Any = None
     last_hidden_state: jax.Array | None = None
     hidden_states: jax.Array | None = None
+    step: Any = 0
 
 
 @contextlib.contextmanager

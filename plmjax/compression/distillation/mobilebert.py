@@ -1,0 +1,240 @@
+"""MobileBERT's transfer of knowledge (Sun et al., ACL 2020, arXiv 2004.02984, section 3.4; google-research/mobilebert).
+
+The student has as many layers as its teacher, an IB-BERT, and hidden states of the same size between them. Stage
+`layers` transfers one layer after the other, each for `steps_per_layer` steps. Of layer l, with the states h behind it:
+
+    hidden     x  mean (norm(h) - norm(h'))^2          norm without scale and bias
+    means      x  mean (mean(h) - mean(h'))^2          mean and variance over the features
+    variances  x  mean |variance(h) - variance(h')|
+    attention  x  mean over heads of  - sum_s a'_s log a_s
+
+divided by the number of layers. Stage `prediction` then trains the whole model: half of the loss of hidden tokens comes
+from the labels and half from the distributions of the teacher, at T = 1 (`--compression.hard 0.5`).
+
+Deviation: means are over the tokens that are no padding, and attention over the tokens that a token sees. In the
+released code padding counts as well, and its means and variances of the teacher are those of all layers at once.
+Deviation: after the last layer's steps, stage `layers` goes on with the last layer; in the released code its loss is 0.
+Deviation: all layers have the learning rate of the optimizer. In the released code the transferred layer has three
+times the rate, and the layers below it a tenth of that.
+Deviation: in stage `prediction` the next sentence has the factor `hard` too; in the released code it is 1.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.distilled import Distillation
+from plmjax.compression.distillation.readings import Reading
+from plmjax.compression.distillation.terms import (
+    Shapes,
+    SoftTargets,
+    Term,
+    check_encoders,
+    positive,
+    rows_and_length,
+    rows_of,
+    tokens_of,
+)
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, UserError, check_choice, check_ranges
+from plmjax.layers.product import float32_product
+from plmjax.models.mobilebert import MobileBertConfig, norm
+from plmjax.objectives.objective import Batch, Objective
+
+STAGES = ("layers", "prediction")
+EPSILON = 1e-12
+"""Added to the variance of hidden states, as tf.contrib.layers.layer_norm does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTransfer(Term):
+    """A distance between the same layer of both models, a mean over all tokens but padding.
+
+    steps_per_layer: number of steps after which the next layer is compared.
+    """
+
+    needs_hidden_states: ClassVar[bool] = True
+
+    steps_per_layer: int = 1
+
+    def weight(self, objective: Objective, batch: Batch) -> jax.Array:
+        """Return the number of tokens."""
+        return positive(jnp.sum(tokens_of(batch)))
+
+    def sum(self, objective: Objective, student: Reading, teacher: Reading, batch: Batch, added: Any) -> jax.Array:
+        """Return the sum over tokens of the distance of the current layer, divided by the number of layers."""
+        depth = student.config.depth
+        layer = jnp.minimum(student.step // self.steps_per_layer, depth - 1)
+        return jnp.sum(tokens_of(batch) * self.distance(student, teacher, layer, batch)) / depth
+
+    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the distance of each token, float32 [B T]; `layer` is an int32 scalar from 0."""
+        raise NotImplementedError(f"{type(self).__name__} must define `distance`.")
+
+    def check(self, student: ModelConfig, teacher: ModelConfig, objective: Objective) -> None:
+        """Raise UserError for models whose layers cannot be compared one by one."""
+        for config, role in ((student, "student"), (teacher, "teacher")):
+            if not isinstance(config, MobileBertConfig):
+                raise UserError(
+                    f"Expected a MobileBERT and its teacher IB-BERT for --method mobilebert, found {config.system} as "
+                    f"the {role}; take --method tinybert."
+                )
+        check_encoders(student, teacher, objective, widths=True)
+        if (student.depth, student.num_attention_heads) != (teacher.depth, teacher.num_attention_heads):
+            raise UserError(
+                f"Expected a student of its teacher's {teacher.depth} layers and {teacher.num_attention_heads} heads, "
+                f"found {student.depth} and {student.num_attention_heads}; change {student.option('depth')} or "
+                f"--model.num_attention_heads."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureMaps(LayerTransfer):
+    """The squared distance between normalized hidden states."""
+
+    name: ClassVar[str] = "feature_maps"
+
+    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the mean over features."""
+        mine, taught = (standardized(one.hidden_states[layer + 1]) for one in (student, teacher))
+        return losses.squared_distance(mine, taught)
+
+
+@dataclasses.dataclass(frozen=True)
+class Means(LayerTransfer):
+    """The squared distance between the means of hidden states over their features."""
+
+    name: ClassVar[str] = "means"
+
+    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the squared difference."""
+        (mine, _), (taught, _) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
+        return jnp.square(mine - taught)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variances(LayerTransfer):
+    """The absolute distance between the variances of hidden states over their features."""
+
+    name: ClassVar[str] = "variances"
+
+    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the absolute difference."""
+        (_, mine), (_, taught) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
+        return jnp.abs(mine - taught)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionTransfer(LayerTransfer):
+    """The cross-entropy of the distributions of attention, a mean over heads."""
+
+    name: ClassVar[str] = "attention"
+
+    def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
+        """Return the mean over heads."""
+        segments = rows_of(batch)
+        seen = (segments[:, :, None] == segments[:, None])[:, None]  # [B 1 T S]; padding sees padding
+        mine, taught = (jnp.where(seen, scores_of(one, layer), -jnp.inf) for one in (student, teacher))
+        log_mine = jnp.where(seen, jax.nn.log_softmax(mine), 0.0)
+        return jnp.mean(-jnp.sum(jax.nn.softmax(taught) * log_mine, axis=-1), axis=1)
+
+    def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
+        """Return the FLOPs of the scores of one layer of both models."""
+        rows, length = rows_and_length(batch)
+
+        def scores(config: MobileBertConfig) -> float:
+            inner, outer = config.intra_bottleneck_size, config.hidden_size
+            bottleneck = outer * inner if _bottleneck(config) else 0
+            read = inner if bottleneck else outer
+            return 2.0 * rows * length * (bottleneck + 2 * read * inner + length * inner)
+
+        return 3 * scores(student) + scores(teacher)
+
+
+@dataclasses.dataclass(frozen=True)
+class MobileBertDistillation(Distillation):
+    """A MobileBERT learns the layers of an IB-BERT one by one, and then its predictions."""
+
+    name: ClassVar[str] = "mobilebert"
+
+    hard: float = 0.0
+    """Factor of the experiment's own loss, without the teacher; 0 leaves it out."""
+    stage: str = "layers"
+    """layers compares hidden states and attention, layer by layer; prediction compares the distributions of tokens."""
+    steps_per_layer: int = 10_000
+    """Number of steps after which the next layer is compared."""
+    hidden: float = 100.0
+    """Factor of the distance between normalized hidden states."""
+    means: float = 5000.0
+    """Factor of the distance between means of hidden states."""
+    variances: float = 5.0
+    """Factor of the distance between variances of hidden states."""
+    attention: float = 1.0
+    """Factor of the cross-entropy of attention."""
+    soft: float = 0.5
+    """Factor of the cross-entropy with the teacher's distributions."""
+    temperature: float = 1.0
+    """Temperature T of both distributions."""
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        super().__post_init__()
+        factors = dict.fromkeys(("hidden", "means", "variances", "attention", "soft"), FROM_0)
+        check_ranges("compression", self, **factors, temperature=ABOVE_0, steps_per_layer=FROM_1)
+        check_choice("--compression.stage", self.stage, STAGES)
+
+    def terms(self) -> tuple[Term, ...]:
+        """Return the terms of the stage."""
+        if self.stage == "prediction":
+            terms = (SoftTargets(self.soft, self.temperature, cross_entropy=True),)
+        else:
+            terms = (
+                FeatureMaps(self.hidden, self.steps_per_layer),
+                Means(self.means, self.steps_per_layer),
+                Variances(self.variances, self.steps_per_layer),
+                AttentionTransfer(self.attention, self.steps_per_layer),
+            )
+        return tuple(term for term in terms if term.factor)
+
+
+def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the mean and the variance of each vector over its features, [... D] -> two float32 [...]."""
+    x = x.astype(jnp.float32)
+    mean = jnp.mean(x, axis=-1)
+    return mean, jnp.mean(jnp.square(x - mean[..., None]), axis=-1)
+
+
+def standardized(x: jax.Array) -> jax.Array:
+    """Return vectors of mean 0 and variance 1, [... D] -> float32 [... D]."""
+    mean, variance = moments(x)
+    return (x.astype(jnp.float32) - mean[..., None]) * jax.lax.rsqrt(variance + EPSILON)[..., None]
+
+
+def scores_of(reading: Reading, layer: jax.Array) -> jax.Array:
+    """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
+    config = reading.config
+    layers = jax.tree.map(lambda leaf: leaf[layer], reading.params[config.system.name]["encoder"]["layers"])
+    x = reading.hidden_states[layer]
+    if name := _bottleneck(config):
+        kernel, bias = (layers[name][part].astype(x.dtype) for part in ("kernel", "bias"))
+        x = norm(config, x.dtype).apply({"params": layers[f"{name}_layer_norm"]}, x @ kernel + bias)
+
+    def projected(name: str) -> jax.Array:  # [B T N H]
+        kernel, bias = (layers["attention"][name][part].astype(x.dtype) for part in ("kernel", "bias"))
+        return jnp.einsum("BTD,DNH->BTNH", x, kernel) + bias
+
+    query, key = projected("query"), projected("key")
+    query = query * jnp.asarray(1 / math.sqrt(query.shape[-1]), query.dtype)
+    return float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
+
+
+def _bottleneck(config: MobileBertConfig) -> str:
+    """Return the name of the bottleneck that queries and keys read; empty if they read the input of the layer."""
+    if config.key_query_shared_bottleneck:
+        return "bottleneck_attention"
+    return "bottleneck_input" if config.use_bottleneck_attention else ""

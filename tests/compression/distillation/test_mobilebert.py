@@ -1,0 +1,129 @@
+"""MobileBERT's transfer against a transcription of the released rules, and its order of layers."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.compression.distillation.distilled import TEACHER
+from plmjax.compression.distillation.mobilebert import MobileBertDistillation
+from plmjax.compression.distillation.readings import one_token
+from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.models.bert import BertConfig
+from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import LossInputs
+from plmjax.vocabulary import Vocabulary
+from tests.compression.distillation.pairs import shifted
+
+SIZES = {
+    "vocab_size": 40,
+    "num_hidden_layers": 3,
+    "hidden_size": 12,
+    "embedding_size": 6,
+    "num_attention_heads": 2,
+    "intermediate_size": 10,
+    "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.3,
+}
+STUDENT = MobileBertConfig.mini(**SIZES, intra_bottleneck_size=8)
+LARGER = MobileBertConfig.ib_bert_mini(**SIZES, intra_bottleneck_size=16)
+OBJECTIVE = MaskedLanguageModel(rate=0.3)
+DISTILLATION = MobileBertDistillation(teacher=LARGER, steps_per_layer=10)
+SEGMENTS = np.array([[1] * 9, [1] * 4 + [2] * 3 + [0] * 2], np.int32)
+BATCH = {
+    "input_ids": np.random.default_rng(0).integers(5, 40, (2, 9), np.int32),
+    "segment_ids": SEGMENTS,
+    "positions": np.array([range(9), [*range(4), *range(3), 0, 0]], np.int32),
+    "token_type_ids": np.zeros((2, 9), np.int32),
+    "row_ids": np.arange(2, dtype=np.int32),
+}
+
+
+@functools.cache
+def prepared():
+    """(modules and parameters by role, the corrupted batch)."""
+    batch = OBJECTIVE.corrupt(BATCH, jax.random.key(2), Vocabulary.placeholder(40))
+    made = {}
+    for role, config in (("student", STUDENT), ("teacher", LARGER)):
+        module = OBJECTIVE.module(config, Execution())
+        params = nn.meta.unbox(module.init(jax.random.key(len(role)), **one_token(config))["params"])
+        made[role] = config, module, shifted(params)
+    return made, batch
+
+
+def losses(step: int, distillation: MobileBertDistillation = DISTILLATION) -> dict[str, float]:
+    """The mean of each term at a step."""
+    made, batch = prepared()
+    objective = distillation.trained(OBJECTIVE, 30)
+    inputs = LossInputs(made["student"][2], {TEACHER: made["teacher"][2]}, step=jnp.asarray(step))
+    sums = objective.sums(made["student"][1], inputs, batch, jax.random.key(0), training=True)
+    weights = objective.weights(batch)
+    return {name: float(loss / weights[name]) for name, loss in sums.losses.items()}
+
+
+def states(role: str) -> tuple[np.ndarray, dict]:
+    """(hidden states in float64, parameters of the layers)."""
+    _, module, params = prepared()[0][role]
+    inputs = OBJECTIVE.model_inputs(prepared()[1])
+    outputs = module.apply({"params": params}, **inputs, output_hidden_states=True)
+    return np.asarray(outputs.hidden_states, np.float64), params["mobilebert"]["encoder"]["layers"]
+
+
+def attention(role: str, layer: int) -> np.ndarray:
+    """softmax(Q K^T / sqrt(H)) in float64, [B N T S], over the tokens of a sequence."""
+    hidden, layers = states(role)
+    of = jax.tree.map(lambda leaf: np.asarray(leaf[layer], np.float64), layers)
+    x = hidden[layer]
+    if role == "student":  # NoNorm behind the bottleneck that queries and keys share
+        inner = x @ of["bottleneck_attention"]["kernel"] + of["bottleneck_attention"]["bias"]
+        x = inner * of["bottleneck_attention_layer_norm"]["scale"] + of["bottleneck_attention_layer_norm"]["bias"]
+    query, key = (
+        np.einsum("btd,dnh->btnh", x, of["attention"][name]["kernel"]) + of["attention"][name]["bias"]
+        for name in ("query", "key")
+    )
+    scores = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[-1])
+    scores = np.where((SEGMENTS[:, :, None] == SEGMENTS[:, None])[:, None], scores, -np.inf)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(("step", "layer"), [(0, 0), (9, 0), (10, 1), (25, 2), (1000, 2)])
+def test_each_layer_is_compared_for_its_steps(step: int, layer: int) -> None:
+    found, real = losses(step), SEGMENTS > 0
+    mine, taught = (states(role)[0][layer + 1][real] for role in ("student", "teacher"))
+
+    def standardized(x: np.ndarray) -> np.ndarray:
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+
+    expected = {
+        "feature_maps": np.mean((standardized(mine) - standardized(taught)) ** 2),
+        "means": np.mean((mine.mean(-1) - taught.mean(-1)) ** 2),
+        "variances": np.mean(np.abs(mine.var(-1) - taught.var(-1))),
+    }
+    a, b = (np.moveaxis(attention(role, layer), 1, 2)[real] for role in ("student", "teacher"))
+    expected["attention"] = np.mean(-np.sum(np.where(b > 0, b * np.log(np.where(a > 0, a, 1)), 0), axis=-1))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value / 3, rel=2e-5, abs=1e-6), name
+
+
+def test_the_second_stage_compares_distributions() -> None:
+    found = losses(0, dataclasses.replace(DISTILLATION, stage="prediction", hard=0.5))
+    assert found.keys() == {"mlm", "soft_targets"} and min(found.values()) > 0
+
+
+def test_models_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(UserError, match="Expected a MobileBERT and its teacher IB-BERT"):
+        dataclasses.replace(DISTILLATION, teacher=BertConfig.tiny()).check(STUDENT, OBJECTIVE)
+    with pytest.raises(UserError, match="of its teacher's 3 layers and 2 heads, found 2 and 2"):
+        DISTILLATION.check(dataclasses.replace(STUDENT, num_hidden_layers=2), OBJECTIVE)
+    with pytest.raises(UserError, match=r"--compression.steps_per_layer"):
+        dataclasses.replace(DISTILLATION, steps_per_layer=0)
