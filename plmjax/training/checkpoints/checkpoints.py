@@ -404,7 +404,7 @@ def read_constants(directory: Path) -> Any:
     Raises:
         UserError: they are damaged.
     """
-    folder = directory / CONSTANTS
+    folder = storage.absolute(storage.path(directory)) / CONSTANTS  # Orbax finds nothing in a relative folder
     return items.restore(folder, ARRAYS, None) if (folder / items.MANIFEST).exists() else ()
 
 

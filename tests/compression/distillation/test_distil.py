@@ -71,6 +71,8 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     constants = flax.traverse_util.flatten_dict(checkpoints.read_constants(student / "training")[TEACHER], sep="/")
     chex.assert_trees_all_equal(constants, teacher)
     assert checkpoints.read_constants(student) == ()
+    monkeypatch.chdir(tmp_path)
+    assert checkpoints.read_constants(Path("student/training")).keys() == {TEACHER}
     (record,) = json.loads((student / "ancestry.json").read_text())["ancestors"]
     assert record["from"] == str(small_run) and record["by"] == "distil" and record["settings"]["layers"] == [0]
     found = log(student)
