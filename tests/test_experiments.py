@@ -108,6 +108,7 @@ PUBLISHED = {
     "experiments/gpt2_8x8.py:large": "v3:8x8",
     "experiments/gpt2_8x8.py:medium": "v3:8x8",
     "experiments/longformer_base_8x8.py": "v5e:8x8",
+    "experiments/mobilebert_8x8.py": "v3:8x8",
     "experiments/nnlm_2x2.py": "v3:2x2",
     "experiments/reformer_2x4.py": "v5e:2x4",
     "experiments/roberta_base_8x8.py": "v3:8x8",
