@@ -1,0 +1,1 @@
+"""Distillation: a student is trained beside its teacher."""
