@@ -149,6 +149,29 @@ class MobileBertConfig(EncoderConfig):
                 "--model.intra_bottleneck_size or --model.num_attention_heads."
             )
 
+    field_names: ClassVar[dict[str, str]] = EncoderConfig.field_names | {"heads": "num_attention_heads"}
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads, N."""
+        return self.num_attention_heads
+
+    @property
+    def queries_bottleneck(self) -> str:
+        """Name of the bottleneck that queries and keys read; empty if they read the input of the layer."""
+        if self.key_query_shared_bottleneck:
+            return "bottleneck_attention"
+        return "bottleneck_input" if self.use_bottleneck_attention else ""
+
+    def scores_products(self, length: int) -> int:
+        """Return the multiplications of a token's scores of attention with `length` tokens, in one layer.
+
+        They are those of the bottleneck, if there is one, of the query and the key, and of the scores.
+        """
+        size, inner = self.hidden_size, self.intra_bottleneck_size
+        bottleneck, read = (size * inner, inner) if self.queries_bottleneck else (0, size)
+        return bottleneck + 2 * read * inner + length * inner
+
     base = Size(
         "MobileBERT, uncased English: 24,581,888 parameters (paper: 25.3M), 36,597,564 with its pretraining heads.",
         **MOBILE,

@@ -6,6 +6,7 @@ costs two projections and a product of a layer, and needs no change of any model
 
 import functools
 import math
+from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
@@ -23,10 +24,18 @@ from plmjax.layers.product import float32_product
 def attention_scores(reading: Reading, layer: int) -> jax.Array:
     """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
     attention = reading.params[reading.config.system.name]["encoder"]["layers"]["attention"]
-    x = reading.hidden_states[layer]
+    own = {name: jax.tree.map(lambda leaf: leaf[layer], attention[name]) for name in ("query", "key")}
+    return scores_of(own, reading.hidden_states[layer])
+
+
+def scores_of(attention: Any, x: jax.Array) -> jax.Array:
+    """Return Q K^T / sqrt(H) from the input of queries and keys, [B T D] -> float32 [B N T S].
+
+    attention: parameters of one layer, with the kernels [D N H] and the biases of `query` and `key`.
+    """
 
     def projected(name: str) -> jax.Array:  # [B T N H]
-        kernel, bias = (attention[name][part][layer].astype(x.dtype) for part in ("kernel", "bias"))
+        kernel, bias = (attention[name][part].astype(x.dtype) for part in ("kernel", "bias"))
         return jnp.einsum("BTD,DNH->BTNH", x, kernel) + bias
 
     query, key = projected("query"), projected("key")

@@ -20,14 +20,13 @@ Deviation: in stage `prediction` the next sentence has the factor `hard` too; in
 """
 
 import dataclasses
-import functools
-import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.attention_scores import scores_of
 from plmjax.compression.distillation.distilled import Distillation
 from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.terms import (
@@ -42,7 +41,6 @@ from plmjax.compression.distillation.terms import (
 )
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, UserError, check_choice, check_ranges
-from plmjax.layers.product import float32_product
 from plmjax.models.mobilebert import MobileBertConfig, norm
 from plmjax.objectives.objective import Batch, Objective
 
@@ -85,11 +83,10 @@ class LayerTransfer(Term):
                     f"the {role}; take --method tinybert."
                 )
         check_encoders(student, teacher, objective, widths=True)
-        if (student.depth, student.num_attention_heads) != (teacher.depth, teacher.num_attention_heads):
+        if (student.depth, student.heads) != (teacher.depth, teacher.heads):
             raise UserError(
-                f"Expected a student of its teacher's {teacher.depth} layers and {teacher.num_attention_heads} heads, "
-                f"found {student.depth} and {student.num_attention_heads}; change {student.option('depth')} or "
-                f"--model.num_attention_heads."
+                f"Expected a student of its teacher's {teacher.depth} layers and {teacher.heads} heads, found "
+                f"{student.depth} and {student.heads}; change {student.option('depth')} or {student.option('heads')}."
             )
 
 
@@ -139,21 +136,14 @@ class AttentionTransfer(LayerTransfer):
         """Return the mean over heads."""
         segments = rows_of(batch)
         seen = (segments[:, :, None] == segments[:, None])[:, None]  # [B 1 T S]; padding sees padding
-        mine, taught = (jnp.where(seen, scores_of(one, layer), -jnp.inf) for one in (student, teacher))
+        mine, taught = (jnp.where(seen, layer_scores(one, layer), -jnp.inf) for one in (student, teacher))
         log_mine = jnp.where(seen, jax.nn.log_softmax(mine), 0.0)
         return jnp.mean(-jnp.sum(jax.nn.softmax(taught) * log_mine, axis=-1), axis=1)
 
     def flops(self, student: ModelConfig, teacher: ModelConfig, batch: Shapes) -> float:
         """Return the FLOPs of the scores of one layer of both models."""
         rows, length = rows_and_length(batch)
-
-        def scores(config: MobileBertConfig) -> float:
-            inner, outer = config.intra_bottleneck_size, config.hidden_size
-            bottleneck = outer * inner if _bottleneck(config) else 0
-            read = inner if bottleneck else outer
-            return 2.0 * rows * length * (bottleneck + 2 * read * inner + length * inner)
-
-        return 3 * scores(student) + scores(teacher)
+        return 2.0 * rows * length * (3 * student.scores_products(length) + teacher.scores_products(length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,26 +205,12 @@ def standardized(x: jax.Array) -> jax.Array:
     return (x.astype(jnp.float32) - mean[..., None]) * jax.lax.rsqrt(variance + EPSILON)[..., None]
 
 
-def scores_of(reading: Reading, layer: jax.Array) -> jax.Array:
+def layer_scores(reading: Reading, layer: jax.Array) -> jax.Array:
     """Return Q K^T / sqrt(H) of one layer, from 0: float32 [B N T S]. Hidden pairs have scores as well."""
     config = reading.config
     layers = jax.tree.map(lambda leaf: leaf[layer], reading.params[config.system.name]["encoder"]["layers"])
     x = reading.hidden_states[layer]
-    if name := _bottleneck(config):
+    if name := config.queries_bottleneck:
         kernel, bias = (layers[name][part].astype(x.dtype) for part in ("kernel", "bias"))
         x = norm(config, x.dtype).apply({"params": layers[f"{name}_layer_norm"]}, x @ kernel + bias)
-
-    def projected(name: str) -> jax.Array:  # [B T N H]
-        kernel, bias = (layers["attention"][name][part].astype(x.dtype) for part in ("kernel", "bias"))
-        return jnp.einsum("BTD,DNH->BTNH", x, kernel) + bias
-
-    query, key = projected("query"), projected("key")
-    query = query * jnp.asarray(1 / math.sqrt(query.shape[-1]), query.dtype)
-    return float32_product(functools.partial(jnp.einsum, "BTNH,BSNH->BNTS"), query, key)
-
-
-def _bottleneck(config: MobileBertConfig) -> str:
-    """Return the name of the bottleneck that queries and keys read; empty if they read the input of the layer."""
-    if config.key_query_shared_bottleneck:
-        return "bottleneck_attention"
-    return "bottleneck_input" if config.use_bottleneck_attention else ""
+    return scores_of(layers["attention"], x)
