@@ -1,7 +1,7 @@
 """One row a system: all that the suite in tests/systems must know of it. Adding a system is adding its row.
 
 A row names small models of odd sizes, what they are compared with, the numbers that were published, and a run so small
-that a step takes milliseconds. What is peculiar to one system stands in a file of its own in tests/models.
+that a step takes milliseconds. Properties of one system alone are tested in a file of its own in tests/models.
 """
 
 from collections.abc import Callable

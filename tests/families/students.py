@@ -84,7 +84,7 @@ MOBILEBERT = mobilebert.MobileBertConfig(
     classifier_activation=True,
 )
 TINY = {"use_bottleneck_attention": True, "key_query_shared_bottleneck": False, "num_feedforward_networks": 2}
-"""Of MobileBERT-TINY."""
+"""Sizes of a MobileBERT-TINY."""
 EVEN = {"vocab_size": 56, "embedding_size": 8, "intra_bottleneck_size": 16, "num_attention_heads": 4}
 MOBILEBERT_TRAINED = dataclasses.replace(MOBILEBERT, **EVEN, num_hidden_layers=2, intermediate_size=32, **DROPOUT)
 NEXT = "seq_relationship_logits"

@@ -1,4 +1,4 @@
-"""What is peculiar to ALBERT's checkpoints."""
+"""Properties of ALBERT's checkpoints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is peculiar to DistilBERT's checkpoints."""
+"""Properties of DistilBERT's checkpoints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is peculiar to GPT's checkpoints, and its tokenizer's published files."""
+"""Properties of GPT's checkpoints, and its tokenizer's published files."""
 
 import dataclasses
 import json

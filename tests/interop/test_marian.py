@@ -1,4 +1,4 @@
-"""What is peculiar to Marian's checkpoints: the bias of the scores, what older versions wrote, settings."""
+"""Properties of Marian's checkpoints: the bias of the scores, what older versions wrote, settings."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is peculiar to MobileBERT's checkpoints."""
+"""Properties of MobileBERT's checkpoints."""
 
 import dataclasses
 import json

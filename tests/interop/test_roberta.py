@@ -1,4 +1,4 @@
-"""What is peculiar to RoBERTa's checkpoints."""
+"""Properties of RoBERTa's checkpoints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is peculiar to ALBERT: one layer, or a few, used many times."""
+"""Properties of ALBERT: one layer, or a few, used many times."""
 
 import dataclasses
 from typing import Any

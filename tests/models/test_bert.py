@@ -1,4 +1,4 @@
-"""What is peculiar to BERT."""
+"""Properties of BERT."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is peculiar to DistilBERT: what it leaves out of BERT."""
+"""Properties of DistilBERT: what it leaves out of BERT."""
 
 import dataclasses
 

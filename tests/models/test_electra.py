@@ -1,4 +1,4 @@
-"""What is peculiar to ELECTRA: two networks that share their embeddings."""
+"""Properties of ELECTRA: two networks that share their embeddings."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is peculiar to MobileBERT and to its teacher: bottlenecks, neighbors, and a norm without statistics."""
+"""Properties of MobileBERT and to its teacher: bottlenecks, neighbors, and a norm without statistics."""
 
 import dataclasses
 

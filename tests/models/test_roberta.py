@@ -1,4 +1,4 @@
-"""What is peculiar to RoBERTa."""
+"""Properties of RoBERTa."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is peculiar to T5: distances instead of positions, dropout of whole rows, an output layer of either version."""
+"""Properties of T5: distances instead of positions, dropout of whole rows, an output layer of either version."""
 
 import dataclasses
 

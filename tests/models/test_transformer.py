@@ -1,4 +1,4 @@
-"""What is peculiar to the Transformer: the equations of its paper spelt out, positions, caches, and its dropouts."""
+"""Properties of the Transformer: the equations of its paper spelt out, positions, caches, and its dropouts."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What is peculiar to Transformer-XL: what goes through its memory, and what does not."""
+"""Properties of Transformer-XL: what goes through its memory, and what does not."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What is peculiar to BART: vectors of its own, a text that the decoder reads shifted, and where a head looks."""
+"""Properties of BART: vectors of its own, a text that the decoder reads shifted, and where a head looks."""
 
 import dataclasses
 import functools

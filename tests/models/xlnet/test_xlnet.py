@@ -1,4 +1,4 @@
-"""What is peculiar to XLNet: two streams in the order of a permutation, directions, and a memory."""
+"""Properties of XLNet: two streams in the order of a permutation, directions, and a memory."""
 
 import dataclasses
 from typing import Any
