@@ -15,9 +15,9 @@ def prune(
     checkpoint: Positional[Checkpoint],
     output: Location,
     method: str = "magnitude",
-    sparsity: float = 0.5,
-    rows: int = 256,
-    rounds: int = 1,
+    sparsity: float | None = None,
+    rows: int | None = None,
+    rounds: int | None = None,
     rewind: Location | None = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
@@ -32,9 +32,10 @@ def prune(
         output: Run directory to write, with one checkpoint.
         method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
             or lottery.
-        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed.
-        rows: With heads, the number of training rows on which the importance of a head is measured.
-        rounds: With heads, the number of rounds of measuring and removing.
+        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed. By
+            default 0.5; two_of_four and soft_movement have none.
+        rows: With heads, the number of training rows on which the importance of a head is measured; by default 256.
+        rounds: With heads, the number of rounds of measuring and removing; by default 1.
         rewind: With lottery, the checkpoint whose weights the kept ones get before they are trained.
         experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
@@ -92,7 +93,7 @@ def quantize(
     output: Location,
     method: str = "weight_only",
     granularity: str = "channel",
-    batches: int = 16,
+    batches: int | None = None,
     experiment: Reference | None = None,
     overrides: Overrides = (),
 ) -> None:
@@ -108,7 +109,7 @@ def quantize(
             largest value; static, by the largest value of some training batches; or aware, which trains the model with
             rounded values.
         granularity: channel for a scale for each output of a matrix, tensor for one scale for the whole matrix.
-        batches: With static, the number of training batches.
+        batches: With static, the number of training batches; by default 16.
         experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
     from plmjax.commands.arguments import load_classes

@@ -21,7 +21,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.finetuning.run import finetune, unresolved
-from plmjax.objectives.wrapped import ADDED
+from plmjax.objectives.wrapped import of_model
 from plmjax.parallel import hosts
 from plmjax.pretraining.run import pretrain
 from plmjax.training.checkpoints import checkpoints, items
@@ -36,13 +36,15 @@ class Source:
     """The checkpoint to compress.
 
     name: as the command named it. directory: the folder of the checkpoint. params: its parameters by path.
-    collections: the other collections of its module's variables. ancestors: its own record.
+    collections: the other collections of its module's variables. constants: those of its run. ancestors: its own
+        record.
     """
 
     name: str
     directory: Path
     params: Params
     collections: Any
+    constants: Any
     description: Description
     ancestors: list[ancestry.Ancestor]
 
@@ -51,7 +53,7 @@ class Source:
         """Read a run directory or a checkpoint.
 
         Raises:
-            UserError: there is none, it is damaged, or it is stored in int8.
+            UserError: the checkpoint is missing or damaged, is stored in int8, or belongs to an unfinished compression.
         """
         directory = checkpoints.find(checkpoint)
         if quantized := items.in_int8(directory, "params"):
@@ -60,9 +62,15 @@ class Source:
                 f"compress the checkpoint that it was made from, and quantize the result."
             )
         params, description = checkpoints.load_parameters(directory)
+        if description.experiment.compression is not None:
+            raise UserError(
+                f"Expected the result of a compression, found the run that trains it in {checkpoint}; name the folder "
+                f"of its --output, or run its command again to finish it."
+            )
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         collections = checkpoints.load_collections(directory)
-        return cls(str(checkpoint), directory, flat, collections, description, ancestry.read(directory))
+        constants = checkpoints.read_constants(directory.parent.parent)
+        return cls(str(checkpoint), directory, flat, collections, constants, description, ancestry.read(directory))
 
     def dataset(self, run: Experiment) -> str:
         """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
@@ -82,17 +90,19 @@ def write(
     by: str,
     settings: dict[str, Any],
     collections: Any = None,
-    constants: Any = (),
+    constants: Any = None,
 ) -> str:
     """Write the smaller model as a run directory, and return a line that compares it with its source.
 
     params: by path, without those that the compression added. run: the experiment of the result. constants: those of
-        its objective.
+        its objective; by default those of the run that trained it, or else of the source.
 
     Raises:
         UserError: the folder has a run.
     """
-    kept = {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
+    kept = of_model(params)
+    if constants is None:
+        constants = checkpoints.read_constants(storage.path(output) / TRAINING) or source.constants
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
         tokenizer, collections = source.description.tokenizer, collections or source.collections

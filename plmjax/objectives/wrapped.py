@@ -5,6 +5,7 @@ inner one, which the experiment names.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -18,6 +19,11 @@ from plmjax.vocabulary import Vocabulary
 
 ADDED = "compression"
 """Name of the parameters that an outer objective adds to those of the model: scores of pruning, maps to a teacher."""
+
+
+def of_model(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the model, from all parameters, nested or by path."""
+    return {name: part for name, part in params.items() if name.split("/")[0] != ADDED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +112,12 @@ class Wrapped(Objective):
 
     def inner_inputs(self, loss_inputs: LossInputs) -> LossInputs:
         """Return the inputs of the inner objective's loss: without the added parameters."""
-        params = {name: part for name, part in loss_inputs.params.items() if name != ADDED}
+        params = of_model(loss_inputs.params)
         return loss_inputs.replace(params=params, constants=self.inner_constants(loss_inputs.constants))
 
     def constrain(self, params: Any) -> Any:
         """Return the parameters as the inner objective constrains them."""
-        inner = self.inner.constrain({name: part for name, part in params.items() if name != ADDED})
+        inner = self.inner.constrain(of_model(params))
         return inner | {ADDED: params[ADDED]} if ADDED in params else inner
 
     def targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:

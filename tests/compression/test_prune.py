@@ -1,5 +1,6 @@
 """`plmjax compress prune`: each method from a checkpoint to a run that the other commands take."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
 
 TRAINED = ["--training.steps", "4", "--training.evaluate_every", "0", "--checkpoint.every", "0"]
@@ -54,6 +57,9 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys
         assert run.model.layer_heads == (1,) and run.model.layer_widths == (32,)
     else:
         assert density(params) == pytest.approx(0.5, abs=0.01)
+    again = ["compress", "prune", str(output / "training"), "--output", str(tmp_path / "again")]
+    with pytest.raises(UserError, match="found the run that trains it"):
+        cli.run(again)
     cli.run(["evaluate", str(output), "--data", str(small_run / "dataset")])
     cli.run(["fill-mask", str(output), "the [MASK] of"])
 
@@ -65,6 +71,17 @@ def test_heads_are_removed(small_run: Path, tmp_path: Path) -> None:
     assert run.model.layer_heads == (1,) and run.model.layer_widths == (64,)
 
 
+def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) -> None:
+    """The weights by which an objective hides tokens; without them the result could not be evaluated."""
+    params, description = checkpoints.load_parameters(small_run)
+    run = dataclasses.replace(description.experiment, objective=DistilBertPretraining())
+    constants = {"log_weights": np.arange(run.model.vocab_size, dtype=np.float32)}
+    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer, constants=constants)
+    cli.run(["compress", "prune", str(tmp_path / "run"), "--output", str(tmp_path / "sparse")])
+    kept = checkpoints.read_constants(tmp_path / "sparse")
+    np.testing.assert_array_equal(kept["log_weights"], constants["log_weights"])
+
+
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
     def said(*arguments: object, checkpoint: Path = small_run) -> str:
         return fails("compress", "prune", checkpoint, "--output", tmp_path / "out", *arguments)
@@ -72,6 +89,10 @@ def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> 
     assert "found 'magnitud'; did you mean 'magnitude'?" in said("--method", "magnitud")
     assert "--sparsity above 0 and below 1, found 1.5" in said("--sparsity", 1.5)
     assert "--rewind only with --method lottery" in said("--rewind", small_run)
+    assert "--rows only with --method heads, found --method magnitude" in said("--rows", 3)
+    assert "--sparsity only with --method magnitude, heads" in said("--method", "two_of_four", "--sparsity", 0.3)
+    assert "--rows and --rounds of at least 1, found 0" in said("--method", "heads", "--rows", 0)
+    assert "found '--compression.begin'" in said("--method", "lottery", "--compression.begin", 0.2)
     assert "with --method magnitude, which does not train" in said("--training.steps", 3)
     assert "Expected a BERT, a DistilBERT or a RoBERTa" in said("--method", "heads", checkpoint=decoder_run)
     assert "Expected a checkpoint with the settings of a training" in said(

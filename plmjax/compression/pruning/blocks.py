@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from plmjax.compression.compression import Params
 from plmjax.compression.pruning.masks import top_share
 from plmjax.compression.pruning.pruned import Arrays, MovementPruning, straight_through
-from plmjax.compression.pruning.schedule import Cubic
 from plmjax.compression.pruning.structure import removable_parts
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import FROM_0, UserError, check_ranges
@@ -71,7 +70,7 @@ class BlockMovementPruning(MovementPruning):
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
         """Return the masks of the blocks with the highest scores."""
-        share = Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+        share = self.share(step, steps)
         kept = {path: straight_through(top_share(score, share, stacked=True), score) for path, score in scores.items()}
 
         def mask(path: str, kernel: jax.Array) -> jax.Array:

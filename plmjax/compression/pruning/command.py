@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from plmjax import storage
-from plmjax.compression.compression import Params
 from plmjax.compression.pruning import heads
 from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import (
+    ByShare,
     GradualPruning,
     MovementPruning,
     Pruning,
@@ -18,7 +19,6 @@ from plmjax.compression.pruning.pruned import (
     check_sparsity,
 )
 from plmjax.compression.run import Source, composed, train, write
-from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 
@@ -27,6 +27,15 @@ WITH_TRAINING: dict[str, type[Pruning]] = {
     method.name: method
     for method in (GradualPruning, MovementPruning, SoftMovementPruning, BlockMovementPruning, TicketTraining)
 }
+SPARSITY = 0.5
+"""Share of the weights that become 0, if the command names none."""
+READ_BY = {
+    "sparsity": ("magnitude", "heads", *(name for name in WITH_TRAINING if name != SoftMovementPruning.name)),
+    "rows": ("heads",),
+    "rounds": ("heads",),
+    "rewind": ("lottery",),
+}
+"""Option -> the methods that read it."""
 TICKET = "ticket"
 """Folder of the output for the pruned weights from which a lottery ticket is trained."""
 
@@ -35,10 +44,10 @@ def prune(
     checkpoint: str | Path,
     output: Path,
     method: str,
-    sparsity: float,
+    sparsity: float | None = None,
     *,
-    rows: int = 256,
-    rounds: int = 1,
+    rows: int | None = None,
+    rounds: int | None = None,
     rewind: Path | None = None,
     experiment: str | None = None,
     overrides: Sequence[str] = (),
@@ -61,42 +70,44 @@ def prune(
     known = (*WITHOUT_TRAINING, *WITH_TRAINING)
     if method not in known:
         raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
+    _check_options(method, {"sparsity": sparsity, "rows": rows, "rounds": rounds, "rewind": rewind})
+    sparsity = SPARSITY if sparsity is None else sparsity
     check_sparsity(sparsity)
-    if rewind is not None and method != TicketTraining.name:
-        raise UserError(f"Expected --rewind only with --method lottery, found --method {method}; leave it out.")
-    source = Source.read(checkpoint)
-    settings = {"method": method} | ({} if method == "two_of_four" else {"sparsity": sparsity})
-    if method in WITHOUT_TRAINING:
-        _check_no_training(method, experiment, overrides)
-        params, model = _without_training(source, method, sparsity, rows, rounds)
-        run = dataclasses.replace(source.description.experiment, model=model)
-        settings |= {"rows": rows, "rounds": rounds} if method == "heads" else {}
-    else:
-        made = WITH_TRAINING[method](sparsity=sparsity)
-        run = composed(source, made, experiment, overrides, "plmjax compress prune")
-        settings |= dataclasses.asdict(run.compression)
-        start = _ticket(source, run, sparsity, rewind, output) if method == TicketTraining.name else None
-        params, run = train(source, run, output, start)
-    return f"pruned     {write(output, source, params, run, 'prune', settings)} in {output}"
-
-
-def _check_no_training(method: str, experiment: str | None, overrides: Sequence[str]) -> None:
-    if overrides or experiment is not None:
+    if method in WITHOUT_TRAINING and (overrides or experiment is not None):
         raise UserError(
             f"Expected no experiment and none of its options with --method {method}, which does not train, found "
             f"{quoted(experiment or overrides[0])}; leave it out, or take --method gradual."
         )
-
-
-def _without_training(
-    source: Source, method: str, sparsity: float, rows: int, rounds: int
-) -> tuple[Params, ModelConfig]:
+    source = Source.read(checkpoint)
+    settings: dict[str, Any] = {"method": method}
+    settings |= {"sparsity": sparsity} if method in READ_BY["sparsity"] else {}
     run = source.description.experiment
     if method == "heads":
-        return heads.without_least_important(source, run, sparsity, rows, rounds)
-    if method == "two_of_four":
-        return by_pattern(source.params, run.model), run.model
-    return by_magnitude(source.params, run.model, sparsity), run.model
+        counted = {"rows": 256 if rows is None else rows, "rounds": 1 if rounds is None else rounds}
+        params, model = heads.without_least_important(source, run, sparsity, **counted)
+        run, settings = dataclasses.replace(run, model=model), settings | counted
+    elif method == "two_of_four":
+        params = by_pattern(source.params, run.model)
+    elif method == "magnitude":
+        params = by_magnitude(source.params, run.model, sparsity)
+    else:
+        kind = WITH_TRAINING[method]
+        made = kind(sparsity=sparsity) if issubclass(kind, ByShare) else kind()
+        run = composed(source, made, experiment, overrides, "plmjax compress prune")
+        settings |= dataclasses.asdict(run.compression)
+        start = _ticket(source, run, sparsity, rewind, output) if kind is TicketTraining else None
+        params, run = train(source, run, output, start)
+    return f"pruned     {write(output, source, params, run, 'prune', settings)} in {output}"
+
+
+def _check_options(method: str, options: dict[str, Any]) -> None:
+    """Raise UserError for an option that the method does not read."""
+    for name, value in options.items():
+        if value is not None and method not in READ_BY[name]:
+            raise UserError(
+                f"Expected --{name} only with --method {', '.join(READ_BY[name])}, found --method {method}; leave it "
+                f"out."
+            )
 
 
 def _ticket(source: Source, run: Experiment, sparsity: float, rewind: Path | None, output: Path) -> Path:
@@ -106,6 +117,6 @@ def _ticket(source: Source, run: Experiment, sparsity: float, rewind: Path | Non
         return folder
     before = source if rewind is None else Source.read(rewind)
     params = ticket(source.params, before.params, run.model, sparsity)
-    own = dataclasses.replace(source.description.experiment, compression=None)
-    write(folder, source, params, own, "prune", {"method": "lottery", "sparsity": sparsity, "rewind": str(rewind)})
+    settings = {"method": TicketTraining.name, "sparsity": sparsity, "rewind": None if rewind is None else str(rewind)}
+    write(folder, source, params, source.description.experiment, "prune", settings)
     return folder

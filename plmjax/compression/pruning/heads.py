@@ -5,6 +5,7 @@ that belong to the head. The importance of a head is the mean of |dL/dg| over ro
 norm of all heads of its layer. The least important heads are removed, in several rounds if so asked.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -16,14 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.compression.compression import Params
+from plmjax.compression.examples import examples_of
 from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.run import Source
-from plmjax.compression.training_rows import training_rows
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
+from plmjax.training import phases
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
 
@@ -45,9 +47,10 @@ def without_least_important(
         raise UserError(f"Expected --rows and --rounds of at least 1, found {rows} and {rounds}; change them.")
     params, model = source.params, run.model
     removed, wanted = 0, round(share * sum(heads for heads, _ in parts.sizes(model)))
-    vocabulary, batches = training_rows(source, run)
+    feed = examples_of(source, run)
+    batches = feed.train(dataclasses.replace(phases.resolve(run)[-1], batch_size=1, first_step=0), 0, np.arange(1))
     for done in range(1, rounds + 1):
-        found = importance(params, model, run, vocabulary, islice(batches, rows), source.collections)
+        found = importance(params, model, run, feed.vocabulary, islice(batches, rows), source.collections)
         count = wanted * done // rounds - removed
         kept = _kept(found, count)
         removed += count

@@ -25,7 +25,7 @@ from plmjax.compression.pruning.schedule import Cubic
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, UserError, check_ranges
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
-from plmjax.objectives.wrapped import ADDED, Wrapped
+from plmjax.objectives.wrapped import ADDED, Wrapped, of_model
 
 Arrays = Mapping[str, jax.Array]
 SCORES = "scores"
@@ -34,25 +34,9 @@ PENALTY = "penalty"
 
 @dataclasses.dataclass(frozen=True)
 class Pruning(Compression):
-    """Base class of the ways to prune a model while it is trained. A subclass defines `masks`.
-
-    Raises:
-        UserError: the sparsity is not above 0 and below 1, or the places of the schedule are out of order.
-    """
+    """Base class of the ways to prune a model while it is trained. A subclass defines `masks`."""
 
     verb: ClassVar[str] = "prune"
-
-    sparsity: float = 0.5
-    """Share of the weights of the layers that become 0."""
-    begin: float = 0.1
-    """Share of the run before the first weight is pruned."""
-    end: float = 0.8
-    """Share of the run after which the sparsity is final."""
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        check_sparsity(self.sparsity)
-        Cubic(1.0, 0.5, self.begin, self.end)
 
     def trained(self, objective: Objective, steps: int) -> Objective:
         """Return the objective with masked kernels."""
@@ -61,10 +45,6 @@ class Pruning(Compression):
     def evaluated(self, objective: Objective, steps: int) -> Objective:
         """Return the objective with masked kernels, without a penalty."""
         return Pruned(objective, self, steps, penalized=False)
-
-    def undecayed(self) -> tuple[str, ...]:
-        """Return the scores, which decay would move towards the threshold."""
-        return (f"{ADDED}/{SCORES}",)
 
     def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
         """Return the first scores of a kernel, boxed with logical axes as the kernel is; None for none."""
@@ -92,14 +72,78 @@ class Pruning(Compression):
 
 
 @dataclasses.dataclass(frozen=True)
-class GradualPruning(Pruning):
+class Scheduled(Pruning):
+    """Base class of the ways whose pruning grows between two places of the run.
+
+    Raises:
+        UserError: the places are out of order.
+    """
+
+    begin: float = 0.1
+    """Share of the run before the first weight is pruned."""
+    end: float = 0.8
+    """Share of the run after which no further weight is pruned."""
+
+    def __post_init__(self) -> None:
+        """Check the places."""
+        Cubic(1.0, 0.5, self.begin, self.end)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByShare(Scheduled):
+    """Base class of the ways that keep a share of each matrix.
+
+    Raises:
+        UserError: the sparsity is not above 0 and below 1.
+    """
+
+    sparsity: float = 0.5
+    """Share of the weights of the layers that become 0."""
+
+    def __post_init__(self) -> None:
+        """Check the sparsity."""
+        super().__post_init__()
+        check_sparsity(self.sparsity)
+
+    def share(self, step: Any, steps: int) -> jax.Array:
+        """Return the share of each matrix that is kept at a step, float32 scalar."""
+        return Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored(Scheduled):
+    """Base class of the ways that train a score for every weight, or for every block of weights."""
+
+    scores_learning_rate: float = 1e-2
+    """Peak learning rate of the scores."""
+
+    def __post_init__(self) -> None:
+        """Check the learning rate."""
+        super().__post_init__()
+        check_ranges("compression", self, scores_learning_rate=ABOVE_0)
+
+    def rates(self, learning_rate: float) -> dict[str, float]:
+        """Return the factor of the scores."""
+        return {f"{ADDED}/{SCORES}": self.scores_learning_rate / learning_rate}
+
+    def undecayed(self) -> tuple[str, ...]:
+        """Return the scores, which decay would move towards the threshold."""
+        return (f"{ADDED}/{SCORES}",)
+
+    def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
+        """Return a score of 0 for every weight."""
+        return kernel.replace_boxed(jnp.zeros_like(kernel.value))
+
+
+@dataclasses.dataclass(frozen=True)
+class GradualPruning(ByShare):
     """Magnitude pruning while the model is trained: the weights of the largest magnitude in each matrix are kept."""
 
     name: ClassVar[str] = "gradual"
 
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
         """Return the masks of the largest magnitudes."""
-        share = Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+        share = self.share(step, steps)
         return {
             path: top_share(jnp.abs(kernel), share, stacked=stacks[path]).astype(jnp.float32)
             for path, kernel in kernels.items()
@@ -110,8 +154,7 @@ class GradualPruning(Pruning):
 class TicketTraining(Pruning):
     """Training of the weights that a pruned model has kept (Frankle and Carbin, ICLR 2019, arXiv 1803.03635).
 
-    Weights of the layers that are 0 stay 0; the mask is W != 0. The start of the run is pruned already, so that the
-    schedule is not read.
+    Weights of the layers that are 0 stay 0; the mask is W != 0. The start of the run is pruned already.
     """
 
     name: ClassVar[str] = "lottery"
@@ -122,7 +165,7 @@ class TicketTraining(Pruning):
 
 
 @dataclasses.dataclass(frozen=True)
-class MovementPruning(Pruning):
+class MovementPruning(ByShare, Scored):
     """Movement pruning (Sanh et al., NeurIPS 2020, arXiv 2005.07683): the highest scores in each matrix are kept.
 
     The scores begin at 0. A score rises while training moves its weight away from 0.
@@ -130,25 +173,9 @@ class MovementPruning(Pruning):
 
     name: ClassVar[str] = "movement"
 
-    scores_learning_rate: float = 1e-2
-    """Peak learning rate of the scores."""
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        super().__post_init__()
-        check_ranges("compression", self, scores_learning_rate=ABOVE_0)
-
-    def rates(self, learning_rate: float) -> dict[str, float]:
-        """Return the factor of the scores."""
-        return {f"{ADDED}/{SCORES}": self.scores_learning_rate / learning_rate}
-
-    def scores(self, path: str, kernel: nn.LogicallyPartitioned) -> nn.LogicallyPartitioned | None:
-        """Return a score of 0 for every weight."""
-        return kernel.replace_boxed(jnp.zeros_like(kernel.value))
-
     def masks(self, kernels: Arrays, scores: Arrays, stacks: Mapping[str, bool], step: Any, steps: int) -> Arrays:
         """Return the masks of the highest scores."""
-        share = Cubic(1.0, 1 - self.sparsity, self.begin, self.end).at(step, steps)
+        share = self.share(step, steps)
         return {
             path: straight_through(top_share(score, share, stacked=stacks[path]), score)
             for path, score in scores.items()
@@ -156,11 +183,11 @@ class MovementPruning(Pruning):
 
 
 @dataclasses.dataclass(frozen=True)
-class SoftMovementPruning(MovementPruning):
+class SoftMovementPruning(Scored):
     """Soft movement pruning: weights whose sigmoid(score) is above a threshold are kept.
 
     The threshold rises from 0, and a penalty on the mean of sigmoid(score) rises with it. These two decide the
-    sparsity; the setting `sparsity` is not read. At least 0.5 % of each matrix is kept.
+    sparsity. At least 0.5 % of each matrix is kept.
     """
 
     name: ClassVar[str] = "soft_movement"
@@ -274,11 +301,6 @@ def scores_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return path of a kernel -> its scores, from all parameters by path."""
     prefix = f"{ADDED}/{SCORES}/"
     return {path.removeprefix(prefix): value for path, value in params.items() if path.startswith(prefix)}
-
-
-def of_model(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the model, from all parameters by path."""
-    return {path: value for path, value in params.items() if path.split("/")[0] != ADDED}
 
 
 def _flat(params: Any) -> dict[str, Any]:

@@ -11,20 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.compression.compression import Params
+from plmjax.compression.examples import examples_of
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import CALIBRATED
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.run import task_source
+from plmjax.experiment import Experiment
 from plmjax.layers.int8 import RANGES
 from plmjax.objectives.objective import Batch
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
-from plmjax.training.feed import BatchSource
+from plmjax.training.checkpoints import checkpoints
 
 
 def calibrated(source: Source, run: Experiment, batches: int) -> Params:
@@ -71,22 +69,3 @@ def ranges_of(collections: Mapping[str, Any]) -> Params:
     """Return path of a range -> its value, from the collections of a module's variables."""
     flat = flax.traverse_util.flatten_dict(collections[RANGES], sep="/")
     return {path: np.asarray(value) for path, value in flat.items()}
-
-
-def examples_of(source: Source, run: Experiment) -> BatchSource:
-    """Return the examples of a run on a task, or the rows of a run on text.
-
-    Raises:
-        UserError: they are not where the run names them.
-    """
-    tokenizer = start.tokenizer_of(source.description)
-    if not isinstance(run.data, Data):
-        return task_source(run, run.data.read("train"), run.data.read("validation"), tokenizer)
-    from plmjax.data import pipeline, store
-
-    folder = storage.path(run.data.path) if run.data.path else source.directory.parent.parent / "dataset"
-    if not folder.exists():
-        raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")
-    dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
-    dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", "name another with --data.path")
-    return pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)

@@ -19,6 +19,8 @@ from plmjax.training.checkpoints import checkpoints
 
 METHODS = ("weight_only", "dynamic", "static", "aware")
 COMMAND = "plmjax compress quantize"
+BATCHES = 16
+"""Number of training batches that give static ranges, if the command names none."""
 
 
 def quantize(
@@ -26,7 +28,7 @@ def quantize(
     output: Path,
     method: str,
     granularity: str,
-    batches: int = 16,
+    batches: int | None = None,
     experiment: str | None = None,
     overrides: Sequence[str] = (),
 ) -> str:
@@ -37,7 +39,7 @@ def quantize(
         output: the run directory to write.
         method: a name of `METHODS`.
         granularity: `tensor` for a scale for each matrix, `channel` for a scale for each output of it.
-        batches: with `static`, number of training batches that give the ranges of activations.
+        batches: with `static`, number of training batches that give the ranges of activations; None: `BATCHES`.
         experiment: with `aware`, the experiment that trains the model, if not that of the checkpoint.
         overrides: options of the experiment.
 
@@ -47,6 +49,9 @@ def quantize(
     """
     check_choice("--method", method, METHODS)
     check_choice("--granularity", granularity, GRANULARITIES)
+    if batches is not None and method != "static":
+        raise UserError(f"Expected --batches only with --method static, found --method {method}; leave it out.")
+    batches = BATCHES if batches is None else batches
     if batches < 1:
         raise UserError(f"Expected --batches of at least 1, found {batches}; change it.")
     if experiment is not None and method != "aware":

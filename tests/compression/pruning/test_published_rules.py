@@ -19,8 +19,8 @@ from plmjax.compression.pruning.pruned import (
     MovementPruning,
     Pruned,
     Pruning,
+    Scored,
     SoftMovementPruning,
-    of_model,
     scores_of,
 )
 from plmjax.contracts.execution import Execution
@@ -29,7 +29,7 @@ from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
 from plmjax.objectives.objective import LossInputs
-from plmjax.objectives.wrapped import ADDED
+from plmjax.objectives.wrapped import ADDED, of_model
 from plmjax.training.step import total_loss
 from tests.optional import torch, transformers
 
@@ -138,7 +138,7 @@ class Released:
             def backward(ctx, gradient):
                 return gradient, None
 
-        if isinstance(self.pruning, MovementPruning):
+        if isinstance(self.pruning, Scored):
             mask = (Threshold if self.soft else TopK).apply(self.scores[name], self.share)
         else:
             mask = TopK.apply(part.weight.detach().abs(), self.share)

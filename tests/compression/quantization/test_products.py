@@ -137,6 +137,8 @@ def test_what_is_refused(fails, task_run: Path, small_run: Path, tmp_path: Path)
     assert "Expected a known --method, found 'integer'; known: aware, dynamic, static, weight_only." in said
     said = fails("compress", "quantize", task_run, *output, "--method", "static", "--batches", "0")
     assert "Expected --batches of at least 1, found 0" in said
+    said = fails("compress", "quantize", task_run, *output, "--method", "dynamic", "--batches", "2")
+    assert "Expected --batches only with --method static, found --method dynamic" in said
     said = fails("compress", "quantize", task_run, *output, "--training.steps", "3")
     assert "--method weight_only, which reads no data, found '--training.steps" in said
     said = fails("compress", "quantize", task_run, *output, "--method", "static", "--experiment", "finetune_sentences")

@@ -1,0 +1,28 @@
+"""The data that a checkpoint's run was trained on, to measure its model on them."""
+
+from plmjax import storage
+from plmjax.compression.run import Source
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.run import task_source
+from plmjax.training.checkpoints import start
+from plmjax.training.feed import BatchSource
+
+
+def examples_of(source: Source, run: Experiment) -> BatchSource:
+    """Return the examples of a run on a task, or the rows of a run on text.
+
+    Raises:
+        UserError: they are not where the run names them.
+    """
+    tokenizer = start.tokenizer_of(source.description)
+    if not isinstance(run.data, Data):
+        return task_source(run, run.data.read("train"), run.data.read("validation"), tokenizer)
+    from plmjax.data import pipeline, store
+
+    folder = storage.path(source.dataset(run))
+    if not folder.exists():
+        raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")
+    dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
+    dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", "name another with --data.path")
+    return pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
