@@ -13,9 +13,10 @@ import pytest
 from plmjax import cli, command_line
 from plmjax.data.layouts import ContinuedPairs
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.training import program
 from plmjax.training.checkpoints import checkpoints
 from tests.small_runs import SMALL_BERT
 
@@ -223,6 +224,15 @@ def test_a_memory_is_asked_of_what_has_none(fails, tmp_path: Path, decoder_run: 
         said = fails("evaluate", run, "--memory", 64)
         assert "Expected a run whose evaluations remember tokens, such as Transformer-XL's, for --memory" in said
         assert f"found a run of {name}; leave it out." in said
+
+
+def test_attention_of_another_device(fails, tmp_path: Path) -> None:
+    """A run with cuDNN's attention is evaluated on any device."""
+    said = fails("pretrain", TINY, "--workdir", tmp_path / "run", "--training.attention", "cudnn")
+    assert "Expected a GPU and bfloat16 for --training.attention cudnn, found cpu and float32; take" in said
+    data, training = Data(ContinuedPairs(), sequence_length=16), Training(attention="cudnn")
+    run = Experiment(XlnetConfig.tiny(), PermutationLanguageModel(), data, training=training)
+    assert [program.execution(run, platform).attention for platform in ("cpu", "gpu")] == ["dense", "cudnn"]
 
 
 def test_cutoffs_that_cut_no_vocabulary(fails, tmp_path: Path) -> None:

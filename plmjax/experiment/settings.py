@@ -109,7 +109,9 @@ class Training:
     remat: str = "none"
     """Activations of a layer that are stored for the backward pass: none, full, dots, dots_without_batch."""
     attention: str = "dense"
-    """Backend of attention: dense, or blockwise, whose memory grows linearly with the length of a row."""
+    """Backend of attention: dense; blockwise, whose memory grows linearly with the length of a row; or cudnn, the fused
+    kernel of NVIDIA GPUs, for bfloat16 and no dropout of attention, which is dense in evaluations on other devices.
+    """
     products: str = "float"
     """Matrix products of attention and feed-forward networks: float; int8_dynamic or int8_static in a run that plmjax
     compress quantize made.

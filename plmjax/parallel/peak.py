@@ -14,6 +14,11 @@ DOUBTED = 0.5
 """Fraction of a measured rate above which a step makes it doubtful: other work may have slowed the measurement."""
 
 
+def product_size(platform: str) -> int:
+    """Return the size of matrices whose products keep a device of this platform ("cpu", "gpu" or "tpu") busy."""
+    return 1024 if platform == "cpu" else 8192
+
+
 def measured_flops(dtype: jnp.dtype = jnp.float32, size: int = 1024, seconds: float = 0.3) -> float:
     """Return the FLOP/s of one device for products of size x size matrices.
 
@@ -65,7 +70,7 @@ class PeakFlops:
         Measure it if there is none, or if `again`.
         """
         if again or self._kind not in MEASURED:
-            found = measured_flops() if self._on_cpu else measured_flops(jnp.bfloat16, size=8192)
+            found = measured_flops() if self._on_cpu else measured_flops(jnp.bfloat16, size=product_size("gpu"))
             MEASURED[self._kind] = max(found, MEASURED.get(self._kind, 0.0))
         # Simulated devices share the cores, so the rate of one is the rate of all.
         return MEASURED[self._kind] * (1 if self._on_cpu else self._devices)

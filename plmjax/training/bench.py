@@ -62,7 +62,8 @@ def _phase(
     jax.block_until_ready(state)
     platform = mesh.devices.flat[0].platform
     dtype = execution(run, platform).dtype
-    matmul = peak.measured_flops(dtype, seconds=0.5)
+    size = peak.product_size(platform)
+    matmul = peak.measured_flops(dtype, size, seconds=0.5)
     pace, begin_cpu = Pace(), time.process_time()
     for _ in range(steps):
         pace.throttle()
@@ -74,7 +75,7 @@ def _phase(
     arrays.close()
     devices = 1 if platform == "cpu" else mesh.size  # simulated CPU devices share the same cores
     # Other work on this machine slows measurements: the products are measured before and after the steps.
-    matmul = max(matmul, peak.measured_flops(dtype, seconds=0.5)) * devices
+    matmul = max(matmul, peak.measured_flops(dtype, size, seconds=0.5)) * devices
     flops = run.trained.train_flops(run.model, program.batch)
     sheet = topologies.peak_flops(mesh.devices.flat[0].device_kind)
     return {

@@ -88,6 +88,8 @@ class Program:
 def execution(experiment: Experiment, platform: str) -> Execution:
     """Return the execution of the experiment's model on a platform ("cpu", "gpu" or "tpu").
 
+    cuDNN's attention is dense where there is no GPU, so that any machine evaluates the run's checkpoints.
+
     Raises:
         UserError: an unknown dtype, remat policy, attention backend or kind of products.
     """
@@ -101,7 +103,18 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     check_choice("--training.products", training.products, PRODUCTS)
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
-    return Execution(known[dtype], unroll, training.remat, training.attention, training.products)
+    attention = "dense" if training.attention == "cudnn" and platform != "gpu" else training.attention
+    return Execution(known[dtype], unroll, training.remat, attention, training.products)
+
+
+def check_cudnn(experiment: Experiment, platform: str) -> None:
+    """Raise UserError if the training asks for cuDNN's attention and is not on a GPU in bfloat16."""
+    dtype = jnp.dtype(execution(experiment, platform).dtype).name
+    if experiment.training.attention == "cudnn" and (platform, dtype) != ("gpu", "bfloat16"):
+        raise UserError(
+            f"Expected a GPU and bfloat16 for --training.attention cudnn, found {platform} and {dtype}; take "
+            "--training.attention dense or blockwise."
+        )
 
 
 def dropout_generator(experiment: Experiment, mesh: jax.sharding.Mesh) -> str:
@@ -130,8 +143,10 @@ def build(
     unigram: nats [V] of the training text's tokens, for evaluation.
 
     Raises:
-        UserError: the batch is not divisible, or the vocabulary or the length does not fit the model.
+        UserError: the batch is not divisible, the vocabulary or the length does not fit the model, or cuDNN's attention
+            is not for this platform.
     """
+    check_cudnn(experiment, mesh.devices.flat[0].platform)
     evaluation_phase = phases.evaluation(experiment, phase)
     check_batches(phase, evaluation_phase, mesh)
     check_model(experiment, phase, vocabulary)

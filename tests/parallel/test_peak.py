@@ -67,6 +67,11 @@ def test_a_gpu_without_a_data_sheet_here_is_measured_as_it_computes(monkeypatch)
     assert asked == [(jnp.bfloat16, 8192)] and peak_flops.rate == 400.0  # each GPU has its own units
 
 
+def test_accelerators_are_measured_with_larger_products():
+    """An H200 multiplies matrices of 1,024 at 38 TFLOP/s, a twentieth of the rate of large ones."""
+    assert [peak.product_size(platform) for platform in ("cpu", "gpu", "tpu")] == [1024, 8192, 8192]
+
+
 def test_the_measured_rate_is_that_of_the_fastest_product(monkeypatch):
     """Three products of 64 x 64 matrices, of 0.2, 0.05 and 0.1 seconds."""
     seconds, now = iter([0.0, 0.2, 0.05, 0.1]), [0.0]  # the first one compiles, before the clock is looked at

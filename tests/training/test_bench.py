@@ -13,7 +13,7 @@ from tests.small_runs import SMALL_BERT
 
 def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
     products = peak.measured_flops
-    monkeypatch.setattr(peak, "measured_flops", lambda dtype, seconds: products(dtype, size=64, seconds=0.01))
+    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: products(dtype, 64, seconds=0.01))
     cli.run(["bench", "experiments/bert_tiny.py", *SMALL_BERT, "--measured_steps", "1"])
     shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()}
     assert "mfu" not in shown and "None" not in shown.values()  # a CPU has no data sheet
@@ -36,7 +36,7 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     monkeypatch.setattr(benches, "time", clock)
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
-    monkeypatch.setattr(peak, "measured_flops", lambda dtype, seconds: rate)
+    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: rate)
     run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
     (found,) = benches.bench(run, steps=3, warmup=1)
     assert len(taken) == 1 + 3 and found["steps"] == 3

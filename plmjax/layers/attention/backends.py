@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.score_terms import ScoreTerm
-from plmjax.contracts.visibility import Visibility
+from plmjax.contracts.visibility import Causal, Visibility
+from plmjax.errors import UserError
 from plmjax.layers.attention.bands import within_reach
 from plmjax.layers.dropout import dropped
 from plmjax.layers.mesh_places import pieces
@@ -313,5 +314,52 @@ def _blocks(x: jax.Array, size: int) -> jax.Array:
     return jnp.moveaxis(x.reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
 
-BACKENDS = {"dense": within_reach(dense), "blockwise": within_reach(blockwise)}
+def cudnn(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visibility: Visibility,
+    terms: tuple[ScoreTerm, ...],
+    rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """Compute attention in cuDNN's fused kernel, on an NVIDIA GPU and in bfloat16 (`jax.nn.dot_product_attention`).
+
+    No scores are stored. Conditions other than `Causal` alone are stored as a mask, [B 1 T S]. The kernel is for rows
+    of an even length that attend to themselves. All others are computed by `dense`: those that attend to a cache, a
+    memory or a source.
+
+    Raises:
+        UserError: dropout or score terms, which the kernel lacks.
+    """
+    if dropout_key is not None:
+        raise UserError(
+            f"Expected attention without dropout for --training.attention cudnn, found a rate of {rate}; set the "
+            "model's dropout of attention to 0, or take --training.attention dense."
+        )
+    if terms:
+        raise UserError(
+            "Expected attention without terms of the scores, such as relative positions, for --training.attention "
+            f"cudnn, found {type(terms[0]).__name__}; take --training.attention dense."
+        )
+    queries, keys = query.shape[1], key.shape[1]
+    if queries != keys or queries % 2:
+        return dense(query, key, value, visibility, terms, rate, None)
+    if _is_causal(visibility):
+        return fused_attention(query, key, value, is_causal=True)
+    bias = visibility.bias(queries, keys)
+    return fused_attention(query, key, value, mask=None if bias is None else bias == 0.0)
+
+
+def _is_causal(visibility: Visibility) -> bool:
+    """Return whether the conditions are `Causal` alone, without a prefix, for rows that begin at the same position."""
+    conditions, offsets = visibility.conditions, (visibility.query_offset, visibility.key_offset)
+    alone = len(conditions) == 1 and isinstance(conditions[0], Causal) and conditions[0].prefix_lengths is None
+    return alone and all(isinstance(offset, int) for offset in offsets) and offsets[0] == offsets[1]
+
+
+fused_attention = functools.partial(jax.nn.dot_product_attention, scale=1.0, implementation="cudnn")
+"""JAX's call of cuDNN's kernel for scaled queries."""
+
+BACKENDS = {"dense": within_reach(dense), "blockwise": within_reach(blockwise), "cudnn": within_reach(cudnn)}
 """Dict from name to backend. `Execution.attention` is one of the names."""

@@ -1,0 +1,79 @@
+"""Properties of cuDNN's backend of attention. Its kernel needs a GPU, so JAX's own attention stands for it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
+from plmjax.errors import UserError
+from plmjax.layers.attention import backends
+
+PADDED = KeyMask(jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
+PACKED = SameSegment(*2 * (jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 3, 3]]),))
+VISIBILITIES = {
+    "all": Visibility(),
+    "padding": Visibility((PADDED,)),
+    "packed": Visibility((PACKED,)),
+    "causal": Visibility((Causal(),)),
+    "causal and packed": Visibility((Causal(), PACKED)),
+    "prefix": Visibility((Causal(jnp.array([2, 4])),)),
+    "window": Visibility((Window(1, 2),)),
+    "memory": Visibility((Causal(),), query_offset=2),
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """The keyword arguments of each call of the kernel."""
+    found = []
+
+    def kernel(*rows: jax.Array, **options: object) -> jax.Array:
+        found.append(options)
+        return jax.nn.dot_product_attention(*rows, **options, scale=1.0, implementation="xla")
+
+    monkeypatch.setattr(backends, "fused_attention", kernel)
+    return found
+
+
+def rows(queries: int = 6, keys: int = 6) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return a query, a key and a value of two rows, two heads and eight features."""
+    drawn = np.random.default_rng(0)
+    query, key, value = (drawn.normal(size=(2, length, 2, 8)) for length in (queries, keys, keys))
+    return tuple(jnp.asarray(each, jnp.float32) for each in (query, key, value))
+
+
+@pytest.mark.parametrize("name", VISIBILITIES)
+def test_cudnn_sees_what_dense_attention_sees(name: str, calls: list[dict]) -> None:
+    visibility = VISIBILITIES[name]
+    found, expected = (backends.BACKENDS[backend](*rows(), visibility, (), 0.1, None) for backend in ("cudnn", "dense"))
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    (options,) = calls
+    assert options.get("is_causal", False) == (name == "causal")
+    assert (options.get("mask") is None) == (name in ("all", "causal"))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 6), (2, 6), (5, 5)])
+def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int, calls: list[dict]) -> None:
+    visibility = Visibility((Causal(),), query_offset=keys - queries)
+    found, expected = (
+        backends.BACKENDS[backend](*rows(queries, keys), visibility, (), 0.0, None) for backend in ("cudnn", "dense")
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert not calls
+
+
+def test_cudnn_has_neither_dropout_nor_terms_of_the_scores(calls: list[dict]) -> None:
+    with pytest.raises(UserError, match=r"without dropout for --training.attention cudnn, found a rate of 0\.1; set"):
+        backends.cudnn(*rows(), Visibility(), (), 0.1, jax.random.key(0))
+    with pytest.raises(UserError, match=r"without terms of the scores.*found tuple; take --training.attention dense"):
+        backends.cudnn(*rows(), Visibility(), ((),), 0.0, None)
+    assert not calls
+
+
+def test_the_kernel_is_cudnns() -> None:
+    assert isinstance(backends.fused_attention, functools.partial)
+    assert backends.fused_attention.func is jax.nn.dot_product_attention
+    assert backends.fused_attention.keywords == {"scale": 1.0, "implementation": "cudnn"}
