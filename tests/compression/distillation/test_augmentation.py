@@ -1,5 +1,6 @@
 """Further examples of a task: each word of a copy is the word itself, or one of its candidates."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def test_copies(augmenter: Augmenter) -> None:
             word = next(word for word in allowed if rest.startswith(word))
             rest = rest.removeprefix(word)
         assert rest == text[max(candidates)[1] :]
+
+
+def test_the_share_is_that_of_the_replaced_words(augmenter: Augmenter) -> None:
+    spans = {(0, 3): ["x"], (5, 8): ["y"]}
+
+    def copies(share: float) -> list[str]:
+        settings = dataclasses.replace(augmenter.settings, share=share)
+        return dataclasses.replace(augmenter, settings=settings).copies("one, two of it", spans, (1, 0))
+
+    assert copies(0.0) == []
+    assert copies(1.0) == ["x, y of it"]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".csv"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from plmjax.compression.distillation.distilled import TEACHER
-from plmjax.compression.distillation.mobilebert import MobileBertDistillation
-from plmjax.compression.distillation.readings import one_token
+from plmjax.compression.distillation.mobilebert import MobileBertDistillation, layer_scores
+from plmjax.compression.distillation.readings import Reading, one_token
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig
@@ -20,6 +20,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
 from tests.compression.distillation.pairs import shifted
+from tests.products import flops
 
 SIZES = {
     "vocab_size": 40,
@@ -113,6 +114,15 @@ def test_each_layer_is_compared_for_its_steps(step: int, layer: int) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value / 3, rel=2e-5, abs=1e-6), name
+
+
+@pytest.mark.parametrize("role", ["student", "teacher"])
+def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
+    config, _, params = prepared()[0][role]
+    rows, length = SEGMENTS.shape
+    hidden = jax.ShapeDtypeStruct((config.depth + 1, rows, length, config.width), jnp.float32)
+    found = flops(lambda hidden: layer_scores(Reading(config, params, hidden_states=hidden), 1), hidden)
+    assert found == 2 * rows * length * config.scores_products(length)
 
 
 def test_the_second_stage_compares_distributions() -> None:
