@@ -119,6 +119,13 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
         assert factors.rank_of(min(shares) - 1e-6) == rank
 
 
+def test_every_matrix_keeps_its_share_of_the_energy() -> None:
+    """Of two matrices of 5 x 5 the first has one singular value, the second five that are equal."""
+    kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
+    factors = Factors.of({"layers/inner/kernel": kernel}, {"layers/inner": True})
+    assert [factors.rank_of(energy) for energy in (0.1, 0.5, 0.9)] == [1, 3, 5]
+
+
 def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
     cli.run(["compress", "factorize", str(small_run), "--output", str(output), "--energy", "0.5"])

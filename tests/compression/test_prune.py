@@ -53,6 +53,8 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys
     assert "compression/scores" not in run.optimizer.decay_exclude
     trained = flat(output / "training")
     assert any(path.startswith("compression/scores/") for path in trained) == ("movement" in method)
+    optimizer = checkpoints.describe(checkpoints.find(output / "training")).experiment.optimizer
+    assert ("compression/scores" in optimizer.decay_exclude) == ("movement" in method)
     if method == "block_movement":
         assert run.model.layer_heads == (1,) and run.model.layer_widths == (32,)
     else:

@@ -1,0 +1,59 @@
+"""Which heads are removed, in one round or several."""
+
+import types
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from plmjax.compression.pruning import heads
+from plmjax.contracts.execution import Execution
+from plmjax.data.layouts import FullSentences
+from plmjax.experiment import Data, Experiment, Training
+from plmjax.models.bert import BertConfig, BertModel
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+
+LAYERS, HEADS = 3, 4
+CONFIG = BertConfig(20, 8, LAYERS, HEADS, 6, max_position_embeddings=8)
+IMPORTANCE = np.array([[0.9, 0.1, 0.5, 0.8], [0.2, 0.3, 0.35, 0.25], [0.7, 0.6, 0.4, 0.95]])
+QUERY = "attention/query/bias"
+
+
+@pytest.fixture
+def params() -> dict[str, np.ndarray]:
+    """Parameters of a BERT; the bias of a head's queries is its importance."""
+    shapes = jax.eval_shape(BertModel(CONFIG, Execution()).init, jax.random.key(0), np.zeros((1, 2), np.int32))
+    flat = flax.traverse_util.flatten_dict({"bert": nn.meta.unbox(shapes["params"])}, sep="/")
+    found = {path: np.zeros(one.shape, np.float32) for path, one in flat.items()}
+    found[f"bert/encoder/layers/{QUERY}"] += IMPORTANCE[..., None]
+    return found
+
+
+def remaining(params: dict[str, np.ndarray]) -> list[list[float]]:
+    """The importance of the heads of each layer."""
+    found = []
+    for path in sorted(path for path in params if path.endswith(QUERY)):
+        found += [[round(float(bias[0]), 2) for bias in layer] for layer in params[path]]
+    return found
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5])
+def test_the_least_important_heads_are_removed(rounds: int, params: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many whatever the number of rounds; the most important head of a layer stays, however unimportant it is."""
+    measured = []
+
+    def importance(params: dict, *arguments: object) -> list[np.ndarray]:
+        measured.append(params)
+        return [np.array(layer) for layer in remaining(params)]
+
+    feed = types.SimpleNamespace(vocabulary=None, train=lambda *arguments: iter(()))
+    monkeypatch.setattr(heads, "importance", importance)
+    monkeypatch.setattr(heads, "examples_of", lambda source, run: feed)
+    run = Experiment(CONFIG, MaskedLanguageModel(), Data(layout=FullSentences()), training=Training())
+    source = types.SimpleNamespace(params=params, collections=None)
+    smaller, model = heads.without_least_important(source, run, 0.5, rounds=rounds)
+    assert len(measured) == rounds
+    assert remaining(smaller) == [[0.9, 0.8], [0.35], [0.7, 0.6, 0.95]]
+    assert model.layer_heads == (2, 1, 3)
