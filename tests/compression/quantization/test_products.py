@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression.examples import examples_of
+from plmjax.compression.quantization import calibration
+from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Phase
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
@@ -24,6 +28,7 @@ from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.checkpoints import checkpoints
+from plmjax.training.feed import BatchSource
 
 
 def quantized(run: Path, output: Path, *arguments: str) -> dict[str, np.ndarray]:
@@ -72,6 +77,22 @@ def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: P
     assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.05)
     (record,) = json.loads((static / "ancestry.json").read_text())["ancestors"]
     assert record["settings"] == {"method": "static", "granularity": "channel", "batches": 2}
+
+
+def test_ranges_are_those_of_the_last_phase(small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose rows the model was trained on last."""
+    source, read = Source.read(small_run), []
+
+    def examples(source: Source, run: Experiment) -> BatchSource:
+        found = examples_of(source, run)
+        monkeypatch.setattr(found, "train", lambda phase, *arguments: read.append(phase) or iter(()))
+        return found
+
+    monkeypatch.setattr(calibration, "examples_of", examples)
+    phases = tuple(Phase(fraction=0.5, sequence_length=length) for length in (12, 20))
+    ranges = calibration.calibrated(source, dataclasses.replace(source.description.experiment, phases=phases), 0)
+    assert [phase.sequence_length for phase in read] == [20]
+    assert len(ranges) == 12 and not any(map(np.any, ranges.values()))
 
 
 def test_other_commands_compute_in_int8(
