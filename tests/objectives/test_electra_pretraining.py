@@ -193,6 +193,7 @@ def test_masks_are_distributed_as_published() -> None:
     close([len(set(row)) for row in found], [len(set(row)) for row in theirs])
     close(found.ravel(), theirs.ravel())
     close((hidden["input_ids"] == MASK).sum(axis=1), [(shown == MASK).sum() for _, shown in expected])
+    close(*(np.nonzero(np.stack(rows) == MASK)[1] for rows in (hidden["input_ids"], [shown for _, shown in expected])))
     share = np.bincount(found.ravel(), minlength=48) / found.size
     assert share[0] == share[39:].max() == 0, "[CLS], [SEP] and padding are never hidden"
     assert np.abs(share[1:39] - 1 / 38).max() < 4.5 * np.sqrt(1 / 38 / found.size)

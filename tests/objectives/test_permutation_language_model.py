@@ -126,6 +126,10 @@ def test_the_order_of_a_row(size: int) -> None:
                 part = np.flatnonzero(ordered[half]) // size
                 np.testing.assert_array_equal((rest - first - 1) // size, part)
         np.testing.assert_array_equal(made["target_ids"][row, : len(places)], ids[places])
+    # Each half has an order of its own: the same places of both are ordered alike as seldom as chance has it.
+    first, second = made["ranks"][:-1, :HALF], made["ranks"][:-1, HALF:] - HALF - 1
+    both = (first > 0) & (second > 0)
+    assert both.sum() > 40 and (first == second)[both].mean() < 0.5
     weights = made["target_weights"]
     np.testing.assert_array_equal(weights[:-1], made["target_positions"][:-1] < LENGTH)
     assert not weights[-1].any()

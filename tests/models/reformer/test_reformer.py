@@ -13,7 +13,9 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers import reversible_stack
+from plmjax.models.reformer.attention import LshAttention
 from plmjax.models.reformer.axial_positions import AxialPositions
+from plmjax.models.reformer.chunked_attention import Chunks
 from plmjax.models.reformer.heads import ReformerForCausalLM
 from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
@@ -95,6 +97,15 @@ def test_hashes_are_drawn_in_training_and_fixed_elsewhere() -> None:
     assert np.abs(drawn[0] - drawn[2]).max() > 1e-3 and np.abs(drawn[0] - fixed).max() > 1e-3
     seeded = module.clone(config=dataclasses.replace(module.config, hash_seed=5))
     assert np.abs(outputs(seeded, params, {"input_ids": ids}).last_hidden_state - fixed).max() > 1e-3
+
+
+def test_every_layer_has_fixed_hashes_of_its_own() -> None:
+    chunks = Chunks(4, 1, 0)
+    layer = LshAttention(6, 2, 3, chunks, True, 0.0, nn.initializers.ones, Execution(), rounds=2, buckets=(8,))
+    query, real = jax.random.normal(jax.random.key(0), (1, 2, 40, 3)), np.ones((1, 40), bool)
+    first, again, second = (layer.apply({}, query, real, number, method="hash") for number in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.mean(first != second) > 0.5
 
 
 def test_a_few_tokens_at_a_time_are_fed_forward_as_all_at_once() -> None:
