@@ -49,3 +49,15 @@ def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) ->
     every = [(*text, END) for length in range(4) for text in itertools.product(range(1, 5), repeat=length)]
     assert texts == sorted(every, key=lambda text: -score(text, penalty))[:2]
     np.testing.assert_allclose(found.scores[0], [score(text, penalty) for text in texts], rtol=1e-5)
+
+
+def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:
+    """Every beam may end with any of three tokens, and each is likelier than what goes on."""
+    ends, search = (0, 1, 2), BeamSearch(2, early_stopping="never")
+    lengths = Lengths(np.array([0], np.int32), np.array([4], np.int32))
+    prompt = np.array([[5]], np.int32)
+    beams = search.init(Written.after(prompt, np.ones_like(prompt), 5), jax.random.split(jax.random.key(0), 1))
+    scores = np.log(np.array([[0.3, 0.3, 0.3, 0.05, 0.04, 0.01]] * 2, np.float32))
+    for _ in range(3):
+        beams, _ = search.advance(beams, scores, Constraints(6, ends), lengths)
+        assert not np.isin(beams.written.last, ends).any()

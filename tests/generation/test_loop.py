@@ -64,6 +64,12 @@ def test_a_text_is_that_of_its_seed_its_prompt_and_its_place_alone() -> None:
     assert alike[0] == texts[0] and len({tuple(text.tokens) for of_prompt in alike for text in of_prompt}) == 6
 
 
+def test_every_place_of_a_text_is_drawn_anew() -> None:
+    scores, keys = jnp.zeros((2, 50)), jax.random.split(jax.random.key(0), 2)
+    drawn = np.stack([Sampling().choose(scores, keys, jnp.int32(place)) for place in range(20)])
+    assert min(len({*row}) for row in drawn.T.tolist()) > 10
+
+
 def test_prompts_of_about_the_same_length_are_read_together(monkeypatch) -> None:
     """The widths of the batches, of which each is compiled, ascend; texts come in the order of the prompts."""
     prompts = [[3] * length for length in (30, 1, 29, 2)]

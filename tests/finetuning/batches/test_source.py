@@ -109,6 +109,14 @@ def test_a_batch_follows_from_seed_and_step_alone():
     assert any((other["example_ids"] != fifth["example_ids"]).any() for other in others)
 
 
+def test_unlabelled_rows_are_read_by_turns_in_an_order_of_their_own():
+    labelled, unlabelled, held_out = (ExampleRows(encoded(count), 8, 1, 0) for count in (10, 10, 7))
+    made = TaskSource([labelled], held_out, VOCABULARY, 0, unlabelled)
+    ids = [batch["example_ids"][:, 0].tolist() for batch in itertools.islice(made.train(phase(rows=5), 0), 4)]
+    assert sorted(ids[0] + ids[2]) == sorted(ids[1] + ids[3]) == list(range(10))
+    assert ids[0] + ids[2] != ids[1] + ids[3]
+
+
 def test_a_host_makes_its_own_rows_of_the_same_batch():
     whole = next(source(length=20, pack=3).train(phase(20), 3))
     part = next(source(length=20, pack=3).train(phase(20), 3, np.array([1, 3])))
