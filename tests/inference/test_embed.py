@@ -148,6 +148,8 @@ def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     assert not halved.exists()
     with pytest.raises(UserError, match="found parts made with another layer"):
         embed(small_run, texts, halved, pooling=pooling, layer=0)
+    with pytest.raises(UserError, match="found parts made with another input"):
+        embed(small_run, _text(tmp_path / "other.txt", "\n".join(TEXTS[::-1])), halved, pooling=pooling)
     embed(small_run, texts, halved, pooling=pooling)
     assert len(calls) == 3 and not (tmp_path / f"halved.{suffix}.parts").exists()
     if suffix == "jsonl":

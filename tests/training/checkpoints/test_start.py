@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plmjax import cli
 from plmjax import experiment as experiments
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
@@ -38,6 +40,15 @@ def test_the_model_of_a_checkpoint_takes_the_place_of_that_for_random_parameters
     assert said == [f"model      {type(model).__name__} of {tmp_path}, in place of the experiment's own"]
     assert start.with_model(run, checkpoints.describe(checkpoints.find(tmp_path))) == run
     assert start.composed(own, "random", said.append) == own and len(said) == 1
+
+
+def test_the_model_of_a_random_twin_is_that_of_like(tmp_path, monkeypatch) -> None:
+    """By the command, for an experiment that names sizes of its own."""
+    trained, model = [], BartConfig.tiny()
+    monkeypatch.setattr(finetuning, "finetune", lambda run, *rest: trained.append((run.model, *rest)) or {})
+    like = saved(tmp_path / "like", model)
+    cli.run(["finetune", "translate_multi30k", "--from", "random", "--like", str(like), "--workdir", str(tmp_path)])
+    assert trained == [(model, "random", tmp_path, like)]
 
 
 def test_a_start_that_maps_the_model_is_asked_later(tmp_path) -> None:
