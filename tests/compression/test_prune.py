@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression.pruning.command import _ticket
+from plmjax.compression.run import Source
 from plmjax.errors import UserError
 from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
@@ -64,6 +66,22 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys
         cli.run(again)
     cli.run(["evaluate", str(output), "--data", str(small_run / "dataset")])
     cli.run(["fill-mask", str(output), "the [MASK] of"])
+
+
+def test_a_ticket_has_the_weights_of_an_earlier_checkpoint(small_run: Path, tmp_path: Path) -> None:
+    """Those that were the largest in the end."""
+    early, late = sorted((small_run / "checkpoints").iterdir(), key=lambda folder: int(folder.name))
+    source = Source.read(late)
+    found = flat(_ticket(source, source.description.experiment, 0.5, early, tmp_path))
+    before, trained = flat(early), flat(late)
+    assert density(found) == pytest.approx(0.5, abs=0.01)
+    for path, value in found.items():
+        if "/layers/" in path and path.endswith("/kernel"):
+            kept = value != 0
+            np.testing.assert_array_equal(value[kept], before[path][kept])
+            assert np.abs(trained[path][kept]).min() > np.abs(trained[path][~kept]).max()
+        else:
+            np.testing.assert_array_equal(value, before[path])
 
 
 def test_heads_are_removed(small_run: Path, tmp_path: Path) -> None:

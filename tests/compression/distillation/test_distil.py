@@ -1,6 +1,8 @@
 """`plmjax compress distil`: from a teacher to the run of its student."""
 
+import dataclasses
 import json
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,14 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax import experiment as experiments
+from plmjax.compression.distillation import command
+from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER
+from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
+from plmjax.compression.distillation.students import TakenLayers
 from plmjax.data import pipeline
+from plmjax.models.bert import BertConfig
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 
@@ -118,6 +126,20 @@ def test_students_of_a_task(method: str, options: list[str], classifier: Path, t
         assert constants["logits"].shape == (24, 2) and set(constants) == {"classes", "logits", "offsets"}
     cli.run(["evaluate", str(output), "--json"])
     assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
+
+
+def test_a_named_experiment_has_settings_and_layers() -> None:
+    """Unless the command names layers or another method."""
+    teacher = types.SimpleNamespace(model=BertConfig.base())
+    source = types.SimpleNamespace(description=types.SimpleNamespace(experiment=teacher), directory=Path("teacher"))
+    own = DistilBertDistillation(soft=9.0, restrict=True)
+    named = dataclasses.replace(experiments.load("distilbert_tiny"), start=TakenLayers((0, 3)), compression=own)
+    assert command._layers(source, (), named) == (0, 3)
+    assert command._layers(source, (1,), named) == (1,)
+    of_teacher = {"teacher": BertConfig.base(), "checkpoint": "teacher"}
+    assert command._distillation(source, DistilBertDistillation, named) == dataclasses.replace(own, **of_teacher)
+    other = command._distillation(source, SoftTargetDistillation, named)
+    assert other == SoftTargetDistillation(**of_teacher)
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, classifier: Path, labelled, tmp_path: Path) -> None:
