@@ -64,7 +64,9 @@ def test_a_cache_changes_nothing(params: dict) -> None:
         found = MODULE.apply({"params": params}, ids, source, mask, cache, method="decode")
         return found.logits, found.cache
 
-    found, cache = read(params, ids[:, :4], mask[:, :4], CONFIG.empty_cache(2, 12, Execution()))
+    cache = CONFIG.empty_cache(2, 12, Execution())
+    assert len(cache.keys) == CONFIG.num_decoder_layers
+    found, cache = read(params, ids[:, :4], mask[:, :4], cache)
     parts = [found]
     for place in range(4, 9):
         found, cache = read(params, ids[:, place : place + 1], mask[:, place : place + 1], cache)

@@ -34,7 +34,7 @@ def run_of(steps: int) -> Experiment:
     run = experiments.changed(
         experiments.without_dropout(experiments.gpt2()),
         training={"steps": steps, "log_every": 1, "batch_size": 8, "evaluate_every": 1},
-        checkpoint={"every": 2, "keep": 0},
+        checkpoint={"every": 2, "keep": 0, "best": "eval/loss"},
         mesh={"data": 1},
     )
     return dataclasses.replace(run, optimizer=RULE)
@@ -55,6 +55,8 @@ def test_a_resumed_run_follows_the_same_evaluations(tmp_path):
     parts = train(run_of(8), tmp_path / "parts")
     chex.assert_trees_all_equal(jax.device_get(parts.state), jax.device_get(whole.state))
     assert values(tmp_path / "parts", "eval/loss") == losses and len(losses) == 8
+    records = [checkpoints.describe(checkpoints.find(tmp_path / name)).record for name in ("whole", "parts")]
+    assert records[0] == records[1] == (min(losses), 7 - losses.index(min(losses)))
     rates = values(tmp_path / "whole", "learning_rate")
     falls = sum(losses[number] > min(losses[:number]) * (1 - 1e-4) for number in range(1, 7))
     assert falls > 0 and rates[0] == 30.0 and rates[-1] == 30.0 * 0.5**falls

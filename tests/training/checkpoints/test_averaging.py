@@ -21,11 +21,13 @@ def test_the_mean_of_the_last_checkpoints_is_a_checkpoint(small_run: Path, tmp_p
     found, description = checkpoints.load_parameters(tmp_path / "mean")
     expected = jax.tree.map(lambda one, other: ((np.float64(one) + other) / 2).astype(np.float32), *parts)
     chex.assert_trees_all_equal(found, expected)
+    assert average(small_run, tmp_path / "last", 1) == steps[1:]
     original = checkpoints.describe(small_run / "checkpoints" / str(steps[-1]))
     assert description.experiment == original.experiment and description.tokenizer == original.tokenizer
 
 
-def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path, fails) -> None:
+    assert "Expected 5 checkpoints" in fails("average", small_run, "--output", tmp_path / "mean")  # by default
     with pytest.raises(UserError, match=r"Expected 99 checkpoints in .*, found \d+; lower --last"):
         average(small_run, tmp_path / "mean", 99)
     with pytest.raises(UserError, match="Expected --last of at least 1, found 0"):
