@@ -18,7 +18,8 @@ from plmjax.errors import UserError
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
-from plmjax.layers.words.adaptive_scores import AdaptiveScores
+from plmjax.layers.words import adaptive_scores
+from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster
 from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -217,6 +218,19 @@ def test_a_loss_within_the_capacity_needs_few_scores_of_the_tails(monkeypatch: p
     monkeypatch.setattr(jax.lax, "cond", lambda fits, few, every: few())
     found = flops(jax.grad(loss_of), scores, ids, weights)
     assert found < 0.5 * flops(jax.grad(loss_of), full, ids, weights)
+
+
+def test_one_device_beyond_the_capacity_has_all_positions_scored() -> None:
+    """Two of eight positions of a device have a place; the first of two devices asks for five, the other for none."""
+    draws = np.random.default_rng(0)
+    tail = Cluster(jnp.asarray(draws.normal(size=(9, 4)), jnp.float32), jnp.zeros(9))
+    hidden = jnp.asarray(draws.normal(size=(2, 8, 4)), jnp.float32)
+    targets = jnp.asarray(draws.integers(0, 9, (2, 8)))
+    asked = jnp.array([[True] * 5 + [False] * 3, [False] * 8])
+    nats, hits = adaptive_scores._cross_entropy(0.25, tail, hidden, targets, asked)
+    expected, likeliest = tail.scores(hidden).cross_entropy(targets)
+    np.testing.assert_allclose(nats, np.where(asked, expected, 0), rtol=1e-6)
+    np.testing.assert_array_equal(hits, likeliest & asked)
 
 
 def test_sharded_equals_unsharded() -> None:
