@@ -57,6 +57,7 @@ def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, librar
     file.close(whole=False)
     file = metrics.MetricsFile(tmp_path, 4, RUN)
     file.write(6, {"train/loss": -1.0})
+    file.write(7, {"train/loss": 3.5})
     file.write(8, {"train/loss": 4.0})
     file.write(8, {"eval/loss": 4.5})
     file.close()
@@ -65,6 +66,7 @@ def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, librar
             2: {"train/loss": 1.0},
             4: {"train/loss": 2.0},
             6: {"train/loss": 3.0},
+            7: {"train/loss": 3.5},
             8: {"train/loss": 4.0, "eval/loss": 4.5},
         }
     }
