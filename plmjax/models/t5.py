@@ -42,10 +42,10 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
-from plmjax.layers.attention.relative_positions import RelativePositions
+from plmjax.layers.attention.relative_positions import RelativePositions, check_buckets
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
 from plmjax.layers.feed_forward import ACTIVATIONS
@@ -128,17 +128,7 @@ class T5Config(ModelConfig):
         sizes = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
-        buckets, largest = self.relative_attention_num_buckets, self.relative_attention_max_distance
-        if buckets < 4 or buckets % 2:
-            raise UserError(
-                f"Expected an even number of at least 4 buckets of distances, found {buckets}; change "
-                "--model.relative_attention_num_buckets."
-            )
-        if largest <= buckets // 2:
-            raise UserError(
-                f"Expected a largest distance above the {buckets // 2} that have a bucket of their own, found "
-                f"{largest}; change --model.relative_attention_max_distance."
-            )
+        check_buckets(self.relative_attention_num_buckets, self.relative_attention_max_distance)
         check_choice("feed-forward network", self.feed_forward_proj, FEED_FORWARD)
 
     small = Size("Version 1.0: 60,506,624 parameters.")

@@ -20,6 +20,7 @@ from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
 from plmjax.contracts.visibility import Visibility
+from plmjax.errors import UserError
 
 
 class RelativePositions(nn.Module):
@@ -80,6 +81,24 @@ class DistanceScores(ScoreTerm):
         # A product, because the gradient of a lookup adds the numbers one by one.
         chosen = jax.nn.one_hot(jnp.asarray(buckets)[distance + self.largest], len(self.table))
         return jnp.einsum("...TSK,KN->...NTS", chosen, self.table, precision=jax.lax.Precision.HIGHEST)
+
+
+def check_buckets(buckets: int, largest: int) -> None:
+    """Check that both directions have buckets, of single distances and of ranges.
+
+    Raises:
+        UserError: an odd number of buckets, too few of them, or no distance that shares a bucket.
+    """
+    if buckets < 4 or buckets % 2:
+        raise UserError(
+            f"Expected an even number of at least 4 buckets of distances, found {buckets}; change "
+            "--model.relative_attention_num_buckets."
+        )
+    if largest <= buckets // 2:
+        raise UserError(
+            f"Expected a largest distance above the {buckets // 2} that have a bucket of their own, found "
+            f"{largest}; change --model.relative_attention_max_distance."
+        )
 
 
 @functools.cache
