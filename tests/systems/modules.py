@@ -56,9 +56,14 @@ def count(module: nn.Module, paths: str = "") -> int:
 
 
 def random_params(module: nn.Module, seed: int = 0, deviation: float = 0.15) -> Any:
-    """Parameters far from their initial values, biases included."""
+    """Parameters far from their initial values, biases included; no program is compiled for them."""
+    return drawn(boxed_shapes(module), seed, deviation)
+
+
+def drawn(boxed: Any, seed: int = 0, deviation: float = 0.15) -> Any:
+    """Random values of these shapes, around 1 for scales and around 0 for all else."""
     random = np.random.default_rng(seed)
-    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)))
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed))
     leaves = {
         path: (path[-1] == "scale") + deviation * random.standard_normal(leaf.shape, np.float32)
         for path, leaf in shapes.items()

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.compression.distillation.distilled import TEACHER, Distillation
-from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.objectives.wrapped import ADDED
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
+from tests.systems.modules import drawn, random_params
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,10 +85,9 @@ def pair(
     batch = jax.tree.map(jnp.asarray, next(iter(source.train(phase, 0))))
     batch = jax.jit(functools.partial(run.objective.corrupt, vocabulary=source.vocabulary))(batch, jax.random.key(2))
     modules = [run.objective.module(config, Execution()) for config in (run.model, teacher)]
-    taught = jax.jit(modules[1].init)(jax.random.key(4), **one_token(teacher))["params"]
-    constants, key = {TEACHER: shifted(taught)}, jax.random.key(3)
-    params = jax.jit(lambda *inputs: objective.init(modules[0], *inputs, ())["params"])(key, batch, constants)
-    return Pair(run.objective, objective, *modules, LossInputs(shifted(params), constants), batch)
+    constants, key = {TEACHER: random_params(modules[1], seed=4)}, jax.random.key(3)
+    shapes = jax.eval_shape(lambda *inputs: objective.init(modules[0], *inputs, ())["params"], key, batch, constants)
+    return Pair(run.objective, objective, *modules, LossInputs(drawn(shapes, seed=3), constants), batch)
 
 
 def shifted(params: Any) -> Any:

@@ -107,7 +107,8 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     ("method", "options"),
     [
         ("tinybert", ["--student", "random", *NARROW]),
-        ("tinybert", ["--compression.stage", "prediction"]),
+        # Ten seconds for what the other two show, with the loss of test_terms.py.
+        pytest.param("tinybert", ["--compression.stage", "prediction"], marks=pytest.mark.slow),
         ("soft_targets", ["--compression.top_k", "2"]),
     ],
     ids=["layers", "prediction", "stored"],

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation, layer_scores
-from plmjax.compression.distillation.readings import Reading, one_token
+from plmjax.compression.distillation.readings import Reading
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig
@@ -19,8 +19,8 @@ from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
-from tests.compression.distillation.pairs import shifted
 from tests.products import flops
+from tests.systems.modules import random_params
 
 SIZES = {
     "vocab_size": 40,
@@ -50,32 +50,40 @@ BATCH = {
 
 @functools.cache
 def prepared():
-    """(modules and parameters by role, the corrupted batch)."""
-    batch = OBJECTIVE.corrupt(BATCH, jax.random.key(2), Vocabulary.placeholder(40))
-    made = {}
+    """(module and parameters by role, the corrupted batch)."""
+    corrupt = jax.jit(functools.partial(OBJECTIVE.corrupt, vocabulary=Vocabulary.placeholder(40)))
+    batch, made = corrupt(BATCH, jax.random.key(2)), {}
     for role, config in (("student", STUDENT), ("teacher", LARGER)):
         module = OBJECTIVE.module(config, Execution())
-        params = nn.meta.unbox(module.init(jax.random.key(len(role)), **one_token(config))["params"])
-        made[role] = config, module, shifted(params)
+        made[role] = module, random_params(module)
     return made, batch
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def means(distillation: MobileBertDistillation, inputs: LossInputs, batch: Any) -> dict[str, jax.Array]:
+    """The mean of each term."""
+    objective = distillation.trained(OBJECTIVE, 30)
+    module = OBJECTIVE.module(STUDENT, Execution())
+    sums = objective.sums(module, inputs, batch, jax.random.key(0), training=True)
+    weights = objective.weights(batch)
+    return {name: loss / weights[name] for name, loss in sums.losses.items()}
 
 
 def losses(step: int, distillation: MobileBertDistillation = DISTILLATION) -> dict[str, float]:
     """The mean of each term at a step."""
     made, batch = prepared()
-    objective = distillation.trained(OBJECTIVE, 30)
-    inputs = LossInputs(made["student"][2], {TEACHER: made["teacher"][2]}, step=jnp.asarray(step))
-    sums = objective.sums(made["student"][1], inputs, batch, jax.random.key(0), training=True)
-    weights = objective.weights(batch)
-    return {name: float(loss / weights[name]) for name, loss in sums.losses.items()}
+    inputs = LossInputs(made["student"][1], {TEACHER: made["teacher"][1]}, step=jnp.asarray(step))
+    return jax.tree.map(float, means(distillation, inputs, batch))
 
 
+@functools.cache
 def states(role: str) -> tuple[np.ndarray, dict]:
     """(hidden states in float64, parameters of the layers)."""
-    _, module, params = prepared()[0][role]
+    module, params = prepared()[0][role]
     inputs = OBJECTIVE.model_inputs(prepared()[1])
-    outputs = module.apply({"params": params}, **inputs, output_hidden_states=True)
-    return np.asarray(outputs.hidden_states, np.float64), params["mobilebert"]["encoder"]["layers"]
+    apply = jax.jit(functools.partial(module.apply, output_hidden_states=True))
+    hidden = apply({"params": params}, **inputs).hidden_states
+    return np.asarray(hidden, np.float64), params["mobilebert"]["encoder"]["layers"]
 
 
 def attention(role: str, layer: int) -> np.ndarray:
@@ -118,7 +126,8 @@ def test_each_layer_is_compared_for_its_steps(step: int, layer: int) -> None:
 
 @pytest.mark.parametrize("role", ["student", "teacher"])
 def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
-    config, _, params = prepared()[0][role]
+    module, params = prepared()[0][role]
+    config = module.config
     rows, length = SEGMENTS.shape
     hidden = jax.ShapeDtypeStruct((config.depth + 1, rows, length, config.width), jnp.float32)
     found = flops(lambda hidden: layer_scores(Reading(config, params, hidden_states=hidden), 1), hidden)
