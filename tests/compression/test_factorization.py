@@ -1,6 +1,7 @@
 """Matrices of the layers as products of two of a lower rank."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.products import flops
+from tests.systems.modules import boxed_shapes
 
 RANKS = (3, 2, 0, 4, 5, 6)
 SIZES = {"max_position_embeddings": 16, "initializer_range": 0.3}
@@ -51,6 +53,11 @@ def made(config, purpose: Purpose = Purpose.ENCODING):
     return module, nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), IDS))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def outputs(module: nn.Module, params: dict) -> jax.Array:
+    return module.apply({"params": params}, IDS).last_hidden_state
+
+
 # The layers of an ELECTRA and of a DistilBERT are BERT's.
 SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in ("electra", "distilbert") else name for name in CONFIGS]
 
@@ -67,8 +74,7 @@ def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     other, expected = made(plain, purpose)
     whole = whole if purpose is Purpose.PRETRAINING else whole[name]
     chex.assert_trees_all_equal_shapes(whole, expected["params"])
-    found, wanted = (one.apply({"params": each}, IDS) for one, each in ((module, variables["params"]), (other, whole)))
-    np.testing.assert_allclose(found.last_hidden_state, wanted.last_hidden_state, atol=1e-5)
+    np.testing.assert_allclose(outputs(module, variables["params"]), outputs(other, whole), atol=1e-5)
     # A matrix of random products has as large values as one of the initializer alone.
     kernel = flax.traverse_util.flatten_dict(whole, sep="/")
     initial = flax.traverse_util.flatten_dict(expected["params"], sep="/")
@@ -81,8 +87,8 @@ def test_the_model_computes_less(system: str) -> None:
     config = CONFIGS[system]
 
     def products(config) -> float:
-        module, variables = made(config, Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING)
-        return flops(lambda variables: module.apply(variables, IDS).last_hidden_state, variables)
+        module = config.module(Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING, Execution())
+        return flops(functools.partial(outputs, module), nn.meta.unbox(boxed_shapes(module)))
 
     plain = dataclasses.replace(config, ranks=())
     inner = 24 if system == "bert" else 64

@@ -192,7 +192,7 @@ def test_each_of_twenty_steps_is_that_of_the_released_rule(rule: str, tmp_path: 
     """Every step begins with the same weights and scores: a rounding error could turn a mask and everything after."""
     pruning = RULES[rule]
     module = BertForSequenceClassification(CONFIG, Execution())
-    params = nn.meta.unbox(module.init(jax.random.key(1), batch_of(0)["input_ids"])["params"])
+    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), batch_of(0)["input_ids"])["params"])
     states, losses = ours(pruning, params)
     kernels = layer_kernels(of_model(states[0]), CONFIG)
 

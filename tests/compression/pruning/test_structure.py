@@ -1,6 +1,8 @@
 """Layers without heads and features: outputs, export and gradients of the smaller model."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
@@ -25,6 +27,7 @@ from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.step import total_loss
 from plmjax.vocabulary import Vocabulary
+from tests.systems.modules import random_params
 
 SIZES = {
     "vocab_size": 40,
@@ -48,19 +51,17 @@ def model_of(name: str):
         "roberta": (RobertaConfig(**SIZES | {"max_position_embeddings": 18}), RobertaForMaskedLM),
     }[name]
     module = kind(config, Execution())
-    params = nn.meta.unbox(module.init(jax.random.key(1), IDS)["params"])
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    draws = np.random.default_rng(2)
-    flat = {path: np.array(value) for path, value in flat.items()}
-    for path, value in flat.items():
-        if path.endswith("bias"):
-            value += 0.3 * draws.normal(size=value.shape)
-    return module, flat
+    return module, flax.traverse_util.flatten_dict(random_params(module, seed=1, deviation=0.4), sep="/")
 
 
-def logits(module: nn.Module, flat: dict, **options) -> np.ndarray:
-    params = flax.traverse_util.unflatten_dict(flat, sep="/")
-    return module.apply({"params": params}, IDS, attention_mask=MASK, **options)
+@functools.partial(jax.jit, static_argnums=0)
+def computed(module: nn.Module, params: dict) -> Any:
+    return module.apply({"params": params}, IDS, attention_mask=MASK, output_hidden_states=True)
+
+
+def outputs(module: nn.Module, flat: dict) -> Any:
+    """Logits and hidden states."""
+    return computed(module, flax.traverse_util.unflatten_dict(flat, sep="/"))
 
 
 def zeroed(flat: dict, name: str) -> dict:
@@ -78,18 +79,18 @@ def zeroed(flat: dict, name: str) -> dict:
 def test_a_model_without_its_zeros_has_the_same_outputs(name: str) -> None:
     module, flat = model_of(name)
     flat = zeroed(flat, name)
-    expected = logits(module, flat, output_hidden_states=True)
+    expected = outputs(module, flat)
     parts = removable_parts(module.config)
     smaller, config = parts.without_zeros(flat, module.config)
     assert config.layer_heads == (2, 1, 3) and config.layer_widths == (3, 10, 1)
     assert parts.sizes(config) == ((2, 3), (1, 10), (3, 1))
     assert smaller[f"{name}/encoder/layer_0/attention/query/kernel"].shape == (1, 12, 2, 4)
-    found = logits(type(module)(config, Execution()), smaller, output_hidden_states=True)
+    found = outputs(type(module)(config, Execution()), smaller)
     np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-5, atol=2e-5)
     np.testing.assert_allclose(found.hidden_states[:-1], expected.hidden_states[:-1], rtol=1e-5, atol=2e-5)
     whole, dense = parts.filled(smaller, config)
     assert dense == module.config
-    np.testing.assert_allclose(logits(module, whole).logits, expected.logits, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(outputs(module, whole).logits, expected.logits, rtol=1e-5, atol=2e-5)
 
 
 def test_layers_can_lose_parts_twice_and_keep_at_least_one() -> None:
@@ -164,15 +165,18 @@ def test_importance_is_the_gradient_of_a_gate_on_each_head() -> None:
     ]
     found = importance(flat, module.config, run, vocabulary, iter(batches))
 
-    def loss(gates: jax.Array, row: int) -> jax.Array:
-        key = jax.random.fold_in(jax.random.key(3), row)
-        batch = objective.corrupt(batches[row], key, vocabulary)
+    @jax.jit
+    @jax.grad
+    def gradient(gates: jax.Array, flat: dict, batch: dict, key: jax.Array) -> jax.Array:
+        batch = objective.corrupt(batch, key, vocabulary)
         path = "bert/encoder/layers/attention/output/kernel"
         params = flax.traverse_util.unflatten_dict(flat | {path: flat[path] * gates[:, :, None, None]}, sep="/")
         sums = objective.sums(module, LossInputs(params), batch, key, training=False)
         return total_loss(objective, sums.losses, objective.weights(batch))
 
-    total = sum(np.abs(jax.grad(loss)(np.ones((3, 3), np.float32), row)) for row in range(2))
+    keys = [jax.random.fold_in(jax.random.key(3), row) for row in range(2)]
+    gates = np.ones((3, 3), np.float32)
+    total = sum(np.abs(gradient(gates, flat, batch, key)) for batch, key in zip(batches, keys, strict=True))
     np.testing.assert_allclose(np.stack(found), total / np.linalg.norm(total, axis=1, keepdims=True), rtol=1e-4)
 
 

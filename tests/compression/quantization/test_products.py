@@ -4,10 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-import flax.linen as nn
 import flax.traverse_util
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,6 +26,7 @@ from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import BatchSource
+from tests.systems.modules import random_params
 
 
 def quantized(run: Path, output: Path, *arguments: str) -> dict[str, np.ndarray]:
@@ -131,9 +129,7 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     model = AwdLstmConfig(vocab_size=description.experiment.model.vocab_size, embedding_size=4, hidden_size=6)
     run = dataclasses.replace(description.experiment, model=model, objective=AwdLstmPretraining())
     module = model.module(Purpose.PRETRAINING, Execution())
-    ids = jnp.zeros((1, 4), jnp.int32)
-    params = nn.meta.unbox(module.init(jax.random.key(0), ids, attention_mask=ids > -1))["params"]
-    checkpoints.save_parameters(tmp_path / "lstm", params, run, description.tokenizer)
+    checkpoints.save_parameters(tmp_path / "lstm", random_params(module), run, description.tokenizer)
     with pytest.raises(UserError, match=r"found AwdLstmConfig.*take --method weight_only"):
         quantized(tmp_path / "lstm", tmp_path / "none", "--method", "static", "--data.path", str(dataset))
     quantized(tmp_path / "lstm", tmp_path / "stored")
