@@ -127,7 +127,7 @@ def test_a_token_depends_on_no_other_row_and_on_no_later_token() -> None:
     config, _ = SMALL["gpt2"]
     module = config.module(Purpose.PRETRAINING, Execution(products=INT8_DYNAMIC))
     ids = jnp.asarray(DRAWS.integers(0, 60, size=(2, 12)))
-    variables = nn.meta.unbox(module.init(jax.random.key(1), ids))
-    scores = module.apply(variables, ids).last_hidden_state
+    apply, variables = jax.jit(module.apply), nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), ids))
+    states = apply(variables, ids).last_hidden_state
     changed = ids.at[1].set(3).at[0, 6:].set(5)
-    np.testing.assert_array_equal(module.apply(variables, changed).last_hidden_state[0, :6], scores[0, :6])
+    np.testing.assert_array_equal(apply(variables, changed).last_hidden_state[0, :6], states[0, :6])

@@ -130,7 +130,7 @@ def step(module: WindowedGpt2) -> Any:
 def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
     ids = jax.random.randint(jax.random.key(0), (1, 600), 0, CONFIG.vocab_size)
     whole, in_bands = (WindowedGpt2(Execution(), skips) for skips in (False, True))
-    params = jax.tree.map(lambda leaf: 8 * leaf, nn.meta.unbox(whole.init(jax.random.key(1), ids)))
+    params = jax.tree.map(lambda leaf: 8 * leaf, nn.meta.unbox(jax.jit(whole.init)(jax.random.key(1), ids)))
     found, expected = jax.jit(step(in_bands))(params, ids), jax.jit(step(whole))(params, ids)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-5)
     # The biases of keys change no score: their gradients are the rounding of the others.

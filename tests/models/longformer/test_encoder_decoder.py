@@ -1,8 +1,10 @@
 """Properties of LED alone: the global token, the reach of its windows, lengths of both sides, cost and mistakes."""
 
 import dataclasses
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,11 +32,13 @@ def test_the_first_token_is_global() -> None:
     none = outputs(module, params, batch | {"global_attention_mask": 0 * first}).logits
     assert np.abs(found - none).max() > 1e-3
 
+    encode, decode = (jax.jit(functools.partial(module.apply, method=name)) for name in ("encode", "decode"))
+
     def step(place: int, cache: Any, source: Any) -> Any:
         ids, mask = (batch[f"decoder_{name}"][:, place : place + 1] for name in ("input_ids", "attention_mask"))
-        return module.apply({"params": params}, ids, source, mask, cache, method="decode")
+        return decode({"params": params}, ids, source, mask, cache)
 
-    source = module.apply({"params": params}, batch["input_ids"], batch["attention_mask"], method="encode")
+    source = encode({"params": params}, batch["input_ids"], batch["attention_mask"])
     cache, rows = LED.empty_cache(3, 13, Execution()), []
     for place in range(3):
         output = step(place, cache, source)

@@ -89,7 +89,8 @@ def test_memory_of_a_step_grows_with_depth_by_parameters_and_buckets_alone() -> 
 def test_hashes_are_drawn_in_training_and_fixed_elsewhere() -> None:
     module = hashed(ReformerForCausalLM, REFORMER)
     params, ids = random_params(module), BATCH["input_ids"]
-    read = lambda **rngs: module.apply({"params": params}, ids, **rngs).last_hidden_state  # noqa: E731
+    apply = jax.jit(module.apply)
+    read = lambda **rngs: apply({"params": params}, ids, **rngs).last_hidden_state  # noqa: E731
     fixed = read()
     np.testing.assert_array_equal(fixed, read())
     drawn = [read(rngs={"sampling": jax.random.key(seed)}) for seed in (1, 1, 2)]
@@ -121,16 +122,14 @@ def test_a_few_tokens_at_a_time_are_fed_forward_as_all_at_once() -> None:
 def test_documents_of_a_row_do_not_see_each_other() -> None:
     module = hashed(ReformerForCausalLM, REFORMER)
     params, ids = random_params(module), BATCH["input_ids"][:1]
-    segments = np.repeat([[1, 2]], [20, 12], axis=1)
-    positions = np.concatenate([np.arange(20), np.arange(12)])[None]
-    found = module.apply({"params": params}, ids, segment_ids=segments, positions=positions)
-    changed = module.apply(
-        {"params": params}, np.where(segments == 1, 7, ids), segment_ids=segments, positions=positions
-    )
-    own = module.config
-    whole = dataclasses.replace(own, lsh_attn_chunk_length=32, local_attn_chunk_length=32)
-    alone = module.clone(config=whole).apply({"params": params}, ids[:, 20:])
-    beside = module.clone(config=whole).apply({"params": params}, ids, segment_ids=segments, positions=positions)
+    segments = np.repeat(np.array([[1, 2]], np.int32), [20, 12], axis=1)
+    positions = np.concatenate([np.arange(20, dtype=np.int32), np.arange(12, dtype=np.int32)])[None]
+    packed = {"input_ids": ids, "segment_ids": segments, "positions": positions}
+    found = outputs(module, params, packed)
+    changed = outputs(module, params, packed | {"input_ids": np.where(segments == 1, 7, ids)})
+    whole = dataclasses.replace(module.config, lsh_attn_chunk_length=32, local_attn_chunk_length=32)
+    alone = outputs(module.clone(config=whole), params, {"input_ids": ids[:, 20:]})
+    beside = outputs(module.clone(config=whole), params, packed)
     np.testing.assert_allclose(beside.logits[:, 20:], alone.logits, rtol=1e-5, atol=1e-5)
     assert np.abs(found.logits[:, :20] - changed.logits[:, :20]).max() > 1e-3
 

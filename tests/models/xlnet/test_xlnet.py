@@ -1,6 +1,7 @@
 """Properties of XLNet: two streams in the order of a permutation, directions, and a memory."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import chex
@@ -145,27 +146,28 @@ def test_nothing_that_the_order_hides_is_seen() -> None:
 def test_no_gradient_passes_into_the_memory() -> None:
     params, inputs = random_params(MODULE), inputs_of()
 
-    def total(states: jax.Array) -> jax.Array:
-        memory = memory_of().replace(states=states)
-        outputs = MODULE.apply({"params": params}, **inputs, memory=memory)
-        return jnp.sum(outputs.logits**2) + jnp.sum(outputs.memory.states)
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(states: jax.Array, params: Any) -> tuple[jax.Array, jax.Array]:
+        outputs = MODULE.apply({"params": params}, **inputs, memory=memory_of().replace(states=states))
+        return jnp.sum(outputs.logits**2) + jnp.sum(outputs.memory.states), outputs.logits
 
-    value, gradient = jax.value_and_grad(total)(memory_of().states)
+    (value, logits), gradient = run(memory_of().states, params)
     assert value > 0 and not np.any(gradient)
-    changed = MODULE.apply({"params": params}, **inputs, memory=memory_of(seed=5)).logits
-    assert np.abs(changed - MODULE.apply({"params": params}, **inputs, memory=memory_of()).logits).max() > 0.1
+    (_, changed), _ = run(memory_of(seed=5).states, params)
+    assert np.abs(changed - logits).max() > 0.1
 
 
 def test_a_memory_without_tokens_changes_nothing() -> None:
     """Of length 0, and of a length with no token that exists; the second remembers the row."""
     params, inputs = random_params(MODULE), inputs_of()
-    expected = MODULE.apply({"params": params}, **inputs).logits
+    expected = outputs(MODULE, params, inputs).logits
+    run = jax.jit(functools.partial(MODULE.apply, reuse_length=REUSE))
     for length in (0, MEMORY):
-        memory = XlnetMemory.empty(XLNET, ROWS, length)
-        outputs = MODULE.apply({"params": params}, **inputs, memory=memory, reuse_length=REUSE)
-        np.testing.assert_allclose(outputs.logits, expected, rtol=1e-5, atol=1e-5)
-        assert outputs.memory.states.shape == (XLNET.n_layer, ROWS, length, XLNET.d_model)
-    np.testing.assert_array_equal(outputs.memory.mask, np.tile(np.arange(MEMORY) >= MEMORY - REUSE, (ROWS, 1)))
+        found = run({"params": params}, **inputs, memory=XlnetMemory.empty(XLNET, ROWS, length))
+        np.testing.assert_allclose(found.logits, expected, rtol=1e-5, atol=1e-5)
+        assert found.memory.states.shape == (XLNET.n_layer, ROWS, length, XLNET.d_model)
+    np.testing.assert_array_equal(found.memory.mask, np.tile(np.arange(MEMORY) >= MEMORY - REUSE, (ROWS, 1)))
 
 
 def test_a_memory_is_as_the_text_before() -> None:
