@@ -38,11 +38,11 @@ class Repeated(ChainSource):
 
 ALIKE = (
     "roberta", "albert", "electra", "distilbert", "ib_bert", "longformer", "longformer_decoder", "gpt", "reformer",
-    "adaptive_span", "xlnet", "transformer", "lite_transformer_decoder", "bart", "led", "cove",
+    "adaptive_span", "xlnet", "transformer", "lite_transformer", "bart", "led", "cove",
 )  # fmt: skip
-"""Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5 and ELMo. That nothing keeps their
-gradients from flowing, or a position from being seen, test_parity and test_invariants prove; their losses,
-tests/objectives."""
+"""Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5, ELMo, and Lite Transformer as a
+decoder. That nothing keeps their gradients from flowing, or a position from being seen, test_parity and test_invariants
+prove; their losses, tests/objectives."""
 # Two programs of 2 to 7 s each for those: pytest -m slow tests/systems/test_learning.py
 LEARNERS = [
     pytest.param(family, id=name, marks=pytest.mark.slow if name in ALIKE else ())
