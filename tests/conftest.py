@@ -73,6 +73,7 @@ LONGEST = (
     "test_python_docs.py",
     "test_experiments.py",
     "exchange/test_import_export.py",
+    "compression",
     "finetuning/cross_view",
 )
 """Files and folders of tests that take longest. A file is the work of one process, so that whoever gets one of these
