@@ -138,7 +138,7 @@ def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
     chex.assert_trees_all_close(found[0], expected[0], rtol=1e-5, atol=1e-5 * largest)
 
 
-@pytest.mark.parametrize("attention", BACKENDS)
+@pytest.mark.parametrize("attention", ["dense", "blockwise"])
 def test_time_and_memory_of_a_windowed_gpt2_grow_as_its_rows(attention: str) -> None:
     """Products counted in the step, and the memory of the compiled step."""
     module = WindowedGpt2(Execution(attention=attention, remat="full"))

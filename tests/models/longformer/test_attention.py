@@ -12,7 +12,6 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.layers.attention import bands
-from plmjax.layers.attention.backends import BACKENDS
 from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
 from tests.products import flops
 
@@ -58,7 +57,7 @@ def formula(
 
 @pytest.mark.parametrize("is_global", [GLOBAL, np.zeros_like(GLOBAL)], ids=["global", "local"])
 @pytest.mark.parametrize(("side", "widest"), [(3, 3), (2, 6), (20, 20)])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["dense", "blockwise"])
 def test_bands_and_global_tokens_are_whole_rows_with_masks(
     backend: str, side: int, widest: int, is_global: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,17 +71,27 @@ def test_bands_and_global_tokens_are_whole_rows_with_masks(
 
 
 def same(params: Any, module: nn.Module, rows: Reading, side: int, expected: Any) -> None:
-    """The outputs of real tokens, and the gradients of all parameters and of the input."""
+    """The outputs of real tokens, and the gradients of all parameters and of the input.
 
-    def of(function: Any) -> Any:
+    The formula is computed in float64. The tolerance is relative to the largest number of a kind, because the gradient
+    of the keys' biases is zero but for rounding.
+    """
+
+    def of(function: Any, dtype: Any = np.float32) -> Any:
         def loss(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
             y = function(params, x)
             return jnp.sum(jnp.sin(y) * REAL[..., None]), y
 
-        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, X)
+        inputs = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), (params, X))
+        (of_params, of_x), y = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(*inputs)
+        return of_params, of_x, y
 
     found = of(lambda params, x: module.apply({"params": params}, x, rows, jnp.int32(side), deterministic=True))
-    chex.assert_trees_all_close(found, of(expected), rtol=1e-4, atol=2e-5)
+    with jax.enable_x64(True):
+        exact = jax.device_get(of(expected, np.float64))
+    for ours, theirs in zip(found, exact, strict=True):
+        largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(theirs))
+        chex.assert_trees_all_close(jax.tree.map(np.float64, ours), theirs, rtol=0, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("dilation", [(1, 3), (3, 2), (4, 4), (1, 50)], ids=str)
@@ -116,7 +125,7 @@ def test_global_tokens_are_chosen_and_put_back() -> None:
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["dense", "blockwise"])
 def test_time_and_memory_grow_as_the_rows(backend: str, dilation: int) -> None:
     """Products counted in a step, and the memory of the compiled step, with four global tokens or a dilated head."""
     init, execution = nn.initializers.normal(0.02), Execution(attention=backend)
