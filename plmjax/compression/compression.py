@@ -8,6 +8,7 @@ import numpy as np
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.experiment import Choice
 from plmjax.objectives.objective import Objective
+from plmjax.training.optimizers.layer_rates import Factor
 
 Params = dict[str, np.ndarray]
 """Dict from path (`bert/encoder/layers/attention/query/kernel`) to the parameter."""
@@ -28,8 +29,8 @@ class Compression(Choice):
         """Return the objective of the evaluations of a run; by default that of the train step."""
         return self.trained(objective, steps)
 
-    def rates(self, learning_rate: float) -> dict[str, float]:
-        """Return path of parameters -> factor of their learning rate; 1 for all others."""
+    def rates(self, learning_rate: float) -> dict[str, Factor]:
+        """Return path of parameters -> factor of their learning rate; 1 for all others (`scale_rates`)."""
         return {}
 
     def check(self, model: ModelConfig, objective: Objective) -> None:

@@ -15,7 +15,7 @@ from plmjax.compression.distillation.mobilebert import MobileBertDistillation
 from plmjax.compression.distillation.patient import PatientDistillation
 from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
-from plmjax.compression.distillation.students import RandomStudent, TakenLayers, taken
+from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers, taken
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.compression.run import TRAINING, Source, composed, train, write
 from plmjax.contracts.execution import Execution
@@ -73,23 +73,27 @@ def distil(
     other = None if student in (None, start.RANDOM) else checkpoints.describe(checkpoints.find(student))
     if other is not None:
         _check_tokenizers(source, str(student), other)
-    layers = _layers(source, layers, named)
+    distillation = _distillation(source, known[method], named)
+    if distillation.random_layers:
+        _check_layers(distillation, layers, student)
+    takes_layers = student is None and not distillation.random_layers
+    layers = _layers(source, layers, named) if takes_layers else ()
     run = composed(
         source,
-        _distillation(source, known[method], named),
+        distillation,
         experiment,
         overrides,
         "plmjax compress distil",
-        other.experiment.model if other is not None else _model(source, layers, student, named),
+        other.experiment.model if other is not None else _model(source, layers, named),
     )
-    if student is None:
+    if takes_layers:
         run = dataclasses.replace(run, start=TakenLayers(layers, run.model))
     elif other is None:
-        run = dataclasses.replace(run, start=RandomStudent(run.model))
+        run = dataclasses.replace(run, start=RandomLayers(run.model) if student is None else RandomStudent(run.model))
     run = _with_task(source, run)
     if isinstance(run.compression, SoftTargetDistillation) and run.compression.top_k:
         run = _with_stored(source, run, storage.path(output))
-    settings = {"method": method, "student": student} if student else {"method": method, "layers": list(layers)}
+    settings = {"method": method} | ({"layers": list(layers)} if takes_layers else {"student": student})
     settings |= dataclasses.asdict(run.compression)
     settings = {name: value for name, value in settings.items() if name not in ("teacher", "checkpoint", "stored")}
     params, run = train(source, run, output, checkpoint=None if other is None else student)
@@ -111,16 +115,26 @@ def _layers(source: Source, layers: Sequence[int], named: Experiment | None) -> 
     return taken(layers, source.description.experiment.model)
 
 
-def _model(source: Source, layers: tuple[int, ...], student: str | None, named: Experiment | None) -> ModelConfig:
-    """Return the sizes of a student that begins with layers of its teacher or at random.
+def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) -> ModelConfig:
+    """Return the sizes of a student that begins with layers of its teacher, or at random if it takes none.
 
     The named experiment has them if it trains a model of another system or if the student begins at random.
     """
     teacher = source.description.experiment.model
     own = None if named is None else named.model
-    if student is not None:
+    if not layers:
         return teacher if own is None else own
     return TakenLayers(layers, None if own is None or type(own) is type(teacher) else own).model(teacher)
+
+
+def _check_layers(distillation: Distillation, layers: Sequence[int], student: str | None) -> None:
+    """Raise UserError if a student whose layers are transferred begins with layers of its teacher, or all at random."""
+    if layers or student == start.RANDOM:
+        found = f"--layers {' '.join(map(str, layers))}" if layers else "--student random"
+        raise UserError(
+            f"Expected a student with random layers and with the embeddings of its teacher for --method "
+            f"{distillation.name}, found {found}; leave it out, or name a checkpoint with --student."
+        )
 
 
 def _check_tokenizers(source: Source, name: str, student: Description) -> None:

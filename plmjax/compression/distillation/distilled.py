@@ -31,6 +31,10 @@ class Distillation(Compression):
     """Base class of the ways to train a student. A subclass defines `terms`."""
 
     verb: ClassVar[str] = "distil"
+    random_layers: ClassVar[bool] = False
+    """True if a student begins with random layers and all other parameters of its teacher, unless the command names a
+    checkpoint; false if it begins with some layers of its teacher.
+    """
 
     teacher: ModelConfig | None = None
     """Sizes of the teacher, which the checkpoint has."""

@@ -1,25 +1,33 @@
-"""MobileBERT's transfer of knowledge (Sun et al., ACL 2020, arXiv 2004.02984, section 3.4; google-research/mobilebert).
+"""MobileBERT's transfer of knowledge (Sun et al., ACL 2020, arXiv 2004.02984, sections 3.4 and 3.5; released code:
+google-research/mobilebert).
 
-The student has as many layers as its teacher, an IB-BERT, and hidden states of the same size between them. Stage
-`layers` transfers one layer after the other, each for `steps_per_layer` steps. Of layer l, with the states h behind it:
+The student has as many layers as its teacher, an IB-BERT, and hidden states of the same size between them. It begins
+with random layers, and with the embeddings and heads of its teacher. Stage `layers` transfers one layer after the
+other, each for `steps_per_layer` steps S. Of layer l, with the states h behind it:
 
     hidden     x  mean (norm(h) - norm(h'))^2          norm without scale and bias
     means      x  mean (mean(h) - mean(h'))^2          mean and variance over the features
     variances  x  mean |variance(h) - variance(h')|
     attention  x  mean over heads of  - sum_s a'_s log a_s
 
-divided by the number of layers. Stage `prediction` then trains the whole model: half of the loss of hidden tokens comes
-from the labels and half from the distributions of the teacher, at T = 1 (`--compression.hard 0.5`).
+divided by the number of layers. At step t of a layer's steps, the learning rate has the factor
+
+    3 min(10 t / S, 0.9 + 0.1 sqrt(1 - t / S))  x  1 for layer l, `below` for the layers below it, 0 for all else
+
+so that errors of the layers below can still be corrected a little; with 0 they are frozen. Stage `prediction` then
+trains the whole model: half of the loss of hidden tokens comes from the labels and half from the distributions of the
+teacher, at T = 1 (`--compression.hard 0.5`).
 
 Deviation: means are over the tokens that are no padding, and attention over the tokens that a token sees. In the
 released code padding counts as well, and its means and variances of the teacher are those of all layers at once.
 Deviation: after the last layer's steps, stage `layers` goes on with the last layer; in the released code its loss is 0.
-Deviation: all layers have the learning rate of the optimizer. In the released code the transferred layer has three
-times the rate, and the layers below it a tenth of that.
+Deviation: the moments of the gradient go on from layer to layer; in the released code all are 0 again after the first
+step of each layer, whose rate is 0.
 Deviation: in stage `prediction` the next sentence has the factor `hard` too; in the released code it is 1.
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -40,11 +48,14 @@ from plmjax.compression.distillation.terms import (
     tokens_of,
 )
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, UserError, check_choice, check_ranges
 from plmjax.models.mobilebert import MobileBertConfig, norm
 from plmjax.objectives.objective import Batch, Objective
+from plmjax.training.optimizers.layer_rates import Factor
 
 STAGES = ("layers", "prediction")
+LAYERS = "mobilebert/encoder/layers"
+"""Path of the stacked layers."""
 EPSILON = 1e-12
 """Added to the variance of hidden states, as tf.contrib.layers.layer_norm does."""
 
@@ -151,6 +162,7 @@ class MobileBertDistillation(Distillation):
     """A MobileBERT learns the layers of an IB-BERT one by one, and then its predictions."""
 
     name: ClassVar[str] = "mobilebert"
+    random_layers: ClassVar[bool] = True
 
     hard: float = 0.0
     """Factor of the experiment's own loss, without the teacher; 0 leaves it out."""
@@ -166,6 +178,8 @@ class MobileBertDistillation(Distillation):
     """Factor of the distance between variances of hidden states."""
     attention: float = 1.0
     """Factor of the cross-entropy of attention."""
+    below: float = 0.1
+    """Factor from the learning rate of the compared layer to that of the layers below it; 0 freezes them."""
     soft: float = 0.5
     """Factor of the cross-entropy with the teacher's distributions."""
     temperature: float = 1.0
@@ -174,8 +188,8 @@ class MobileBertDistillation(Distillation):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        factors = dict.fromkeys(("hidden", "means", "variances", "attention", "soft"), FROM_0)
-        check_ranges("compression", self, **factors, temperature=ABOVE_0, steps_per_layer=FROM_1)
+        factors = dict.fromkeys(("hidden", "means", "variances", "attention", "below", "soft"), FROM_0)
+        check_ranges("compression", self, **factors, temperature=ABOVE_0, steps_per_layer=(2, math.inf))
         check_choice("--compression.stage", self.stage, STAGES)
 
     def terms(self) -> tuple[Term, ...]:
@@ -190,6 +204,17 @@ class MobileBertDistillation(Distillation):
                 AttentionTransfer(self.attention, self.steps_per_layer),
             )
         return tuple(term for term in terms if term.factor)
+
+    def rates(self, learning_rate: float) -> dict[str, Factor]:
+        """Return the factors of the layers, with all other parameters frozen, in stage `layers`."""
+        return {LAYERS: self.layer_factors, "": 0.0} if self.stage == "layers" else {}
+
+    def layer_factors(self, step: jax.Array, layers: int) -> jax.Array:
+        """Return the factor of the learning rate of each layer at a step, float32 [L]."""
+        each, current = jnp.arange(layers), jnp.minimum(step // self.steps_per_layer, layers - 1)
+        done = (step % self.steps_per_layer) / self.steps_per_layer
+        rate = 3 * jnp.minimum(10 * done, 0.9 + 0.1 * jnp.sqrt(1 - done))
+        return rate * jnp.where(each == current, 1.0, jnp.where(each < current, self.below, 0.0))
 
 
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:

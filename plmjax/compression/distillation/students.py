@@ -1,4 +1,4 @@
-"""The first parameters of a student: some layers of its teacher, or random values."""
+"""The first parameters of a student: some layers of its teacher, all but its layers, or random values."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -53,8 +53,8 @@ class TakenLayers(Start):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomStudent(Start):
-    """A student begins with random parameters, and with the tokenizer of its teacher."""
+class Random(Start):
+    """Base class of the students with random parameters, and with the tokenizer of their teacher."""
 
     student: ModelConfig | None = None
     """Sizes of the student; None are those of the teacher."""
@@ -62,6 +62,24 @@ class RandomStudent(Start):
     def model(self, origin: ModelConfig) -> ModelConfig:
         """Return the sizes of the student."""
         return origin if self.student is None else self.student
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomLayers(Random):
+    """A student begins with random layers, and with the embeddings and heads of its teacher."""
+
+    def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
+        """Return the parameters outside of the layers."""
+        return {path: value for path, value in params.items() if not self.draws(path)}
+
+    def draws(self, parameter: str) -> bool:
+        """Return true for the parameters of layers."""
+        return "/layers/" in parameter
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomStudent(Random):
+    """A student begins with random parameters."""
 
     def map(self, params: dict[str, np.ndarray], origin: Any, model: Any) -> dict[str, np.ndarray]:
         """Return no parameters."""

@@ -1,4 +1,4 @@
-"""A learning rate for every layer, and gradual unfreezing, for fine-tuning.
+"""A learning rate for every layer, and gradual unfreezing.
 
     rate of a parameter = learning rate x layer_decay ** (groups from its own to the head)
 
@@ -7,6 +7,8 @@ The model declares the groups (`ModelConfig.parameter_groups`). From the bottom 
 head and all other parameters have the learning rate itself. This is the rule of ELECTRA (Clark et al., ICLR 2020, arXiv
 2003.10555; its released model/optimization.py), whose top layer has layer_decay ** 2: the group between it and the head
 is a pooler, which ELECTRA does not have.
+
+A compression has other factors, which may change from step to step (`scale_rates`).
 
 Gradual unfreezing (Howard and Ruder, ACL 2018, arXiv 1801.06146, section 3.3): only the head is trained at first, then
 also the group below it, and so on down to the embeddings, each after a number of steps. In the paper this number is an
@@ -27,6 +29,10 @@ from plmjax.errors import UserError
 from plmjax.training import paths
 
 Params = Any
+Factor = float | Callable[[jax.Array, int], jax.Array]
+"""A factor of the learning rate; or a function from the number of updates so far, an int32 scalar, and the number of
+layers L to the factor of each layer, float32 [L].
+"""
 
 
 class LayerRatesState(NamedTuple):
@@ -76,21 +82,30 @@ def layer_rates(
     return optax.GradientTransformation(init, apply)
 
 
-def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, float]) -> optax.GradientTransformation:
+def scale_rates(update: optax.GradientTransformation, factors: Mapping[str, Factor]) -> optax.GradientTransformation:
     """Return `update` with the learning rate of some parameters multiplied by a factor.
 
     Args:
-        factors: path of parameters -> factor for all parameters below it.
+        factors: path of parameters -> factor for all parameters below it, or for each layer of their stacks; the first
+            path that matches counts, and the empty one matches all.
     """
 
-    def factor(name: str) -> float:
-        return next((value for prefix, value in factors.items() if f"{name}/".startswith(f"{prefix}/")), 1.0)
+    def scaled(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
+        covering = (value for prefix, value in factors.items() if not prefix or f"{name}/".startswith(f"{prefix}/"))
+        factor = next(covering, 1.0)
+        if callable(factor):
+            factor = factor(step, len(leaf)).reshape(-1, *[1] * (leaf.ndim - 1))
+        return leaf * factor
 
-    def apply(gradients: Params, state: optax.OptState, params: Params = None) -> tuple[Params, optax.OptState]:
-        updates, state = update.update(gradients, state, params)
-        return _map(lambda name, leaf: leaf * factor(name), updates), state
+    def init(params: Params) -> LayerRatesState:
+        return LayerRatesState(jnp.zeros((), jnp.int32), update.init(params))
 
-    return optax.GradientTransformation(update.init, apply) if factors else update
+    def apply(gradients: Params, state: LayerRatesState, params: Params = None) -> tuple[Params, LayerRatesState]:
+        updates, inner = update.update(gradients, state.inner, params)
+        updates = _map(lambda name, leaf: scaled(name, leaf, state.step), updates)
+        return updates, LayerRatesState(state.step + 1, inner)
+
+    return optax.GradientTransformation(init, apply) if factors else update
 
 
 def groups_below_the_head(params: Params, groups: Sequence[ParameterGroup]) -> dict[str, np.ndarray]:

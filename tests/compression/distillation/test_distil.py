@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import chex
+import flax.linen as nn
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
@@ -17,10 +19,13 @@ from plmjax import experiment as experiments
 from plmjax.compression.distillation import command
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER
+from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.students import TakenLayers
+from plmjax.contracts.execution import Execution
 from plmjax.data import pipeline
 from plmjax.models.bert import BertConfig
+from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 
@@ -141,6 +146,39 @@ def test_a_named_experiment_has_settings_and_layers() -> None:
     assert command._distillation(source, DistilBertDistillation, named) == dataclasses.replace(own, **of_teacher)
     other = command._distillation(source, SoftTargetDistillation, named)
     assert other == SoftTargetDistillation(**of_teacher)
+
+
+def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(
+    fails, small_run: Path, tmp_path: Path, capsys
+) -> None:
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    run = checkpoints.describe(checkpoints.find(small_run)).experiment
+    sizes = {"vocab_size": 800, "max_position_embeddings": 64, "hidden_size": 16, "embedding_size": 8}
+    larger = MobileBertConfig.ib_bert_mini(**sizes, intra_bottleneck_size=32, intermediate_size=64)
+    module, draws = run.objective.module(larger, Execution()), np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), **one_token(larger)))["params"]
+    params = jax.tree.map(lambda one: draws.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
+    files = checkpoints.tokenizer_files(small_run / "tokenizer")
+    checkpoints.save_parameters(teacher, params, dataclasses.replace(run, model=larger), files)
+    words = ["compress", "distil", str(teacher), "--method", "mobilebert", "--experiment", "mobilebert_8x8:tiny"]
+    text = ["--data.path", str(small_run / "dataset"), "--compression.steps_per_layer", "2"]
+    sizes |= {"intra_bottleneck_size": 8, "intermediate_size": 16, "num_feedforward_networks": 1}
+    sizes = [word for name, size in sizes.items() for word in (f"--model.{name}", str(size))]
+    options = [*text, *sizes, "--training.batch_size", "8", "--training.evaluation_batches", "1", *TRAINED]
+    cli.run([*words, "--output", str(student), *options])
+    assert "parameters became" in capsys.readouterr().out
+    found, taught = flat(student), flat(teacher)
+    kept = {path for path in found if "/layers/" not in path}
+    assert "mobilebert/embeddings/word_embeddings/embedding" in kept and "next_sentence/kernel" in kept
+    chex.assert_trees_all_equal({path: found[path] for path in kept}, {path: taught[path] for path in kept})
+    attention = found["mobilebert/encoder/layers/attention/query/kernel"]
+    assert attention.shape == (2, 8, 4, 2)
+    first = flat(student / "training" / "checkpoints" / "2")["mobilebert/encoder/layers/attention/query/kernel"]
+    assert np.any(first[0] != attention[0]) and np.any(first[1] != attention[1])
+    (record,) = json.loads((student / "ancestry.json").read_text())["ancestors"]
+    assert record["settings"]["student"] is None and record["settings"]["below"] == 0.1
+    said = fails(*words, "--output", tmp_path / "other", "--student", "random")
+    assert "the embeddings of its teacher for --method mobilebert, found --student random" in said
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, classifier: Path, labelled, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""MobileBERT's transfer against a transcription of the released rules, and its order of layers."""
+"""MobileBERT's transfer against a transcription of the released rules, its order of layers, and their rates."""
 
 import dataclasses
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from plmjax.compression.distillation.distilled import TEACHER
@@ -18,6 +20,9 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
+from plmjax.training.optimizers import Lamb
+from plmjax.training.optimizers.layer_rates import scale_rates
+from plmjax.training.optimizers.schedules import Constant
 from plmjax.vocabulary import Vocabulary
 from tests.products import flops
 from tests.systems.modules import random_params
@@ -139,10 +144,68 @@ def test_the_second_stage_compares_distributions() -> None:
     assert found.keys() == {"mlm", "soft_targets"} and min(found.values()) > 0
 
 
+def released_rate(layer: int, step: int, steps_per_phase: int) -> float:
+    """The factor of a layer's learning rate; distill_util.py of the released code."""
+    t = step % steps_per_phase
+    falling = (1.0 - 0.9) * (1 - t / steps_per_phase) ** 0.5 + 0.9
+    rising = (0.0 - 10.0) * (1 - t / steps_per_phase) + 10.0
+    begin = steps_per_phase * layer
+    phase = 0.0 if step <= begin else 1.0 if step <= begin + steps_per_phase else 0.1
+    return 3.0 * min(falling, rising) * phase
+
+
+def test_a_layer_and_those_below_it_have_the_released_learning_rates() -> None:
+    for step in range(60):
+        factors = DISTILLATION.layer_factors(jnp.asarray(step), 6)
+        expected = [released_rate(layer, step, 10) for layer in range(6)]
+        np.testing.assert_allclose(factors, expected, rtol=1e-6, atol=1e-7)
+    frozen = dataclasses.replace(DISTILLATION, below=0.0).layer_factors(jnp.asarray(25), 6)
+    assert np.flatnonzero(frozen).tolist() == [2]
+    assert dataclasses.replace(DISTILLATION, stage="prediction").rates(1e-3) == {}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["moments_go_on", "moments_begin_again"])
+def test_updates_are_lambs_times_the_rates_of_layers(again: bool) -> None:
+    """lamb_optimizer.py of the released code, whose moments begin again with each layer: a deviation."""
+    draws = np.random.default_rng(0)
+    gradients = draws.normal(size=(25, 3, 4)) * (np.arange(25)[:, None, None] // 10 >= np.arange(3)[:, None])
+    axes = {"kernel": ("layers", None), "word_embeddings": ("vocab", None)}
+    start = {name: draws.normal(size=(3, 4)).astype(np.float32) for name in axes}
+
+    def tree(leaf: jax.Array, box: bool = False) -> dict:
+        values = {name: leaf if leaf.ndim else start[name] for name in axes}
+        found = {name: nn.LogicallyPartitioned(values[name], axes[name]) if box else values[name] for name in axes}
+        layers, words = {"kernel": found["kernel"]}, {"word_embeddings": found["word_embeddings"]}
+        return {"mobilebert": {"encoder": {"layers": layers}, "embeddings": words}}
+
+    settings = {"learning_rate": 0.02, "schedule": Constant(), "weight_decay": 0.01, "clip_norm": 0.0}
+    rule = Lamb(**settings).build(25, tree(np.float32(0), box=True))
+    update = scale_rates(rule, DISTILLATION.rates(0.02))
+    params = tree(np.float32(0))
+    state, step = update.init(params), jax.jit(update.update)
+    weights = start["kernel"].astype(np.float64)
+    mean, square = np.zeros_like(weights), np.zeros_like(weights)
+    for number, gradient in enumerate(gradients):
+        changes, state = step(tree(jnp.asarray(gradient, jnp.float32)), state, params)
+        params = optax.apply_updates(params, changes)
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        for layer in range(3):
+            rate = released_rate(layer, number, 10)
+            direction = mean[layer] / (np.sqrt(square[layer]) + 1e-6) + 0.01 * weights[layer]
+            ratio = np.linalg.norm(weights[layer]) / np.linalg.norm(direction)
+            weights[layer] = weights[layer] - 0.02 * rate * ratio * direction
+            if again and rate == 0:
+                mean[layer] = square[layer] = 0
+    found = params["mobilebert"]
+    np.testing.assert_array_equal(found["embeddings"]["word_embeddings"], start["word_embeddings"])
+    close = np.abs(found["encoder"]["layers"]["kernel"] - weights) < 2e-6
+    assert close.all() != again
+
+
 def test_models_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(UserError, match="Expected a MobileBERT and its teacher IB-BERT"):
         dataclasses.replace(DISTILLATION, teacher=BertConfig.tiny()).check(STUDENT, OBJECTIVE)
     with pytest.raises(UserError, match="of its teacher's 3 layers and 2 heads, found 2 and 2"):
         DISTILLATION.check(dataclasses.replace(STUDENT, num_hidden_layers=2), OBJECTIVE)
-    with pytest.raises(UserError, match=r"--compression.steps_per_layer"):
-        dataclasses.replace(DISTILLATION, steps_per_layer=0)
+    with pytest.raises(UserError, match=r"--compression.steps_per_layer of at least 2, found 1"):
+        dataclasses.replace(DISTILLATION, steps_per_layer=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.distillation.readings import one_token
-from plmjax.compression.distillation.students import RandomStudent, TakenLayers
+from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -17,6 +17,7 @@ from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.distilbert import DistilBertConfig
+from plmjax.models.mobilebert import MobileBertConfig
 from tests.families import STEPS
 
 LAYERS = (0, 3)
@@ -78,6 +79,21 @@ def test_layers_that_cannot_be_taken() -> None:
         TakenLayers().model(AlbertConfig())
     with pytest.raises(UserError, match=r"a student of 2 layers, .* found 6"):
         TakenLayers((0, 3), BertConfig.base(num_hidden_layers=6)).model(BertConfig.base())
+
+
+def test_a_mobilebert_takes_all_but_the_layers_of_its_teacher() -> None:
+    """As modeling.py of the released code, with `init_embedding`."""
+    sizes = {"vocab_size": 60, "max_position_embeddings": 16}
+    teacher, student = MobileBertConfig.ib_bert_mini(**sizes), MobileBertConfig.mini(**sizes)
+    start = RandomLayers(student)
+    assert start.model(teacher) == student
+    taken, wanted = start.map(numbered(teacher), teacher, student), shapes(student)
+    drawn = {path for path in wanted if start.draws(path)}
+    assert drawn == {path for path in wanted if path.startswith("mobilebert/encoder/layers/")}
+    assert {path: taken[path].shape for path in wanted.keys() - drawn} == {
+        path: one.shape for path, one in wanted.items() if path not in drawn
+    }
+    assert taken.keys() - wanted.keys() == {"mobilebert/pooler/kernel", "mobilebert/pooler/bias"}
 
 
 def test_a_random_student_takes_nothing() -> None:
