@@ -35,6 +35,7 @@ VERBS: dict[str, Callable] = {
     "compress distil": compression.distil,
     "compress quantize": compression.quantize,
     "compress factorize": compression.factorize,
+    "compress share": compression.share,
     "augment": compression.augment,
     "import": exchange.import_,
     "export": exchange.export,

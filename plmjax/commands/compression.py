@@ -143,6 +143,23 @@ def factorize(
     print(run(checkpoint, output, rank, energy))
 
 
+def share(checkpoint: Positional[Checkpoint], output: Location, groups: int = 1, overrides: Overrides = ()) -> None:
+    """Give the layers of a group the same parameters, as in ALBERT: the means of their own.
+
+    Train the result with plmjax finetune --from or plmjax pretrain --from.
+
+    Args:
+        checkpoint: Run directory or checkpoint of a BERT or an ALBERT.
+        output: Run directory to write, with one checkpoint of an ALBERT.
+        groups: Number of groups of layers; as many as layers give each its own parameters.
+    """
+    from plmjax.compression.run import without_options
+    from plmjax.compression.sharing import share as run
+
+    without_options(overrides, "plmjax compress share")
+    print(run(checkpoint, output, groups))
+
+
 def augment(
     checkpoint: Positional[Checkpoint],
     input: Location,

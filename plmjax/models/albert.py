@@ -20,7 +20,7 @@ Deviation: a row may hold several packed sequences (`segment_ids`), and each att
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -33,7 +33,7 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import repeat
-from plmjax.models.bert import BertEmbeddings, BertForMaskedLM, BertLayer, BertModel
+from plmjax.models.bert import BertConfig, BertEmbeddings, BertForMaskedLM, BertLayer, BertModel
 from plmjax.models.families.encoder import (
     EncoderConfig,
     EncoderForMultipleChoice,
@@ -98,6 +98,16 @@ class AlbertConfig(EncoderConfig):
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
         of = [int(layer / (layers / groups)) for layer in range(layers)]
         return tuple(of.count(group) for group in range(groups))
+
+    @classmethod
+    def of_bert(cls, bert: BertConfig, groups: int) -> Self:
+        """Return the sizes of a BERT whose layers share their parameters in groups, with embeddings as wide as they."""
+        return cls(
+            **{field.name: getattr(bert, field.name) for field in dataclasses.fields(EncoderConfig)},
+            embedding_size=bert.width,
+            num_hidden_groups=groups,
+            classifier_dropout_prob=bert.head_dropout,
+        )
 
     base = Size("ALBERT-base: 11,813,810 parameters with its pretraining heads.", **encoder_sizes(12, 768, 12))
     large = Size("ALBERT-large: 17,847,474 parameters with its pretraining heads.", **encoder_sizes(24, 1024, 16))

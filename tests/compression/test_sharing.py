@@ -1,0 +1,107 @@
+"""Layers of a trained model that share their parameters in groups, as ALBERT's."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.compression.sharing import in_groups, with_groups
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.inference.fill_mask import fill_mask
+from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.training.checkpoints import checkpoints
+
+SIZES = {"max_position_embeddings": 16}
+BERT = BertConfig(60, 16, 4, 2, 24, **SIZES)
+ALBERT = AlbertConfig(60, 16, 3, 2, 24, embedding_size=8, num_hidden_groups=2, inner_group_num=2, **SIZES)
+IDS = jnp.asarray(np.random.default_rng(0).integers(5, 60, size=(2, 12)))
+
+
+def made(config):
+    """(the masked language model, random parameters by path)."""
+    module = config.module(Purpose.MASKED_TOKENS, Execution())
+    shapes = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), IDS)["params"])
+    draws = np.random.default_rng(1)
+    flat = flax.traverse_util.flatten_dict(shapes, sep="/")
+    return module, {path: draws.normal(scale=0.3, size=one.shape).astype(np.float32) for path, one in flat.items()}
+
+
+def logits(module: nn.Module, flat: dict[str, np.ndarray]) -> np.ndarray:
+    return module.apply({"params": flax.traverse_util.unflatten_dict(flat, sep="/")}, IDS).logits
+
+
+@pytest.mark.parametrize("config", [BERT, ALBERT], ids=["bert", "albert"])
+def test_a_group_for_each_layer_changes_nothing(config) -> None:
+    module, params = made(config)
+    model = with_groups(config, config.depth)
+    shared = in_groups(params, config, model)
+    other, expected = made(model)
+    assert {path: one.shape for path, one in shared.items()} == {path: one.shape for path, one in expected.items()}
+    np.testing.assert_allclose(logits(other, shared), logits(module, params), atol=1e-5)
+
+
+def test_a_group_has_the_means_of_its_layers() -> None:
+    _, params = made(BERT)
+    shared = in_groups(params, BERT, with_groups(BERT, 2))
+    kernel = params["bert/encoder/layers/attention/query/kernel"]
+    for group in range(2):
+        mean = kernel[2 * group : 2 * group + 2].mean(axis=0)
+        found = shared[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
+        np.testing.assert_allclose(found, mean, atol=1e-6)
+    again = in_groups(shared, with_groups(BERT, 2), with_groups(BERT, 1))
+    np.testing.assert_allclose(
+        again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6
+    )
+
+
+def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:
+    shared, tuned = tmp_path / "shared", tmp_path / "tuned"
+    cli.run(["compress", "share", str(task_run), "--output", str(shared), "--groups", "1"])
+    assert "groups of layers: 1" in capsys.readouterr().out
+
+    def evaluated(run: Path) -> float:
+        cli.run(["evaluate", str(run), "--json"])
+        return json.loads(capsys.readouterr().out)["eval/loss"]
+
+    assert evaluated(shared) == pytest.approx(evaluated(task_run), abs=1e-5)  # its one layer is a group
+    (record,) = json.loads((shared / "ancestry.json").read_text())["ancestors"]
+    assert record["by"] == "share" and record["settings"] == {"groups": 1}
+    data = dataclasses.asdict(checkpoints.describe(checkpoints.find(task_run)).experiment.data)
+    files = [f"--data.{name}" if own else str(data[name]) for name in ("train", "validation") for own in (True, False)]
+    options = [*files, "--data.text", "sentence", "--data.sequence_length", "24", "--training.steps", "2"]
+    start = ["finetune", "finetune_sentences", "--from", str(shared), "--workdir", str(tuned), *options]
+    cli.run([*start, "--finetuning.epochs", "0"])
+    assert checkpoints.describe(checkpoints.find(tuned)).experiment.model.num_hidden_groups == 1
+    cli.run(["compress", "prune", str(shared), "--output", str(tmp_path / "sparse")])
+
+
+def test_a_pretrained_bert_fills_the_same_tokens(small_run: Path, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "shared"
+    cli.run(["compress", "share", str(small_run), "--output", str(output)])
+    found, expected = (fill_mask(run, "a [MASK] of the class")[0] for run in (output, small_run))
+    assert [token for token, _ in found] == [token for token, _ in expected]
+    cli.run(["evaluate", str(output), "--data", str(small_run / "dataset"), "--json"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval/mlm_loss"] > 0
+
+
+def test_models_that_cannot_be_shared(fails, small_run: Path, tmp_path: Path) -> None:
+    output = ["--output", tmp_path / "out"]
+    assert "--groups from 1 to the 1 layers, found 2" in fails("compress", "share", small_run, *output, "--groups", 2)
+    assert "Expected no options" in fails("compress", "share", small_run, *output, "--training.steps", 3)
+    with pytest.raises(UserError, match="Expected a BERT or an ALBERT"):
+        with_groups(Gpt2Config(), 1)
+    with pytest.raises(UserError, match="found matrices of a lower rank"):
+        with_groups(dataclasses.replace(BERT, ranks=(2,) * 6), 1)
+    with pytest.raises(UserError, match="found layers without some of their heads"):
+        with_groups(dataclasses.replace(BERT, layer_heads=(1, 2, 2, 2), layer_widths=(24,) * 4), 1)
