@@ -91,6 +91,10 @@ def test_the_triple_loss(restrict: bool) -> None:
     assert found.mean("cosine") == pytest.approx(float(cosine), **EXACT)
     assert found.objective.coefficients() == {"soft_targets": 5.0, "cosine": 1.0}
     assert float(found.sums.losses["mlm"]) == pytest.approx(2 * float(found.plain.losses["mlm"]), **EXACT)
+    compute = functools.partial(found.objective.sums, found.student, training=True)
+    program = str(jax.make_jaxpr(compute)(found.inputs, found.batch, jax.random.key(1)))
+    scores = f"[{','.join(map(str, found.batch['input_ids'].shape))},{found.student.config.vocab_size}]"
+    assert (scores in program) != restrict, "scores of the tokens that are not hidden"
 
 
 def test_patience() -> None:
