@@ -23,6 +23,21 @@ def test_every_way_is_a_command(way: str) -> None:
     assert f"compress {verb}" in cli.VERBS
 
 
+def test_the_teacher_is_trained_again_from_itself(tmp_path: Path, monkeypatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(benchmark.cli, "run", commands.append)
+    monkeypatch.setattr(benchmark, "files_of", lambda task, data, folder: (Path("train.tsv"), Path("dev.tsv")))
+    monkeypatch.setattr(benchmark, "TASKS", {"subjectivity": ("sentence", None)})
+    options = ["encoder", "data", "--output", str(tmp_path), "--seeds", "1"]
+    benchmark.make(benchmark.parsed(options))
+    first, again, *ways = commands
+    teacher = str(tmp_path / "subjectivity" / "0" / "teacher")
+    places = {index for index, (one, other) in enumerate(zip(first, again, strict=True)) if one != other}
+    assert {first[index - 1] for index in places} == {"--from", "--workdir"}
+    assert again[again.index("--from") + 1] == first[first.index("--workdir") + 1] == teacher
+    assert len(ways) == len(benchmark.WAYS) and all(command[2] == teacher for command in ways)
+
+
 def test_the_table_has_means_and_ratios(tmp_path: Path) -> None:
     def measured(seconds: float) -> benchmark.Measured:
         return benchmark.Measured(1000, 400, 4000, 2e6, {1: seconds, 32: 20 * seconds})
