@@ -69,6 +69,8 @@ def prepare(
     held_out: float = 0.005,
     language: str = "en",
     max_unknown: float = MAX_UNKNOWN,
+    clean: tuple[str, ...] = (),
+    bad_words: str = "",
     processes: int | None = None,
 ) -> None:
     """Convert raw text to a prepared dataset, once.
@@ -85,6 +87,9 @@ def prepare(
         language: Language of the sentence splitter: en, zh, de, fr, ru, ja, ... (docs/data.md lists them).
         max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the tokenizer does not fit the
             text.
+        clean: Rules that drop or change documents, in their order: c4, fineweb, gopher or single rules; docs/data.md
+            lists them.
+        bad_words: File with a word or a phrase per line, for the rule c4_bad_words.
         processes: Number of worker processes; all cores by default.
     """
     from plmjax.data import tokenizers
@@ -102,6 +107,8 @@ def prepare(
         streams=records.streams(streams),
         fields=fields,
         max_unknown=max_unknown,
+        clean=clean,
+        bad_words=bad_words,
         processes=processes,
     )
     for name in ("train", "validation"):

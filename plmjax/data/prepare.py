@@ -9,6 +9,7 @@ import collections
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plmjax import json_text, locks, storage
-from plmjax.data import checksums, formats, sentences, store
+from plmjax.data import checksums, cleaning, formats, sentences, store
 from plmjax.data.formats import records
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
@@ -56,6 +57,8 @@ def prepare(
     fields: Sequence[str] = (),
     split: str = "",
     max_unknown: float = MAX_UNKNOWN,
+    clean: Sequence[str] = (),
+    bad_words: str | os.PathLike = "",
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
@@ -75,6 +78,8 @@ def prepare(
         split: the only split of a published corpus to prepare, as text without splits of its own.
         max_unknown: fraction of unknown tokens above which the tokenizer is refused as one of another language or
             script.
+        clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
+        bad_words: a file with a word or a phrase per line, for the rule of bad words.
         processes: number of processes that tokenize; None uses one per core.
 
     Raises:
@@ -92,28 +97,34 @@ def prepare(
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None
     store.check_names(streams or (), fields)
+    cleaner = cleaning.cleaner(clean, bad_words, language, format, parts)
     sources = formats.sources(inputs, format, split)
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
     description |= {"split": split} if split else {}
+    description |= cleaner.description
     if _is_finished(output, sources, description, tokenizer):
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)
     try:
-        work = _Work(tokenizer, language, validation, parts, formats.is_exact(format))
+        work = _Work(tokenizer, language, validation, parts, formats.is_exact(format), cleaner)
+        report = cleaner.report()
         with (
             _locked(output),
             storage.output(output, last=store.LEDGER) as folder,
             _Bar(sum(source["bytes"] for source in sources), progress) as bar,
         ):
             batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts, split))
-            tokenized = _without_many_unknown(_tokenized(batches, work, processes or os.cpu_count() or 1), unknown)
+            tokenized = _tokenized(batches, work, report, processes or os.cpu_count() or 1)
+            tokenized = _without_many_unknown(tokenized, unknown)
             shards = _write(tokenized, folder, work, bar)
             if not bar.tokens:
-                names = ", ".join(source["path"] for source in sources[:3])
-                raise UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
-            store.finish(folder, shards, tokenizer, sources, description)
+                raise _nothing_prepared(sources, format, report)
+            report.tokens = bar.tokens
+            if clean:
+                storage.write(folder / cleaning.REPORT, json.dumps(report.to_json(), indent=1, ensure_ascii=False))
+            store.finish(folder, shards, tokenizer, sources, description, [cleaning.REPORT] if clean else [])
     except OSError as error:
         lack = storage.out_of_space(error)
         if lack is None:
@@ -122,10 +133,21 @@ def prepare(
     dataset = store.open_dataset(output)
     if progress:
         print(unknown)
+    if progress and clean:
+        print(report)
     documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
     if progress and validation and not documents["validation"]:
         print(_nothing_held_out(documents["train"], validation))
     return dataset
+
+
+def _nothing_prepared(sources: list[dict], format: str, report: cleaning.Report) -> UserError:
+    names = ", ".join(source["path"] for source in sources[:3])
+    if report.read.documents:
+        rule, count = report.strictest()
+        found = f"that --clean dropped all {report.read.documents:,}, {count:,} of them by {rule}"
+        return UserError(f"Expected documents in {names}, found {found}; name fewer rules.")
+    return UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
 
 
 def _nothing_held_out(documents: int, validation: float) -> str:
@@ -157,7 +179,8 @@ def _is_finished(output: Path, sources: list[dict], description: dict, tokenizer
         for name, same in (
             ("text", known[0] == [_content(source) for source in sources]),
             ("tokenizer", known[2].get("fingerprint") == tokenizer.fingerprint),
-            *((key, known[1].get(key) == value) for key, value in description.items()),
+            # A key that only one of them has is a difference too, such as the rules of a cleaning.
+            *((key, known[1].get(key) == description.get(key)) for key in {**description, **known[1]}),
         )
         if not same
     ]
@@ -194,7 +217,9 @@ def _clear(output: Path) -> None:
     storage.write(output / BEGUN, "{}\n")
     for path in output.iterdir():
         generated = (
-            path.name.startswith((store.LEDGER, "corpus-")) or path.suffix == ".npy" or path.name in store.TFDS_METADATA
+            path.name.startswith((store.LEDGER, "corpus-"))
+            or path.suffix == ".npy"
+            or path.name in (*store.TFDS_METADATA, cleaning.REPORT)
         )
         if path.name in ("tokenizer", checksums.FOLDER) or generated:
             storage.remove(path)
@@ -246,6 +271,11 @@ class _Work(NamedTuple):
     validation: float
     parts: records.Parts | None
     exact: bool
+    cleaner: cleaning.Cleaner
+
+    def screen(self, stage: int, documents: list[formats.Document]) -> cleaning.Screened:
+        """Apply the rules of a stage of the cleaning to a batch."""
+        return self.cleaner.screen(stage, documents)
 
     def __call__(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
         """Return the tokens of a batch by split. Documents with a stream without tokens are left out."""
@@ -325,15 +355,24 @@ def _batches(documents: Iterable[formats.Document]) -> Iterator[list[formats.Doc
 
 
 def _tokenized(
-    batches: Iterator[list[formats.Document]], work: _Work, processes: int
+    batches: Iterator[list[formats.Document]], work: _Work, report: cleaning.Report, processes: int
 ) -> Iterator[dict[str, Tokenized]]:
-    """Yield the tokens of every batch, in order. A text of only a few batches uses a single process."""
+    """Yield the tokens of every batch, in order. A text of only a few batches uses a single process.
+
+    report: gets the counts of the cleaning.
+    """
     first = list(itertools.islice(batches, WAITING * processes))
     batches = itertools.chain(first, batches)
     if len(first) < WAITING * processes:
         processes = 1
     advice = "repeat with fewer processes (plmjax prepare --processes)"
     with Workers(processes, _Work, *work, doing="tokenizing", advice=advice) as workers:
+        if work.cleaner.names:
+
+            def screened(stage: int, batches: Iterator[list[formats.Document]]) -> Iterator[cleaning.Screened]:
+                return workers.results(_Work.screen, ((stage, batch) for batch in batches))
+
+            batches = _batches(work.cleaner.clean(batches, screened, report))
         yield from workers.results(_Work.__call__, ((batch,) for batch in batches))
 
 

@@ -45,6 +45,8 @@ PREPARED = (
     "data.streams",
     "data.language",
     "data.held_out",
+    "data.clean",
+    "data.bad_words",
     "data.layout.window",
     "data.layout.symmetric",
     "data.layout.least",

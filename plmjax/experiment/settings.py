@@ -64,6 +64,12 @@ class Data:
     """
     max_unknown: float = MAX_UNKNOWN
     """Maximum fraction of unknown tokens. A higher fraction is an error: the tokenizer does not fit the text."""
+    clean: tuple[str, ...] = ()
+    """Rules that drop or change documents, in their order: c4, fineweb, gopher or single rules (docs/data.md lists
+    them).
+    """
+    bad_words: str = ""
+    """File with a word or a phrase per line, for the rule c4_bad_words."""
     sequence_length: int = 128
     """Number of tokens in a row, including special tokens."""
 

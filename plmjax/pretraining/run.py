@@ -20,7 +20,10 @@ from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 
 NAMES = {
-    **{f"--{name}": f"--data.{name}" for name in ("format", "input", "streams", "text_key", "max_unknown")},
+    **{
+        f"--{name}": f"--data.{name}"
+        for name in ("format", "input", "streams", "text_key", "max_unknown", "clean", "bad_words")
+    },
     "--vocab_size": "--tokenizer.vocab_size",
 }
 """Options of the commands that read text -> their names in an experiment."""
@@ -170,7 +173,7 @@ def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Cal
     It is the one in WORKDIR, that of a checkpoint, the one that the run names, that of the dataset, or one trained on
     the run's text.
     """
-    from plmjax.data import formats, tokenizers
+    from plmjax.data import cleaning, formats, tokenizers
     from plmjax.data.formats import records
 
     own = workdir / "tokenizer"
@@ -185,6 +188,8 @@ def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Cal
             report(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
             parts = records.Parts(records.streams(run.data.streams)) if run.data.streams else None
             texts = formats.texts(inputs, kind, tokenizers.sample(settings.kind), run.data.text_key, parts)
+            cleaner = cleaning.cleaner(run.data.clean, run.data.bad_words, run.data.language, kind, parts)
+            texts = cleaner.texts(texts) if cleaner.names else texts
             tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
     return tokenizers.load(own)
 
@@ -210,5 +215,7 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, report: Callable[[str], 
             text_key=run.data.text_key,
             streams=records.streams(run.data.streams),
             max_unknown=run.data.max_unknown,
+            clean=run.data.clean,
+            bad_words=run.data.bad_words,
         )
     return directory

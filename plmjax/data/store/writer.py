@@ -201,6 +201,7 @@ def finish(
     tokenizer: Any,
     sources: list[dict[str, Any]],
     description: dict[str, Any],
+    reports: Sequence[str] = (),
 ) -> None:
     """Turn written shards into a dataset: write offsets, TFDS metadata, the tokenizer, and the ledger last.
 
@@ -209,6 +210,7 @@ def finish(
     tokenizer: object with save(directory), fingerprint, kind and vocabulary.
     sources: input files.
     description: any JSON that describes the preparation.
+    reports: names of further files in the folder that belong to the dataset.
 
     Raises:
         UserError: no document was written.
@@ -266,7 +268,7 @@ def finish(
             path.unlink()
     _write_tfds_metadata(directory, shards, token_dtype(vocab_size), streams, fields)
     tokenizer.save(directory / "tokenizer")
-    others = [*TFDS_METADATA, *(f"tokenizer/{name}" for name in storage.files(directory / "tokenizer"))]
+    others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(directory / "tokenizer"))]
     ledger["files"] = {name: checksums.sum_file(directory / name) for name in names}
     ledger["other_files"] = {name: checksums.sum_file(directory / name) for name in others}
     ledger["crc32c"] = sum_ledger(ledger)

@@ -1,0 +1,185 @@
+"""The rules of a preparation applied to a stream of documents, in the order that the user gives.
+
+The rules are divided into stages. A stage has rules on single documents, which run in the workers, and at its end a
+rule that compares documents, whose signatures the workers compute and the first process compares. The documents of a
+stage go on to the next one in the order of reading, so that the result does not depend on the number of workers.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from plmjax import storage
+from plmjax.data import formats, text_files
+from plmjax.data.cleaning import catalogue
+from plmjax.data.cleaning.report import Effect, Report
+from plmjax.data.cleaning.rule import CorpusRule, Dropped, Settings, TextRule
+from plmjax.data.formats import records
+from plmjax.errors import UserError
+
+REPORT = "cleaning.json"
+"""File of a dataset with the report."""
+
+
+class _Stage(NamedTuple):
+    """Rules on documents, and the rule that compares documents after them. start: position of the first of them."""
+
+    start: int
+    rules: tuple[TextRule, ...]
+    last: CorpusRule | None
+
+
+class Screened(NamedTuple):
+    """The documents that the rules of a stage leave of a batch, with the signature of each for the last rule.
+
+    first: the number of documents and characters before the rules.
+    """
+
+    documents: list[formats.Document]
+    signatures: list[Any]
+    effects: list[Effect]
+    first: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaner:
+    """The rules that a user named, and their settings. names: names of single rules."""
+
+    names: tuple[str, ...]
+    settings: Settings
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The entries of a dataset's description."""
+        if not self.names:
+            return {}
+        words = "\n".join(self.settings.bad_words)
+        digest = {"bad_words": hashlib.sha256(words.encode()).hexdigest()} if words else {}
+        return {"cleaning": list(self.names), **digest}
+
+    @functools.cached_property
+    def stages(self) -> list[_Stage]:
+        """The stages of the rules."""
+        found, rules, start = [], [], 0
+        for number, name in enumerate(self.names):
+            rule = catalogue.RULES[name]
+            if isinstance(rule, TextRule):
+                rules.append(rule)
+            else:
+                found.append(_Stage(start, tuple(rules), rule))
+                rules, start = [], number + 1
+        return [*found, _Stage(start, tuple(rules), None)] if rules else found
+
+    def report(self) -> Report:
+        """Return an empty report."""
+        return Report([(name, catalogue.RULES[name].source) for name in self.names])
+
+    def screen(self, number: int, documents: Iterable[formats.Document]) -> Screened:
+        """Apply the rules of a stage to each document of a batch."""
+        stage = self.stages[number]
+        effects = [Effect() for _ in stage.rules]
+        kept, signatures, count, characters = [], [], 0, 0
+        for document in documents:
+            text = document.text if number else _lines(document)
+            if not text:
+                continue
+            count, characters = count + 1, characters + len(text)
+            for rule, effect in zip(stage.rules, effects, strict=True):
+                text = _judged(effect, document.place, text, rule.apply(text, self.settings))
+                if not text:
+                    break
+            else:
+                kept.append(formats.Document("text", document.place, text))
+                signatures.append(stage.last.sign(text, self.settings) if stage.last else None)
+        return Screened(kept, signatures, effects, (count, characters))
+
+    def clean(
+        self,
+        batches: Iterator[list[formats.Document]],
+        screened: Callable[[int, Iterator[list[formats.Document]]], Iterator[Screened]],
+        report: Report,
+    ) -> Iterator[formats.Document]:
+        """Yield the documents that are left, and count the others in `report`.
+
+        screened: applies `screen` of a stage to every batch and returns the results in order.
+        """
+        for number in range(len(self.stages)):
+            batches = self._stage(number, screened(number, batches), report)
+        for batch in batches:
+            report.kept.add(len(batch), sum(len(document.text) for document in batch))
+            yield from batch
+
+    def _stage(self, number: int, batches: Iterator[Screened], report: Report) -> Iterator[list[formats.Document]]:
+        stage = self.stages[number]
+        after = stage.start + len(stage.rules)
+        judge = stage.last.judge(self.settings) if stage.last else None
+        for batch in batches:
+            if number == 0:
+                report.read.add(*batch.first)
+            for effect, more in zip(report.effects[stage.start : after], batch.effects, strict=True):
+                effect.add(more)
+            if judge is None:
+                yield batch.documents
+                continue
+            kept = []
+            for document, signature in zip(batch.documents, batch.signatures, strict=True):
+                left = judge.judge(document.text, signature)
+                if text := _judged(report.effects[after], document.place, document.text, left):
+                    kept.append(document._replace(text=text))
+            yield kept
+
+    def texts(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield what the rules leave of texts, in this process."""
+        batches = ([formats.Document("text", "", text)] for text in texts)
+
+        def screened(number: int, batches: Iterator[list[formats.Document]]) -> Iterator[Screened]:
+            return (self.screen(number, batch) for batch in batches)
+
+        yield from (document.text for document in self.clean(batches, screened, self.report()))
+
+
+def _lines(document: formats.Document) -> str:
+    """Return the lines of a document without the white space around them."""
+    lines = (line.strip() for paragraph in formats.prose(document) for line in paragraph.splitlines())
+    return "\n".join(filter(None, lines))
+
+
+def _judged(effect: Effect, place: str, before: str, after: str | Dropped) -> str:
+    """Count the effect of a rule on a document. Return the text that is left, "" if the document is dropped."""
+    if isinstance(after, Dropped):
+        effect.drop(place, after.reason, before)
+        return ""
+    if not after.strip():
+        effect.drop(place, "no line is left", before)
+        return ""
+    if after != before:
+        effect.change(place, before, after)
+    return after
+
+
+def cleaner(
+    chosen: Sequence[str],
+    bad_words: str | os.PathLike = "",
+    language: str = "en",
+    format: str = "auto",
+    parts: records.Parts | None = None,
+) -> Cleaner:
+    """Return the cleaner of rules and sets of rules, in their order, for documents of a format.
+
+    bad_words: a file with a word or a phrase per line, for the rule that needs one.
+
+    Raises:
+        UserError: an unknown name, a rule whose library or file is missing, documents that hold several texts, or a
+            published corpus.
+    """
+    words = text_files.lines(storage.path(bad_words)) if bad_words else []
+    settings = Settings(language, tuple(filter(None, map(str.strip, words))))
+    names = catalogue.names(chosen)
+    catalogue.check(names, settings)
+    if names and (parts or formats.is_exact(format)):
+        found = "--streams or --fields" if parts else f"the corpus {format}, which is read exactly"
+        raise UserError(f"Expected documents of one text for --clean, found {found}; leave one of them out.")
+    return Cleaner(names, settings)

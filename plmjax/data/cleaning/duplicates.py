@@ -1,0 +1,203 @@
+"""Rules that drop what occurred before: documents, lines, spans of sentences, and documents that are nearly the same.
+
+Workers compute signatures of a text. The first process compares them with those of all documents before, in the order
+of reading, so that the first of several copies is kept for any number of processes. Signatures of the whole corpus are
+in the memory of that process.
+"""
+
+import functools
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from plmjax.data import sentences
+from plmjax.data.cleaning.rule import CorpusRule, Dropped, Judge, Settings, words
+from plmjax.errors import UserError
+
+SPAN = 3
+"""Number of sentences of a span (Raffel et al. 2020, section 2.2)."""
+GRAM, BANDS, BAND = 5, 14, 8
+"""Words of a sequence, number of bands, and hashes of a band, as in examples/fineweb.py of huggingface/datatrove. Two
+documents that share a fraction s of their sequences are found with the probability 1 - (1 - s^8)^14: 0.05 at 0.5, 0.92
+at 0.8.
+"""
+SEED = 1
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _hashes(texts: Iterable[str]) -> np.ndarray:
+    return np.fromiter(map(_hash, texts), np.uint64)
+
+
+# ------------------------------------------------------------------------------------------------ whole documents
+
+
+class _Documents(Judge):
+    """Documents whose text occurred before are dropped."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._seen: set[bytes] = set()
+
+    def judge(self, text: str, signature: bytes) -> str | Dropped:
+        if signature in self._seen:
+            return Dropped("the same text occurred before")
+        self._seen.add(signature)
+        return text
+
+
+def _digest(text: str, settings: Settings) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+# ---------------------------------------------------------------------------------------------------------- lines
+
+
+class _Lines(Judge):
+    """Lines that occurred before are removed.
+
+    Deviation: of several copies of a line, the code of C4 keeps that of the page whose address has the least hash. Here
+    the first one in the order of reading is kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._seen: set[int] = set()
+
+    def judge(self, text: str, signature: np.ndarray) -> str:
+        kept = []
+        for line, key in zip(text.split("\n"), signature.tolist(), strict=True):
+            if key not in self._seen:
+                self._seen.add(key)
+                kept.append(line)
+        return "\n".join(kept)
+
+
+def _line_keys(text: str, settings: Settings) -> np.ndarray:
+    return _hashes(line.strip().lower() for line in text.split("\n"))
+
+
+# -------------------------------------------------------------------------------------------------------- spans
+
+
+class _Spans(Judge):
+    """Spans of sentences that occurred before are removed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._seen: set[int] = set()
+        self._language = settings.language
+
+    def judge(self, text: str, signature: np.ndarray) -> str:
+        repeated = set()
+        for at, key in enumerate(signature.tolist()):
+            if key in self._seen:
+                repeated |= set(range(at, at + SPAN))
+            self._seen.add(key)
+        if not repeated:
+            return text
+        lines, number = [], 0
+        for line in text.split("\n"):
+            found = sentences.split([line], self._language)
+            kept = [sentence for at, sentence in enumerate(found, start=number) if at not in repeated]
+            number += len(found)
+            if kept:
+                lines.append(" ".join(kept) if len(kept) < len(found) else line)
+        return "\n".join(lines)
+
+
+def _span_keys(text: str, settings: Settings) -> np.ndarray:
+    found = sentences.split(text.split("\n"), settings.language)
+    return _hashes("\n".join(found[at : at + SPAN]) for at in range(len(found) - SPAN + 1))
+
+
+# ----------------------------------------------------------------------------------------------- near duplicates
+
+
+class _Bands(Judge):
+    """Documents that share a band with an earlier one are dropped.
+
+    Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared with
+    those before it alone. If it links two documents that were kept, both stay.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._seen: set[int] = set()
+
+    def judge(self, text: str, signature: np.ndarray) -> str | Dropped:
+        keys = signature.tolist()
+        found = not self._seen.isdisjoint(keys)
+        self._seen.update(keys)
+        return Dropped("nearly the same text occurred before") if found else text
+
+
+_PUNCTUATION = re.compile(r"[^\w\s]|_")
+_NUMBER = re.compile(r"\d+")
+
+
+def simplified(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation and accents; a number is 0.
+
+    As simplify_text of huggingface/datatrove, src/datatrove/utils/text.py.
+    """
+    text = unicodedata.normalize("NFD", _PUNCTUATION.sub("", text.lower()))
+    if not text.isascii():
+        text = "".join(character for character in text if unicodedata.category(character) != "Mn")
+    return words(_NUMBER.sub("0", text))
+
+
+@functools.cache
+def rensa() -> Any:
+    """Return the library of MinHash.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import rensa
+    except ImportError:
+        raise UserError(
+            "Expected rensa for the rule near_duplicates in --clean, found it not installed; "
+            "pip install 'plmjax[clean]' or leave the rule out."
+        ) from None
+    return rensa
+
+
+def _band_keys(text: str, settings: Settings) -> np.ndarray:
+    found = simplified(text)
+    grams = [" ".join(found[at : at + GRAM]) for at in range(len(found) - GRAM + 1)]
+    if not grams:
+        return np.empty(0, np.uint64)
+    sketch = rensa().RMinHash(num_perm=BANDS * BAND, seed=SEED)
+    sketch.update(grams)
+    bands = np.array(sketch.digest(), "<u4").reshape(BANDS, BAND)
+    keys = (
+        hashlib.blake2b(hashes.tobytes(), digest_size=8, salt=bytes([number])).digest()
+        for number, hashes in enumerate(bands)
+    )
+    return np.frombuffer(b"".join(keys), np.uint64)
+
+
+NEAR = CorpusRule(
+    "near_duplicates",
+    "huggingface/datatrove, src/datatrove/pipeline/dedup/minhash.py and examples/fineweb.py",
+    _band_keys,
+    _Bands,
+)
+RULES = (
+    CorpusRule(
+        "exact_duplicates", "huggingface/datatrove, src/datatrove/pipeline/dedup/exact_dedup.py", _digest, _Documents
+    ),
+    CorpusRule(
+        "c4_duplicate_lines",
+        "tensorflow/datasets, tensorflow_datasets/text/c4_utils.py, remove_duplicate_text",
+        _line_keys,
+        _Lines,
+    ),
+    CorpusRule("three_sentence_spans", "Raffel et al. 2020, section 2.2", _span_keys, _Spans),
+    NEAR,
+)

@@ -1,0 +1,119 @@
+"""A count of the documents and characters that each rule dropped or changed, with examples."""
+
+import dataclasses
+from typing import Any
+
+from plmjax.errors import beginning
+
+EXAMPLES, EXAMPLE = 3, 120
+"""Number of examples for each rule, and the maximum number of characters of a text in them."""
+
+
+@dataclasses.dataclass
+class Count:
+    """Documents and their characters."""
+
+    documents: int = 0
+    characters: int = 0
+
+    def add(self, documents: int, characters: int) -> None:
+        """Add documents and their characters."""
+        self.documents += documents
+        self.characters += characters
+
+
+@dataclasses.dataclass
+class Effect:
+    """The effect of one rule. changed: the documents of which a part was removed, and the characters of the parts.
+
+    examples: (place, reason or "", text that was removed).
+    """
+
+    dropped: Count = dataclasses.field(default_factory=Count)
+    changed: Count = dataclasses.field(default_factory=Count)
+    examples: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
+
+    def drop(self, place: str, reason: str, text: str) -> None:
+        """Count a document that was dropped."""
+        self.dropped.add(1, len(text))
+        self._show(place, reason, text)
+
+    def change(self, place: str, before: str, after: str) -> None:
+        """Count a document that was changed."""
+        self.changed.add(1, len(before) - len(after))
+        if len(self.examples) < EXAMPLES:
+            kept = set(after.split("\n"))
+            self._show(place, "", next((line for line in before.split("\n") if line not in kept), before))
+
+    def add(self, other: "Effect") -> None:
+        """Add the effect of the same rule on later documents."""
+        for count, more in ((self.dropped, other.dropped), (self.changed, other.changed)):
+            count.add(more.documents, more.characters)
+        self.examples = [*self.examples, *other.examples][:EXAMPLES]
+
+    def _show(self, place: str, reason: str, text: str) -> None:
+        if len(self.examples) < EXAMPLES:
+            self.examples.append((place, reason, beginning(" ".join(text.split()), EXAMPLE)))
+
+
+class Report:
+    """The effects of the rules of a preparation, in their order.
+
+    rules: (name, source) of each.
+    """
+
+    def __init__(self, rules: list[tuple[str, str]]) -> None:
+        self.read, self.kept, self.tokens = Count(), Count(), 0
+        self.effects = [Effect() for _ in rules]
+        self._rules = rules
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "read": dataclasses.asdict(self.read),
+            "kept": dataclasses.asdict(self.kept) | {"tokens": self.tokens},
+            "rules": [
+                {
+                    "name": name,
+                    "source": source,
+                    "dropped": self._with_tokens(effect.dropped),
+                    "changed": self._with_tokens(effect.changed),
+                    "examples": [
+                        {"place": place, "reason": reason, "text": text} for place, reason, text in effect.examples
+                    ],
+                }
+                for (name, source), effect in zip(self._rules, self.effects, strict=True)
+            ],
+        }
+
+    def strictest(self) -> tuple[str, int]:
+        """Return the rule that dropped most documents, and their number."""
+        counts = [effect.dropped.documents for effect in self.effects]
+        return self._rules[counts.index(max(counts))][0], max(counts)
+
+    def _with_tokens(self, count: Count) -> dict[str, int]:
+        return dataclasses.asdict(count) | {"about_tokens": self._tokens(count)}
+
+    def _tokens(self, count: Count) -> int:
+        """Return the number of tokens of a text at the rate of the text that was kept."""
+        return round(count.characters * self.tokens / self.kept.characters) if self.kept.characters else 0
+
+    def __str__(self) -> str:
+        """Return a table with a line for each rule, and the examples below it."""
+        read, kept = self.read, self.kept
+        lines = [
+            f"cleaning   kept {kept.documents:,} of {read.documents:,} documents, {kept.characters:,} of "
+            f"{read.characters:,} characters"
+        ]
+        for (name, _), effect in zip(self._rules, self.effects, strict=True):
+            parts = [
+                f"{word} {count.documents:,} documents ({count.characters:,} characters, about "
+                f"{self._tokens(count):,} tokens)"
+                for word, count in (("dropped", effect.dropped), ("changed", effect.changed))
+                if count.documents
+            ]
+            lines.append(f"  {name:<22} {', '.join(parts) or 'no effect'}")
+            lines += [
+                f"    {place}: {f'{reason}: ' if reason else ''}{text}" for place, reason, text in effect.examples
+            ]
+        return "\n".join(lines)

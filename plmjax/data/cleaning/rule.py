@@ -1,0 +1,90 @@
+"""The interface of a rule, and the lines and words of a text as the rules count them."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class Dropped(NamedTuple):
+    """A document that a rule drops, with the reason."""
+
+    reason: str
+
+
+class Settings(NamedTuple):
+    """The options that rules need besides the text.
+
+    language: code of the language that the rules of languages keep.
+    bad_words: the words and phrases of the rule of bad words.
+    """
+
+    language: str = "en"
+    bad_words: tuple[str, ...] = ()
+
+
+class TextRule(NamedTuple):
+    """A rule on one document. It runs in the worker processes.
+
+    source: the paper and its section, or the repository and its path.
+    apply: the text of a document, one paragraph per line -> the text that is left, or the reason to drop the document.
+    """
+
+    name: str
+    source: str
+    apply: Callable[[str, Settings], str | Dropped]
+
+
+class Judge:
+    """The memory of a rule that compares documents; it runs in the first process, in the order of reading."""
+
+    def judge(self, text: str, signature: Any) -> str | Dropped:
+        """Return the text that is left of a document, or the reason to drop it, and remember the document."""
+        raise NotImplementedError
+
+
+class CorpusRule(NamedTuple):
+    """A rule that compares a document with those before it.
+
+    sign: the signature of a text, computed in the worker processes.
+    judge: makes an empty memory.
+    """
+
+    name: str
+    source: str
+    sign: Callable[[str, Settings], Any]
+    judge: Callable[[Settings], Judge]
+
+
+Rule = TextRule | CorpusRule
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+
+def kept_lines(text: str, keeps: Callable[[str], bool]) -> str:
+    """Return the lines of a text for which `keeps` is true."""
+    return "\n".join(filter(keeps, text.split("\n")))
+
+
+def words(text: str) -> list[str]:
+    """Return the words and the punctuation marks of a text.
+
+    Deviation: FineWeb takes them from spaCy or NLTK, which divide "don't" into two words and keep "..." whole. A word
+    here is a run of letters and digits with the apostrophes in it, and every other mark is a word of its own.
+    """
+    return _WORD.findall(text)
+
+
+def duplicates(parts: Sequence[str]) -> tuple[int, int]:
+    """Return how many of the parts occur before, and their characters."""
+    seen: set[str] = set()
+    count = characters = 0
+    for part in parts:
+        if part in seen:
+            count, characters = count + 1, characters + len(part)
+        seen.add(part)
+    return count, characters
+
+
+def share(part: int, whole: int) -> float:
+    """Return part / whole, or 0 where there is nothing."""
+    return part / whole if whole else 0.0
