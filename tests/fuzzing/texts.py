@@ -133,6 +133,10 @@ BOOK = (
     + "*** END OF THIS PROJECT GUTENBERG EBOOK NOTHING ***\n"
 )
 OBJECTS = _lines({"text": "One.\nTwo.", "n": 1}, {"text": "Three. naïve", "n": 2.5})
+PAGES = b"".join(
+    b"WARC/1.0\r\nWARC-Type: %s\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n" % (kind, len(content), content)
+    for kind, content in ((b"warcinfo", b"a: b\r\n"), (b"conversion", "One. naïve\nTwo.".encode()))
+)
 COLUMNS = "n\ttext\n1\tOne. Two.\n2.5\tThree. naïve\n".encode()
 
 
@@ -142,6 +146,15 @@ def _parquet(folder: Path, given: Fixtures) -> None:
 
     table = pyarrow.table({"text": ["One. Two.", "Three.", None], "n": [1.0, 2.0, 3.0]})
     pyarrow.parquet.write_table(table, folder / "a.parquet")
+
+
+def _arrow(indexed: bool, folder: Path, given: Fixtures) -> None:
+    import pyarrow.ipc
+
+    table = pyarrow.table({"text": ["One. Two.", "Three.", None], "n": [1.0, 2.0, 3.0]})
+    new = pyarrow.ipc.new_file if indexed else pyarrow.ipc.new_stream
+    with new(str(folder / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
 
 
 def _zstandard(content: bytes) -> bytes:
@@ -196,6 +209,11 @@ RAW = [
     _raw("jsonl", "a.jsonl", OBJECTS, _records),
     _raw("tsv", "a.tsv", COLUMNS, _records),
     Reader("raw text, a.parquet", _parquet, functools.partial(_documents, "auto")),
+    _raw("auto", "a.warc.wet", PAGES),
+    _raw("wet", "a.warc.wet.gz", gzip.compress(PAGES, mtime=0) * 2),
+    Reader("raw text, a.arrow", functools.partial(_arrow, False), functools.partial(_documents, "auto")),
+    Reader("raw text, a.arrow, parts", functools.partial(_arrow, False), functools.partial(_records, "arrow")),
+    Reader("raw text, a.arrow with an index", functools.partial(_arrow, True), functools.partial(_documents, "auto")),
     Reader("raw text, a.parquet, parts", _parquet, functools.partial(_records, "parquet")),
 ]
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from plmjax import storage
 from plmjax.data import text_files
-from plmjax.data.formats import corpora, documentation, parquet, recognition, records, tfds, tsv
+from plmjax.data.formats import arrow, corpora, documentation, parquet, recognition, records, tfds, tsv
 from plmjax.data.formats.books import BOOKS
 from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.formats.document import Document, Format, nonblank_lines
 from plmjax.data.formats.jsonl import JSONL
 from plmjax.data.formats.lines import LINES
 from plmjax.data.formats.text import TEXT
+from plmjax.data.formats.wet import WET
 from plmjax.data.formats.wikiextractor import WIKIEXTRACTOR
 from plmjax.data.formats.wikipedia_dump import WIKIPEDIA_DUMP
 from plmjax.errors import UserError, nearest, quoted
@@ -39,6 +40,8 @@ FORMATS = (
     "jsonl",
     "tsv",
     "parquet",
+    "arrow",
+    "wet",
     *CORPORA,
     DOCUMENTATION,
 )
@@ -50,8 +53,11 @@ _BY_NAME: dict[str, Format] = {
     "wikiextractor": WIKIEXTRACTOR,
     "books": BOOKS,
     "jsonl": JSONL,
+    "wet": WET,
 }
 """The formats of a raw document. The other formats make documents of these: `tsv` makes records, `jsonl`."""
+_TABLES = {"parquet": parquet, "arrow": arrow}
+"""The formats of files that are not read as a stream of bytes."""
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -> list[dict]:
@@ -245,9 +251,10 @@ def _no_records(place: object, format: str) -> UserError:
 def _file_documents(
     path: Path, format: str, key: str, parts: records.Parts | None, progress: Callable[[int], None]
 ) -> Iterator[Document]:
-    if format == "parquet" or (format == "auto" and parquet.recognise(path)):
-        yield from parquet.documents(path, key, parts, progress)
-        return
+    for name, table in _TABLES.items():
+        if format == name or (format == "auto" and table.recognise(path)):
+            yield from table.documents(path, key, parts, progress)
+            return
     blocks = text_files.blocks(path, progress)
     first = next(blocks)
     if format == "auto":

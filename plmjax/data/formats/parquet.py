@@ -1,14 +1,12 @@
 """The format `parquet`: a column of a Parquet file, or its rows as records."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from plmjax import json_text, storage
-from plmjax.data.formats import records
-from plmjax.data.formats.cutting import whole
+from plmjax.data.formats import columns, records
 from plmjax.data.formats.document import Document
-from plmjax.errors import UserError, listed, quoted
+from plmjax.errors import UserError
 
 
 def recognise(path: Path) -> bool:
@@ -32,23 +30,10 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
     try:
         with path.open("rb") as raw, parquet.ParquetFile(raw) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-            strings = (pyarrow.string(), pyarrow.large_string())
-            for name in parts.streams.values() if parts else (key,):
-                if name not in schema.names or schema.field(name).type not in strings:
-                    option = "--streams" if parts else "--text_key"
-                    raise UserError(
-                        f"Expected a column of text named {quoted(name)} in {path}, found the columns "
-                        f"{listed(schema.names)}; name the one that is meant in {option}."
-                    )
-            columns = list(parts.keys) if parts else [key]
-            for batch in file.iter_batches(batch_size=256, columns=columns):
-                for number, row in enumerate(batch.to_pylist(), start=done + 1):
-                    if parts:
-                        row |= {name: row[name] or "" for name in parts.streams.values()}
-                        yield Document("jsonl", f"{path} row {number}", json.dumps(row, ensure_ascii=False))
-                        continue
-                    for _, part in whole(str(path), [row[key] or ""]):
-                        yield Document("text", f"{path} row {number}", part)
+            columns.check(path, schema, key, parts)
+            names = list(parts.keys) if parts else [key]
+            for batch in file.iter_batches(batch_size=256, columns=names):
+                yield from columns.documents(path, batch, done, key, parts)
                 progress(size * (done + len(batch)) // rows - size * done // rows)
                 done += len(batch)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from plmjax import json_text
-from plmjax.data.formats import books
+from plmjax.data.formats import books, wet
 from plmjax.data.text_files import COMPRESSED
 from plmjax.errors import UserError
 
@@ -32,6 +32,8 @@ def recognise(path: Path, first: bytes) -> str:
     Raises:
         UserError: HTML, XML, RTF, a JSON array, a JSON object of several lines, or a table.
     """
+    if wet.recognise(first):
+        return "wet"
     name = path.name.lower()
     for suffix in COMPRESSED:
         name = name.removesuffix(suffix)

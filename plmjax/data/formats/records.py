@@ -1,4 +1,4 @@
-"""Documents that are records with named parts: a JSON object, a line of a table, a row of Parquet, an example of TFDS.
+"""Documents that are records with named parts: a JSON object, a row of a table, Parquet or Arrow, an example of TFDS.
 
 A record may hold several texts of one document, each a stream of the dataset (`source` and `target`), and numbers.
 """
@@ -10,7 +10,7 @@ from plmjax import json_text
 from plmjax.decimals import decimal
 from plmjax.errors import UserError, listed, quoted
 
-FORMATS = ("jsonl", "tsv", "parquet")
+FORMATS = ("jsonl", "tsv", "parquet", "arrow")
 """File formats whose documents are records, in addition to tfds:NAME."""
 
 

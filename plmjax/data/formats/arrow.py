@@ -1,0 +1,70 @@
+"""The format `arrow`: a column of an Arrow file, or its rows as records.
+
+The library `datasets` keeps a dataset in files of this kind, in the form of a stream
+(huggingface/datasets, src/datasets/arrow_writer.py). Files with an index of their batches (Feather) are read too.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from plmjax import json_text
+from plmjax.data.formats import columns, records
+from plmjax.data.formats.document import Document
+from plmjax.errors import UserError
+
+ROWS = 256
+"""Number of rows that are converted at once."""
+_STREAM = b"\xff\xff\xff\xff"
+"""Start of every message of a stream; no text in UTF-8 has these bytes."""
+_FILE = b"ARROW1"
+
+
+def recognise(path: Path) -> bool:
+    """Return whether a file starts like an Arrow file."""
+    with path.open("rb") as file:
+        return file.read(len(_FILE)).startswith((_STREAM, _FILE))
+
+
+def documents(path: Path, key: str, parts: records.Parts | None, progress: Callable[[int], None]) -> Iterator[Document]:
+    """Yield one document per row: the text of the column `key`, or with `parts` the row as a record.
+
+    A missing value is an empty text.
+
+    Raises:
+        UserError: a column does not exist or holds no text, or the file is not a complete Arrow file.
+    """
+    import pyarrow
+
+    done = position = 0
+    try:
+        with path.open("rb") as raw:
+            schema, batches = _opened(raw)
+            columns.check(path, schema, key, parts)
+            names = [name for name in schema.names if name in (parts.keys if parts else (key,))]
+            for batch in batches:
+                batch.validate(full=True)  # of a damaged file, offsets may lead out of the buffers
+                for start in range(0, len(batch), ROWS):
+                    rows = batch.select(names).slice(start, ROWS)
+                    yield from columns.documents(path, rows, done + start, key, parts)
+                done += len(batch)
+                progress(raw.tell() - position)
+                position = raw.tell()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        raise UserError(
+            f"Expected a whole Arrow file in {path}, found one that cannot be read "
+            f"({json_text.reason(error)}); copy it again or check the format."
+        ) from error
+
+
+def _opened(raw: Any) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of a file and its batches."""
+    from pyarrow import ipc
+
+    indexed = raw.read(len(_FILE)) == _FILE
+    raw.seek(0)
+    if not indexed:
+        stream = ipc.open_stream(raw)
+        return stream.schema, iter(stream)
+    file = ipc.open_file(raw)
+    return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
