@@ -42,7 +42,7 @@ def tokenizer_train(
         kind: Kind of tokenizer.
         vocab_size: Number of tokens, including special tokens.
         format: Format of the input.
-        text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        text_key: Key of the text in a JSON object, a row of a table, Parquet or Arrow file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
         lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all kinds do so, except
             for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
@@ -80,7 +80,7 @@ def prepare(
         tokenizer: Tokenizer folder or published vocabulary.
         output: Folder for the dataset.
         format: Format of the text; docs/data.md lists them, and `auto` recognises most of them.
-        text_key: Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS.
+        text_key: Key of the text in a JSON object, a row of a table, Parquet or Arrow file, or an example of TFDS.
         streams: Several texts of every document, each as NAME=KEY, such as source=en target=de.
         fields: Keys of numbers that are stored with their document, such as a label.
         held_out: Fraction of the documents to hold out for evaluation.

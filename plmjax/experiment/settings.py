@@ -46,12 +46,13 @@ class Data:
     input: tuple[str, ...] = ()
     """Files or folders of raw text."""
     format: str = "auto"
-    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tsv, parquet, tfds:NAME, or auto to recognise it;
+    """text, lines, wikipedia-dump, wikiextractor, books, jsonl, tsv, parquet, arrow, wet, tfds:NAME, or auto to
+    recognise it;
     enwik8, text8, wikitext-103 and wikitext-2 are published corpora with splits of their own;
     documentation takes the documentation strings of the installed libraries until `input` or `path` names text.
     """
     text_key: str = "text"
-    """Key of the text in a JSON object, a row of a table or a Parquet file, or an example of TFDS."""
+    """Key of the text in a JSON object, a row of a table, Parquet or Arrow file, or an example of TFDS."""
     streams: tuple[str, ...] = ()
     """Several texts of every document, each as NAME=KEY, such as source=en target=de; empty for one text, that of
     `text_key`.

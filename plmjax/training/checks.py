@@ -115,15 +115,24 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
 
     has_tokenizer: true if the tokenizer comes from a checkpoint.
     """
-    from plmjax.data import formats, sentences, tokenizers
+    from plmjax.data import cleaning, formats, sentences, tokenizers
+    from plmjax.data.formats import records
 
     data: Data = run.data
     formats.check(data.format)
     sentences.check(data.language)
     if data.path and data.input:
         raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
+    if data.path and data.clean:
+        raise UserError(
+            f"Expected raw text for --data.clean, found the prepared dataset {data.path}; prepare it again by plmjax "
+            "prepare --clean, or leave the option out."
+        )
     if data.path:
         return
+    with options_named({f"--{name}": f"--data.{name}" for name in ("clean", "bad_words", "streams")}):
+        parts = records.Parts(records.streams(data.streams)) if data.streams else None
+        cleaning.cleaner(data.clean, data.bad_words, data.language, data.format, parts)
     if not data.input and not data.format.startswith(formats.TFDS) and data.format != formats.DOCUMENTATION:
         raise UserError(
             "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset "

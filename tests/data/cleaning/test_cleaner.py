@@ -1,0 +1,103 @@
+"""Rules in the order of their names, the counts of their effects, and the dataset of any number of processes."""
+
+import json
+
+import pytest
+
+from plmjax.data import cleaning, prepare, store, tokenizers
+from plmjax.data.formats import records
+from plmjax.errors import UserError
+from tests.data.test_prepare import document
+
+JUNK = "lorem ipsum and what not follows here.\n" + document(1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    texts = [document(seed) for seed in range(40)]
+    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Documents, copies of them, and a page of junk."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join([*(document(seed % 50) for seed in range(80)), JUNK]))
+    return path
+
+
+def test_unknown_names_are_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"Expected a rule or a set of rules in --clean, found 'c4_line'; did you mean"):
+        cleaning.cleaner(["c4_line"])
+
+
+def test_every_rule_has_a_source_and_every_set_known_rules() -> None:
+    assert all(rule.source and name == rule.name for name, rule in cleaning.RULES.items())
+    assert all(name in cleaning.RULES for names in cleaning.SETS.values() for name in names)
+
+
+def test_rules_apply_in_the_order_of_their_names() -> None:
+    texts = ["One two three four five.\nno mark", "One two three four five."]
+    assert len(list(cleaning.cleaner(["exact_duplicates", "c4_end_marks"]).texts(texts))) == 2
+    assert len(list(cleaning.cleaner(["c4_end_marks", "exact_duplicates"]).texts(texts))) == 1
+
+
+def test_documents_of_several_texts_and_published_corpora_are_refused() -> None:
+    with pytest.raises(UserError, match="Expected documents of one text for --clean, found --streams or --fields"):
+        cleaning.cleaner(["c4_lines"], parts=records.Parts({"source": "en"}))
+    with pytest.raises(UserError, match="found the corpus enwik8, which is read exactly"):
+        cleaning.cleaner(["c4_lines"], format="enwik8")
+
+
+def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 3000)  # enough batches for a second process
+    names = ["c4_lorem_ipsum", "exact_duplicates", "three_sentence_spans", "c4_sentences", "near_duplicates"]
+    ledgers = []
+    for processes in (1, 2):
+        output = tmp_path / str(processes)
+        prepare.prepare([corpus], "auto", tokenizer, output, clean=names, processes=processes, progress=False)
+        ledgers.append(json.loads((output / store.LEDGER).read_text()))
+    assert ledgers[0] == ledgers[1]  # the checksums of all files stand in it, also of the report
+    assert ledgers[0]["description"]["cleaning"] == names
+    assert sum(split["documents"] for split in ledgers[0]["splits"].values()) == 50
+
+
+def test_report_counts_each_rule_with_examples(corpus, tokenizer, tmp_path, capsys) -> None:
+    output = tmp_path / "out"
+    names = ["c4_lorem_ipsum", "c4_short_lines", "exact_duplicates"]
+    dataset = prepare.prepare([corpus], "auto", tokenizer, output, clean=names, processes=1)
+    report = json.loads((output / cleaning.REPORT).read_text())
+    assert cleaning.REPORT in json.loads((output / store.LEDGER).read_text())["other_files"]
+    lorem, short, exact = report["rules"]
+    assert report["read"]["documents"] == 81 and report["kept"]["documents"] == 50
+    assert lorem["dropped"]["documents"] == 1 and lorem["dropped"]["characters"] == len(JUNK)
+    assert lorem["examples"] == [{"place": str(corpus), "reason": "lorem ipsum", "text": lorem["examples"][0]["text"]}]
+    assert lorem["examples"][0]["text"].startswith("lorem ipsum and what")
+    assert short["changed"]["documents"] and not short["dropped"]["documents"]
+    assert all(len(example["text"].split()) < 5 for example in short["examples"])
+    assert exact["dropped"]["documents"] == 30 and len(exact["examples"]) == 3
+    parts = [rule[kind]["characters"] for rule in report["rules"] for kind in ("dropped", "changed")]
+    assert report["kept"]["characters"] + sum(parts) == report["read"]["characters"]
+    tokens = sum(dataset.split(name).token_count for name in store.SPLITS)
+    assert report["kept"]["tokens"] == tokens
+    rate = tokens / report["kept"]["characters"]
+    assert exact["dropped"]["about_tokens"] == round(exact["dropped"]["characters"] * rate)
+    printed = capsys.readouterr().out
+    assert "cleaning   kept 50 of 81 documents" in printed and "exact_duplicates       dropped 30 documents" in printed
+
+
+def test_other_rules_make_another_dataset(corpus, tokenizer, tmp_path) -> None:
+    output, words = tmp_path / "out", tmp_path / "words.txt"
+    words.write_text("lorem\n")
+    prepare.prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
+    with pytest.raises(UserError, match="another cleaning"):
+        prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+    words.write_text("river\n")
+    with pytest.raises(UserError, match="another bad_words"):
+        prepare.prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
+
+
+def test_a_text_of_which_nothing_is_left_is_one_sentence(tokenizer, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text(JUNK)
+    with pytest.raises(UserError, match="--clean dropped all 1, 1 of them by c4_lorem_ipsum; name fewer rules"):
+        prepare.prepare([tmp_path / "a.txt"], "auto", tokenizer, tmp_path / "out", clean=["c4_lines"], progress=False)
