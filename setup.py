@@ -37,11 +37,13 @@ CORE = [
     "rouge-score>=0.1.2",
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
+CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash for near duplicates
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
 COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
+    "clean": CLEAN,
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
     "hdf5": HDF5,
@@ -51,6 +53,7 @@ EXTRAS = {
     "tpu": [*COMPILER, *SUBMISSION],
     "test": [
         *SUBMISSION,
+        *CLEAN,
         *HDF5,
         *WANDB,
         *COMPILER,

@@ -51,6 +51,7 @@ OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generat
 PRINTED_BY = {
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
+    "data/cleaning": (By("prepare"), PRETRAIN),
     "data/formats": READING,
     "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),

@@ -144,9 +144,7 @@ def prepare(
 def _nothing_prepared(sources: list[dict], format: str, report: cleaning.Report) -> UserError:
     names = ", ".join(source["path"] for source in sources[:3])
     if report.read.documents:
-        rule, count = report.strictest()
-        found = f"that --clean dropped all {report.read.documents:,}, {count:,} of them by {rule}"
-        return UserError(f"Expected documents in {names}, found {found}; name fewer rules.")
+        return report.nothing_left(names)
     return UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
 
 

@@ -125,8 +125,8 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
         raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
     if data.path and data.clean:
         raise UserError(
-            f"Expected raw text for --data.clean, found the prepared dataset {data.path}; prepare it again by plmjax "
-            "prepare --clean, or leave the option out."
+            f"Expected raw text for --data.clean, found the prepared dataset {data.path}; prepare it again by "
+            "plmjax prepare --clean, or leave the option out."
         )
     if data.path:
         return

@@ -180,6 +180,7 @@ def cleaner(
     names = catalogue.names(chosen)
     catalogue.check(names, settings)
     if names and (parts or formats.is_exact(format)):
-        found = "--streams or --fields" if parts else f"the corpus {format}, which is read exactly"
+        several = "plmjax prepare --fields" if parts and parts.fields else "--streams"
+        found = several if parts else f"the corpus {format}, which is read exactly"
         raise UserError(f"Expected documents of one text for --clean, found {found}; leave one of them out.")
     return Cleaner(names, settings)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from plmjax.errors import beginning
+from plmjax.errors import UserError, beginning
 
 EXAMPLES, EXAMPLE = 3, 120
 """Number of examples for each rule, and the maximum number of characters of a text in them."""
@@ -86,10 +86,14 @@ class Report:
             ],
         }
 
-    def strictest(self) -> tuple[str, int]:
-        """Return the rule that dropped most documents, and their number."""
+    def nothing_left(self, names: str) -> UserError:
+        """Return the error that no document of the files `names` is left."""
         counts = [effect.dropped.documents for effect in self.effects]
-        return self._rules[counts.index(max(counts))][0], max(counts)
+        rule, _ = self._rules[counts.index(max(counts))]
+        return UserError(
+            f"Expected documents in {names}, found that --clean dropped all {self.read.documents:,}, {max(counts):,} "
+            f"of them by {rule}; name fewer rules."
+        )
 
     def _with_tokens(self, count: Count) -> dict[str, int]:
         return dataclasses.asdict(count) | {"about_tokens": self._tokens(count)}

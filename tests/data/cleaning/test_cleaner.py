@@ -43,8 +43,10 @@ def test_rules_apply_in_the_order_of_their_names() -> None:
 
 
 def test_documents_of_several_texts_and_published_corpora_are_refused() -> None:
-    with pytest.raises(UserError, match="Expected documents of one text for --clean, found --streams or --fields"):
+    with pytest.raises(UserError, match="Expected documents of one text for --clean, found --streams; leave"):
         cleaning.cleaner(["c4_lines"], parts=records.Parts({"source": "en"}))
+    with pytest.raises(UserError, match="found plmjax prepare --fields; leave one of them out"):
+        cleaning.cleaner(["c4_lines"], parts=records.Parts({"text": "text"}, ("label",)))
     with pytest.raises(UserError, match="found the corpus enwik8, which is read exactly"):
         cleaning.cleaner(["c4_lines"], format="enwik8")
 
@@ -99,5 +101,5 @@ def test_other_rules_make_another_dataset(corpus, tokenizer, tmp_path) -> None:
 
 def test_a_text_of_which_nothing_is_left_is_one_sentence(tokenizer, tmp_path) -> None:
     (tmp_path / "a.txt").write_text(JUNK)
-    with pytest.raises(UserError, match="--clean dropped all 1, 1 of them by c4_lorem_ipsum; name fewer rules"):
+    with pytest.raises(UserError, match="--clean dropped all 1, 1 of them by c4_lorem_ipsum; name fewer"):
         prepare.prepare([tmp_path / "a.txt"], "auto", tokenizer, tmp_path / "out", clean=["c4_lines"], progress=False)
