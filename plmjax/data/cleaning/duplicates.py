@@ -139,7 +139,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _NUMBER = re.compile(r"\d+")
 
 
-def simplified(text: str) -> list[str]:
+def simplified(text: str) -> tuple[str, ...]:
     """Return the words of a text in lower case, without punctuation and accents; a number is 0.
 
     As simplify_text of huggingface/datatrove, src/datatrove/utils/text.py.

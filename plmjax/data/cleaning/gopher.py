@@ -105,7 +105,7 @@ def _repeated_grams(text: str, settings: Settings) -> str | Dropped:
     return text
 
 
-def _repeated_characters(found: list[str], size: int) -> int:
+def _repeated_characters(found: tuple[str, ...], size: int) -> int:
     """Return the characters in sequences of `size` words that occurred before, none counted twice."""
     seen: set[str] = set()
     at = characters = 0

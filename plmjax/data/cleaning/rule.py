@@ -1,5 +1,6 @@
 """The interface of a rule, and the lines and words of a text as the rules count them."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -65,13 +66,14 @@ def kept_lines(text: str, keeps: Callable[[str], bool]) -> str:
     return "\n".join(filter(keeps, text.split("\n")))
 
 
-def words(text: str) -> list[str]:
+@functools.lru_cache(maxsize=1)  # several rules count the words of a document one after another
+def words(text: str) -> tuple[str, ...]:
     """Return the words and the punctuation marks of a text.
 
     Deviation: FineWeb takes them from spaCy, which needs a model for each language, and before from NLTK, which is 30
     times slower than this pattern. Here a contraction such as "don't" is one word, and quotation marks are not changed.
     """
-    return _WORD.findall(text)
+    return tuple(_WORD.findall(text))
 
 
 def duplicates(parts: Sequence[str]) -> tuple[int, int]:
