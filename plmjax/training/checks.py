@@ -116,7 +116,6 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
     has_tokenizer: true if the tokenizer comes from a checkpoint.
     """
     from plmjax.data import cleaning, formats, sentences, tokenizers
-    from plmjax.data.formats import records
 
     data: Data = run.data
     formats.check(data.format)
@@ -130,9 +129,8 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
         )
     if data.path:
         return
-    with options_named({f"--{name}": f"--data.{name}" for name in ("clean", "bad_words", "streams")}):
-        parts = records.Parts(records.streams(data.streams)) if data.streams else None
-        cleaning.cleaner(data.clean, data.bad_words, data.language, data.format, parts)
+    with options_named({"--clean": "--data.clean"}):
+        cleaning.names(data.clean)
     if not data.input and not data.format.startswith(formats.TFDS) and data.format != formats.DOCUMENTATION:
         raise UserError(
             "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset "

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from plmjax import cli
 from plmjax.data.layouts import Blocks
-from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.generation.generate import printable
 from plmjax.objectives.next_token import NextToken
+from plmjax.pretraining import run as pretraining
 from plmjax.pretraining.run import pretrain
 from plmjax.report import page
 from plmjax.training.checkpoints import checkpoints
@@ -54,3 +55,18 @@ def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, t
     assert any(line.startswith("generate ") and printable(samples[0]["text"]) in line for line in said)
     page.report([tmp_path / "run"], tmp_path / "page.html")
     assert html.escape(samples[1]["text"]).encode() in (tmp_path / "page.html").read_bytes()
+
+
+def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_path: Path) -> None:
+    lines = ["The river walks under the old green bridge.", "A line without a mark that holds a ☃"]
+    (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines * (1 + at)) for at in range(4)), encoding="utf-8")
+    data = Data(layout=Blocks(), input=(str(tmp_path / "a.txt"),), clean=("c4_end_marks", "c4_duplicate_lines"))
+    run = Experiment(
+        model=None, objective=NextToken(), data=data, optimizer=AdamW(), tokenizer=Tokenizer(kind="word", vocab_size=40)
+    )
+    tokenizer = pretraining._tokenizer(run, tmp_path, None, print)
+    unknown = tokenizer.vocabulary.unk
+    assert unknown not in tokenizer.encode("bridge") and tokenizer.encode("☃") == [unknown]
+    report = json.loads((pretraining._dataset(run, tmp_path, tokenizer, print) / "cleaning.json").read_text())
+    assert [rule["name"] for rule in report["rules"]] == list(data.clean)
+    assert report["read"]["documents"] == 4 and report["kept"] == {"documents": 1, "characters": 43, "tokens": 9}

@@ -123,6 +123,19 @@ def test_text_is_asked_for_where_an_experiment_brings_none(fails, tmp_path: Path
         submission.run(["submit", "bert_base_4x4", *place, "--dry-run"])
 
 
+def test_rules_of_a_cleaning_are_refused_before_text_is_read(fails, tmp_path: Path) -> None:
+    command = ["pretrain", "bert_tiny", "--workdir", tmp_path / "run"]
+    for options, message in (
+        (
+            ["--data.input", "none", "--data.clean", "c4_line"],
+            "--data.clean, found 'c4_line'; did you mean 'c4_lines'?",
+        ),
+        (["--data.path", "none", "--data.clean", "c4"], "raw text for --data.clean, found the prepared dataset none"),
+    ):
+        assert message in fails(*command, *options)
+        assert not (tmp_path / "run").exists()
+
+
 def test_only_the_tiny_experiments_bring_the_documentation() -> None:
     names = [name for name in catalogue.names() if not name.startswith(("finetune", "comparison", "ulmfit"))]
     runs = {name: experiment.load(name) for name in names}

@@ -3,8 +3,8 @@
 `rule` is the interface, `catalogue` the names of rules and sets, `cleaner` applies them, `report` counts their effects.
 """
 
-from plmjax.data.cleaning.catalogue import RULES, SETS
+from plmjax.data.cleaning.catalogue import RULES, SETS, names
 from plmjax.data.cleaning.cleaner import REPORT, Cleaner, Screened, cleaner
 from plmjax.data.cleaning.report import Report
 
-__all__ = ["REPORT", "RULES", "SETS", "Cleaner", "Report", "Screened", "cleaner"]
+__all__ = ["REPORT", "RULES", "SETS", "Cleaner", "Report", "Screened", "cleaner", "names"]
