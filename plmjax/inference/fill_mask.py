@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from plmjax.contracts.system import Purpose
+from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
@@ -35,7 +36,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     run.model.template.check(vocabulary)
     if top < 1 or top > vocabulary.size:
         raise UserError(f"Expected --top from 1 to the {vocabulary.size} tokens, found {top}; change it.")
-    ids = tokenizer.encode(text.replace(MASK, tokenizer.tokens([vocabulary.mask])[0]))
+    ids = masked_ids(tokenizer, text)
     if vocabulary.mask not in ids:
         raise UserError(
             f"Expected a text with one or more {MASK}, found none in {quoted(text)}; write {MASK} for a word."
@@ -56,6 +57,11 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
         list(zip(readable(tokenizer, chosen.tolist()), shares[chosen].tolist(), strict=True))
         for chosen, shares in zip(best, probabilities, strict=True)
     ]
+
+
+def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the token ids of a text, in which every [MASK] is the tokenizer's own."""
+    return tokenizer.encode(text.replace(MASK, tokenizer.tokens([tokenizer.vocabulary.mask])[0]))
 
 
 @functools.partial(jax.jit, static_argnames="module")

@@ -44,17 +44,30 @@ def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callab
 
 
 def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
-    """Replace one word of a few held-out sentences by [MASK], and print the model's predictions."""
-    from plmjax.data import tokenizers
-    from plmjax.inference.fill_mask import fill_mask
+    """Replace one word of a few held-out sentences by [MASK], and print the model's predictions.
 
-    tokenizer = tokenizers.load(workdir / "tokenizer")
-    for text in itertools.islice(_held_out(result, source, tokenizer), EXAMPLES):
-        words = text.split()
-        place = len(words) // 2
-        hidden = " ".join([*words[:place], "[MASK]", *words[place + 1 :]])
+    A text can have more tokens than the row that it was decoded from. One that is too long for the model is left out.
+    """
+    from plmjax.data import tokenizers
+    from plmjax.inference.fill_mask import MASK, fill_mask, masked_ids
+
+    tokenizer, model = tokenizers.load(workdir / "tokenizer"), experiment.read(workdir / "experiment.json").model
+
+    def fits(example: tuple[str, str]) -> bool:
+        row = model.template.lay_out([masked_ids(tokenizer, example[0])], tokenizer.vocabulary).tokens
+        return model.longest is None or len(row) <= model.longest
+
+    examples = (_hide(text, MASK) for text in _held_out(result, source, tokenizer))
+    for hidden, word in itertools.islice(filter(fits, examples), EXAMPLES):
         guesses = ", ".join(f"'{token}' {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
-        report(f"fill-mask  {hidden}\n           was {words[place]!r}; guessed {guesses}")
+        report(f"fill-mask  {hidden}\n           was {word!r}; guessed {guesses}")
+
+
+def _hide(text: str, mask: str) -> tuple[str, str]:
+    """Return (a text whose middle word is replaced by `mask`, the word)."""
+    words = text.split()
+    place = len(words) // 2
+    return " ".join([*words[:place], mask, *words[place + 1 :]]), words[place]
 
 
 def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:

@@ -37,6 +37,16 @@ def test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts(
     assert len(said) == 2 and said[0].startswith(f"generate   {samples[0]['prompt']} -> ")
 
 
+def test_a_held_out_text_that_the_model_cannot_read_is_no_example(
+    small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of rare words has more tokens when its text is encoded alone."""
+    monkeypatch.setattr(summary, "_held_out", lambda *_: ["incomprehensibilities " * 16, TEXTS[0]])
+    said: list[str] = []
+    summary._fill(None, None, small_run, said.append)
+    assert len(said) == 1 and said[0].startswith("fill-mask  the film was a [MASK] scene")
+
+
 def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
