@@ -19,6 +19,12 @@ _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _CALLED = re.compile(
     r"\b(calls|called_computations|to_apply|body|condition|branch_computations|true_computation|false_computation)="
 )
+_HEADER = re.compile(r"(ENTRY )?%?([\w.-]+) \(.*\{$")
+_END = re.compile(r"\}(, execution_thread=.*)?$")
+_OUTSIDE = re.compile(r"HloModule |(FileNames|FunctionNames|FileLocations|StackFrames)$|\d+ ")
+"""Lines between the computations: the module's own, and the tables of its sources."""
+_NAME = re.compile(r"\s+(?:ROOT )?%?([\w.-]+) = ")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ARITHMETIC = {
     "add": lambda a, b: a + b,
@@ -117,6 +123,9 @@ class Program:
     """The computations of an optimised HLO module.
 
     `unknown_loops` names the while loops whose trips could not be counted; they count as one run.
+
+    Raises:
+        ValueError: the text has no ENTRY computation, or a line that is not understood. Nothing is left out silently.
     """
 
     def __init__(self, text: str):
@@ -128,21 +137,25 @@ class Program:
         partitions = re.search(r"num_partitions=(\d+)", text[:20000])
         self.partitions = int(partitions.group(1)) if partitions else 1
         name, types = None, {}
-        for line in text.splitlines():
-            header = re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line)
-            if header:
+        for line in _statements(text):
+            if header := _HEADER.match(line):
                 name = header.group(2)
                 self.computations[name], types = {}, {}
                 self.entry = name if header.group(1) else self.entry
-            elif line.startswith("}"):
+            elif name is None:
+                if not _OUTSIDE.match(line):
+                    raise _unreadable("a computation or a table of sources", line)
+            elif _END.match(line):
                 name = None
-            elif name is not None and (found := _instruction(line, name)):
-                instruction, types[instruction.name] = found
+            else:
+                instruction, types[instruction.name] = _instruction(line, name)
                 for operand in instruction.operands:
                     _add_elements(operand, self.computations[name], types, name)
                 self.computations[name][instruction.name] = instruction
                 if line.lstrip().startswith("ROOT"):
                     self.roots[name] = instruction
+        if name is not None:
+            raise ValueError(f"Expected the computation {name} to end, found the end of the text; compile it again.")
         if not self.entry:
             raise ValueError("the text holds no HLO module with an ENTRY computation")
 
@@ -254,11 +267,46 @@ class Program:
         return None
 
 
-def _instruction(line: str, computation: str) -> tuple[Instruction, str] | None:
-    """Return the instruction of a line, and the text of its type; None if the line has none."""
-    match = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", line)
+def _statements(text: str) -> Iterator[str]:
+    """Yield the lines of a module. Lines within the braces of an attribute, such as a kernel's metadata, are joined.
+
+    The lines that begin and end a computation have a brace without its pair.
+    """
+    parts: list[str] = []
+    for line in text.splitlines():
+        if not parts and (not line.strip() or _HEADER.match(line) or _END.match(line)):
+            if line.strip():
+                yield line
+            continue
+        if parts and _NAME.match(line):
+            break
+        parts.append(line)
+        if len(parts) > 1 or line.count("{") != line.count("}"):
+            bare = _STRING.sub("", "".join(parts))  # a string may hold half a pair
+            if bare.count("{") != bare.count("}"):
+                continue
+        yield "".join(parts)
+        parts = []
+    if parts:
+        raise _unreadable("closed braces", parts[0])
+
+
+def _unreadable(expected: str, line: str) -> ValueError:
+    return ValueError(
+        f"Expected {expected} in a compiled program, found {line.strip()[:200]!r}; report it with the versions of jax "
+        "and libtpu."
+    )
+
+
+def _instruction(line: str, computation: str) -> tuple[Instruction, str]:
+    """Return the instruction of a line, and the text of its type.
+
+    Raises:
+        ValueError: the line has no instruction.
+    """
+    match = _NAME.match(line)
     if not match:
-        return None
+        raise _unreadable("an instruction", line)
     rest = line[match.end() :]
     end = _closing(rest) if rest.startswith("(") else rest.index(" ")
     results, rest = rest[:end], rest[end:].lstrip()

@@ -112,6 +112,37 @@ def test_matmuls_are_found_in_fusions_with_their_dtypes():
     assert "f32" in {dtype for m in compiled("v5e:4x4", 8, "float32").matmuls() for dtype in m.dtypes}
 
 
+# As libtpu writes a kernel of Pallas: its metadata has lines of its own, which begin and end with braces.
+KERNEL = """  %kernel = f32[4,8]{1,0} custom-call(%y), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 128, \\"window\\": \\"}\\"}"
+}}, metadata={op_name="jit(f)/pallas_call"}
+"""  # noqa: E501
+
+
+def test_metadata_of_a_kernel_does_not_end_its_computation():
+    program = Program(WRITTEN.replace("  %moved =", f"{KERNEL}  %moved =", 1))
+    names = [one.name for one, _ in program.executed]
+    assert names == [one.name for one, _ in Program(WRITTEN).executed[:-4]] + ["kernel", *names[-4:]]
+    (kernel,) = (one for one, _ in program.executed if one.name == "kernel")
+    assert (kernel.target, kernel.attribute("op_name")) == ("tpu_custom_call", "jit")
+    assert program.cycles() == 5 * 10 + 7 and len(collectives(program)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (WRITTEN.replace("  %moved =", "  }, metadata={\n  %moved =", 1), "Expected an instruction .* found '}, meta"),
+        (WRITTEN.replace("  %moved =", "  moved to\n  %moved =", 1), "Expected an instruction .* found 'moved to'"),
+        (WRITTEN.replace("\nENTRY", "\n  %lost = f32[] negate(%x)\nENTRY"), "Expected a computation .* '%lost"),
+        (WRITTEN.replace("index=0\n", "index=0, metadata={\n", 1), "Expected closed braces"),
+        (WRITTEN.rstrip("}\n"), "Expected the computation main to end"),
+    ],
+)
+def test_a_line_that_is_not_understood_is_an_error(text, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Program(text)
+
+
 @pytest.mark.parametrize("none", [2**63 - 1, 2**64 - 1])
 def test_the_integers_that_stand_for_no_estimate_are_no_cycles(none):
     assert Program(WRITTEN.replace('"estimated_cycles":"7"', f'"estimated_cycles":"{none}"')).cycles() == 5 * 10
