@@ -3,7 +3,9 @@
 import dataclasses
 import math
 import re
-from typing import Any
+from collections.abc import Collection
+
+import numpy as np
 
 from plmjax.plan.hlo import Instruction, Program
 
@@ -41,50 +43,88 @@ def collectives(program: Program) -> list[Collective]:
 
 
 def communication(program: Program) -> dict[str, tuple[Collective, int]]:
-    """Return name of an instruction that communicates or starts to -> (one run of it, number of runs)."""
-    seen: dict[Any, tuple[str, Collective, int]] = {}
-    for instruction, times in program.every:
-        kind = instruction.opcode.removesuffix("-start")
-        if kind not in COLLECTIVES or instruction.opcode.endswith("-done"):
-            continue
-        operands = [array for operand in program.operands_of(instruction) for array in operand.results]
-        results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
-        # A start's result includes its operands. The larger side is the array that exists once on each device.
-        arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
-        if kind == "send":
-            arrays = operands[:1]  # the other one is a token
-        if kind == "all-gather":
-            arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
-        if kind == "all-reduce" and _is_scattered(instruction.computation):
-            kind = "reduce-scatter"
-        channel = instruction.attribute("channel_id") or instruction.name
-        one = Collective(
-            kind=kind,
-            dtype=max(arrays, key=lambda array: array.bytes).dtype,
-            bytes=sum(array.bytes for array in arrays),
-            elements=sum(array.size for array in arrays),
-            group=_group(instruction, program.partitions),
-            count=1,
-            gathered=_gathered(program, instruction) if kind == "all-reduce" else 0,
-        )
-        # Chunks of it may also be in loops that overlap with it. Its number of runs is that of the rarest chunk.
-        key = (channel, one)
-        if key not in seen or times < seen[key][2]:
-            seen[key] = (instruction.name, one, times)
-    return {name: (one, times) for name, one, times in seen.values()}
+    """Return name of an instruction that communicates or starts to -> (one run of it, number of runs).
+
+    Channels do not tell collectives apart: those of a `shard_map` all have the same one.
+    """
+    found: dict[str, tuple[Collective, int]] = {}
+    chunks: dict[tuple[str, Collective], tuple[str, int]] = {}
+    started = set()
+    for outer, times in program.executed:
+        parts = [part for part, _ in program.inside(outer)]
+        for instruction in (part for part in parts if sends(part)):
+            one = _collective(program, instruction)
+            form = (instruction.attribute("channel_id"), one)
+            if continues(outer, parts):
+                # Chunks may be in loops that overlap with it. Its number of runs is that of the rarest one.
+                if form not in chunks or times < chunks[form][1]:
+                    chunks[form] = (instruction.name, times)
+            else:
+                started.add(form)
+                before = found[instruction.name][1] if instruction.name in found else 0
+                found[instruction.name] = (one, before + times)
+    return found | {name: (form[1], times) for form, (name, times) in chunks.items() if form not in started}
 
 
-def _group(instruction: Instruction, partitions: int) -> int:
-    """Return the number of devices that take part in a collective together."""
+def sends(instruction: Instruction) -> bool:
+    """Return true if an instruction is a collective, or starts one."""
+    return instruction.opcode.removesuffix("-start") in COLLECTIVES
+
+
+def continues(instruction: Instruction, parts: Collection[Instruction]) -> bool:
+    """Return true for a fusion that continues or ends a collective which another one has started.
+
+    parts: the instruction and everything inside it.
+    """
+    targets = {part.target for part in parts}
+    called = (name for names in instruction.called.values() for name in names)
+    beside = any(name.startswith("async_collective_fusion") for name in called)
+    return (beside or "AsyncCollectiveDone" in targets) and "AsyncCollectiveStart" not in targets
+
+
+def _collective(program: Program, instruction: Instruction) -> Collective:
+    kind = instruction.opcode.removesuffix("-start")
+    operands = [array for operand in program.operands_of(instruction) for array in operand.results]
+    results = [array for array in instruction.results if array.shape or not instruction.opcode.endswith("start")]
+    # A start's result includes its operands. The larger side is the array that exists once on each device.
+    arrays = operands if sum(a.bytes for a in operands) >= sum(a.bytes for a in results) / 2 else results
+    if kind == "send":
+        arrays = operands[:1]  # the other one is a token
+    if kind == "all-gather":
+        arrays = [max(results, key=lambda array: array.bytes)] if len(operands) == 1 else results
+    if kind == "all-reduce" and _is_scattered(instruction.computation):
+        kind = "reduce-scatter"
+    return Collective(
+        kind=kind,
+        dtype=max(arrays, key=lambda array: array.bytes).dtype,
+        bytes=sum(array.bytes for array in arrays),
+        elements=sum(array.size for array in arrays),
+        group=max(map(len, groups(instruction, program.partitions))),
+        count=1,
+        gathered=_gathered(program, instruction) if kind == "all-reduce" else 0,
+    )
+
+
+def groups(instruction: Instruction, partitions: int) -> list[list[int]]:
+    """Return the devices that take part in a collective together; for a permute, the sender and receiver of each."""
     text = instruction.attributes
-    if match := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
-        return len(match.group(1).split(","))
-    if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
-        return int(match.group(2))
+    if match := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", text):
+        return [[int(device) for device in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", match.group(1))]
+    if match := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
+        shape, sizes, order = ([int(one) for one in (part or "").split(",") if one] for part in match.groups())
+        devices = np.arange(math.prod(sizes)).reshape(sizes)
+        return devices.transpose(order or range(len(sizes))).reshape(shape).tolist()
     if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match.group(1)))
-        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match.group(2)))
-    return 2 if "source_target_pairs" in text else partitions
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", match.group(1))}
+        inside = re.findall(r"'(\w+)'", match.group(2))
+        devices = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+        order = [place for place, name in enumerate(sizes) if name not in inside] + [
+            list(sizes).index(n) for n in inside
+        ]
+        return devices.transpose(order).reshape(-1, math.prod(sizes[name] for name in inside)).tolist()
+    if "replica_groups" in text and "replica_groups={}" not in text:
+        raise ValueError(f"Expected the groups of {instruction.name} in a known form, found {text[:200]!r}; report it.")
+    return [list(range(partitions))]
 
 
 def _gathered(program: Program, reduction: Instruction) -> int:

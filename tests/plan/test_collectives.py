@@ -20,6 +20,14 @@ def test_a_collective_counts_as_often_as_its_loop_runs():
     ]
 
 
+def test_equal_collectives_of_one_channel_are_two():
+    # As in a shard_map, where all have the first channel.
+    line = "  %gathered = f32[32,8]{1,0} all-gather(%moved), channel_id=2, replica_groups=[1,8]<=[8], dimensions={0}\n"
+    again = line.replace("%gathered =", "%again =")
+    found = collectives(Program(WRITTEN.replace(line, (line + again).replace("channel_id=2", "channel_id=1"))))
+    assert [(one.kind, one.count) for one in found] == [("all-gather", 2), ("all-reduce", 15)]
+
+
 def test_what_is_sent_to_another_slice_is_counted_once_and_moves_nothing_else():
     sent = """  %token = token[] after-all()
   %out = (f32[4,8]{1,0}, u32[], token[]) send(%y, %token), channel_id=7, is_host_transfer=true
