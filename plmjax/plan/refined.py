@@ -4,8 +4,8 @@ The compiler's own estimate of an instruction, `estimated_cycles`, is made befor
 reductions, stores of stacked arrays, copies and conversions it is several times the number of bundles issued later.
 For kernels of Pallas, gathers and sorts there is no estimate. Here an instruction takes the longest of
 
-    its bundles, each as often as it is issued                  (`plmjax.plan.schedules`)
-    its multiply-adds at the rate of the matrix units           the bundles do not show that a unit is still busy
+    its schedule: its bundles, each as often as it is issued, and waits for matrix units    (`plmjax.plan.schedules`)
+    its multiply-adds at the rate of the matrix units
     its bytes at the bandwidth of the HBM
 
 A program takes the sum of its instructions, plus waiting. A transfer between HBM and the chip, or a collective, may
@@ -48,14 +48,14 @@ class Cost:
     """The cost of one run of an instruction, in cycles and bytes.
 
     compiler: the compiler's estimate, None if there is none.
-    bundles: the bundles issued by its schedule, None without a schedule.
+    scheduled: the cycles of its schedule, None without a schedule.
     open_loops: number of loops of the schedule that end by their data and count once.
     products: its multiply-adds at the rate of the matrix units.
     hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
     """
 
     compiler: int | None
-    bundles: int | None
+    scheduled: int | None
     open_loops: int
     products: float
     hbm_bytes: float
@@ -64,13 +64,13 @@ class Cost:
     @property
     def source(self) -> str:
         """Return the source of the refined estimate: "schedule", "compiler", or "none" (products and bytes only)."""
-        return "schedule" if self.bundles is not None else "compiler" if self.compiler is not None else "none"
+        return "schedule" if self.scheduled is not None else "compiler" if self.compiler is not None else "none"
 
     @property
     def refined(self) -> float:
         """Return the cycles of the refined estimate."""
-        computed = self.bundles or 0
-        if self.bundles is None or self.open_loops:
+        computed = self.scheduled or 0
+        if self.scheduled is None or self.open_loops:
             computed = max(computed, self.compiler or 0)
         return max(computed, self.products, self.hbm)
 
@@ -112,11 +112,11 @@ class Costs:
         moved = self.traffic.bytes(instruction)
         schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
         compiler = instruction.cycles or None
-        bundles, open_loops = (schedule.bundles, schedule.unknown_loops) if schedule else (None, 0)
+        scheduled, open_loops = (schedule.cycles, schedule.unknown_loops) if schedule else (None, 0)
         count = products.multiply_adds(self.program, instruction)
         integers = products.multiply_adds(self.program, instruction, products.INTEGERS) if self.rates.int8 else 0
         computed = (count - integers) / self.rates.multiply_adds + (integers / self.rates.int8 if integers else 0.0)
-        return Cost(compiler, bundles, open_loops, computed, moved, moved / self.rates.bytes)
+        return Cost(compiler, scheduled, open_loops, computed, moved, moved / self.rates.bytes)
 
     def _form(self, instruction: Instruction) -> tuple:
         """Return a key, equal for instructions with the same compiler schedule: names and metadata are left out."""

@@ -1,4 +1,4 @@
-"""The TPU compiler's final schedules: the number of bundles that every instruction of a program issues.
+"""The TPU compiler's final schedules: the cycles in which every instruction of a program issues its bundles.
 
 A TensorCore issues one bundle (a very long instruction word) a cycle unless it waits for memory or for its matrix
 units. libtpu writes the bundles of each instruction to a file `NUMBER-NAME-NUMBER-final_bundles.txt` if its environment
@@ -10,16 +10,24 @@ around it:
    0x1f   : > { %p8_p13 = scmp.ge.s32.totalorder %s11_s13, 18 /* loop exit test */ }
 
 The body of a loop is a pipeline. In its first and last trips a branch skips the parts that have nothing to do yet, or
-nothing to do any more. Such a branch is taken unless the counter is in an interval that two comparisons define. These
-are read, so a bundle counts as often as it is issued. Every other branch is treated as not taken, which counts too
-many. On v2 and v3 a bundle with `vdelay N` waits for N cycles more; later chips detect by themselves that a matrix unit
-is busy.
+nothing to do any more. Such a branch is taken unless the counter is in an interval that two comparisons define. Another
+branch skips what only the last step of a sum does, and is not taken in every N-th trip. These are read, so a bundle
+counts as often as it is issued. Every other branch is treated as not taken, which counts too many. On v2 and v3 a
+bundle with `vdelay N` waits for N cycles more.
+
+Later chips detect by themselves that a matrix unit is busy: bundles issue in order, and one waits until the unit has
+taken the rows of its last product (`vmatmul`). The schedule does not show these waits. They are simulated, from trip to
+trip of a loop: the units are idle before the first product of a trip and after its last one, however few bundles are
+between them. JAX has published two timings of products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html);
+tests/plan/test_schedules.py compares them.
 
 libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process if a transfer
 has strides.
 """
 
+import bisect
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -28,38 +36,68 @@ _BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|
 _DELAY = re.compile(r"= vdelay (\d+)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder [^,]+, (\d+) /\* loop exit test \*/")
 _COMPARISON = re.compile(r"(%p\w+) = scmp\.(ge|lt)\.s32\.totalorder %s\w+, (\d+)")
+_NOT_ZERO = re.compile(r"(%p\w+) = scmp\.ne\.s32\.totalorder (%s\w+), 0\b")
+_NUMBER = re.compile(r"(%s\w+) = scalar_select /\*predicate=\*/(%p\w+), /\*on_true=\*/1, /\*on_false=\*/0")
+_LESS = re.compile(r"(%s\w+) = sadd\.s32 (4294\d{6}), %s\w+")
 _NEITHER = re.compile(r"(%p\w+) = pnand (%p\w+), (%p\w+)")
 _BRANCH = re.compile(r"sbr\.rel \((%p\w+)\) target = \$region(\d+)")
 _REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 
+_PRODUCT = re.compile(r"= vmatmul\.([\w.]*)mxu(\d)")
+# A product takes a register of rows: 16 rows of bfloat16 in 16 cycles, 32 of int8 in the same time. It takes half of
+# that for the eight rows of float32 (v2 and v3 have no other product), for eight rows that the unit already holds
+# (`lmr`), and on v6e, whose units take two rows in a cycle (`mubr`).
+_BUSY, _BUSY_HALF = 16, 8
+_HALF = re.compile(r"\b(f32|lmr|mubr)\b")
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Number of bundles that one run of an instruction issues, and number of cycles that they delay it.
+    """Number of cycles that one run of an instruction takes, if it waits neither for the HBM nor for other chips.
 
+    waits: those of the cycles in which its next bundle waits for a matrix unit.
     unknown_loops: number of loops that end by data and count once.
     """
 
-    bundles: int
+    cycles: int
+    waits: int = 0
     unknown_loops: int = 0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class _Trips:
+    """The trips of a loop that take a branch: those of an interval, or every N-th."""
+
+    first: int = 0
+    behind: int = 2**32
+    every: int = 1
+
+
+@dataclasses.dataclass(eq=False)
 class _Loop:
+    """A loop, or the whole schedule, as bundles from `start` to `end`.
+
+    steps: in order, (bundle, loop) and (bundle, matrix unit, cycles for which it is busy).
+    skipped: (first bundle, bundle behind the last, trips) of the bundles that not every trip issues.
+    """
+
     start: int
     end: int = 0
     trips: int | None = None
+    steps: list[tuple] = dataclasses.field(default_factory=list)
+    skipped: list[tuple[int, int, _Trips]] = dataclasses.field(default_factory=list)
 
 
 def parse(text: str) -> Schedule:
     """Return the schedule in one file of final bundles."""
     cycles: list[int] = []
+    whole = _Loop(0, trips=1)
     loops: list[_Loop] = []
     around: list[_Loop] = []
-    limits: dict[str, tuple[str, int]] = {}
-    intervals: dict[str, tuple[int, int]] = {}
-    branches: dict[str, list[tuple[int, tuple[int, int]]]] = {}
-    skipped: list[tuple[int, int, tuple[int, int]]] = []
+    branches: dict[str, list[tuple[int, _Trips]]] = {}
+    skipped: list[tuple[int, int, _Trips]] = []
+    predicates = _Predicates()
     for line in text.splitlines():
         if not (bundle := _BUNDLE.match(line)):
             continue
@@ -69,42 +107,126 @@ def parse(text: str) -> Schedule:
         while around and (len(around) > depth or (bundle[1] == "LB" and len(around) == depth)):
             around.pop().end = number
         if bundle[1] == "LB":
-            around.append(_Loop(number))
-            loops.append(around[-1])
+            loop = _Loop(number)
+            (around[-1] if around else whole).steps.append((number, loop))
+            around.append(loop)
+            loops.append(loop)
+        if "vmatmul" in line:
+            (around[-1] if around else whole).steps.extend((number, *product) for product in _products(line))
         if "region" in line:
             for region in _REGION.findall(line):
-                skipped += [(start, number, interval) for start, interval in branches.pop(region, ())]
+                skipped += [(start, number, trips) for start, trips in branches.pop(region, ())]
         if not around:
             continue
         if found := _EXIT.search(line):
             around[-1].trips = int(found[1])
-        limits |= {name: (kind, int(limit)) for name, kind, limit in _COMPARISON.findall(line)}
-        for name, *both in _NEITHER.findall(line):
-            known = dict(limits[one] for one in both if one in limits)
-            if known.keys() == {"ge", "lt"}:
-                intervals[name] = (known["ge"], known["lt"])
-        for name, region in _BRANCH.findall(line):
-            if name in intervals:
-                branches.setdefault(region, []).append((number + 1, intervals[name]))
+        predicates.read(line)
+        if "sbr.rel" in line:
+            for name, region in _BRANCH.findall(line):
+                if name in predicates.trips:
+                    branches.setdefault(region, []).append((number + 1, predicates.trips[name]))
+    whole.end = len(cycles)
     for loop in around:
         loop.end = len(cycles)
-    return Schedule(_issued(cycles, loops, skipped), sum(loop.trips is None for loop in loops))
-
-
-def _issued(cycles: list[int], loops: list[_Loop], skipped: list[tuple[int, int, tuple[int, int]]]) -> int:
-    """Return the cycles of all bundles, each as often as its loops and the branches over it allow."""
-    times = [1] * len(cycles)
-    for loop in loops:
-        for number in range(loop.start, loop.end):
-            times[number] *= loop.trips or 1
-    for start, end, (first, behind) in skipped:
+    for start, end, trips in skipped:
         # The branch tests the counter of the innermost loop around it.
-        trips = next((loop.trips for loop in reversed(loops) if loop.start < start <= end <= loop.end), None)
-        if trips:
-            runs = max(0, min(behind, trips) - first)
-            for number in range(start, end):
-                times[number] = times[number] * runs // trips
-    return sum(cycle * often for cycle, often in zip(cycles, times, strict=True))
+        inner = next((loop for loop in reversed(loops) if loop.start < start <= end <= loop.end), None)
+        if inner is not None and inner.trips:
+            inner.skipped.append((start, end, trips))
+    total, waits = _Issue(cycles).run(whole)
+    return Schedule(total, waits, sum(loop.trips is None for loop in loops))
+
+
+class _Predicates:
+    """The predicates of a schedule that tell by a loop's counter if a branch is not taken: name -> trips."""
+
+    def __init__(self) -> None:
+        self.trips: dict[str, _Trips] = {}
+        self._limits: dict[str, tuple[str, int]] = {}
+        self._numbers: dict[str, str] = {}
+        self._less: dict[str, int] = {}
+
+    def read(self, line: str) -> None:
+        """Read the predicates that a bundle computes."""
+        if "scmp" in line:
+            self._limits |= {name: (kind, int(limit)) for name, kind, limit in _COMPARISON.findall(line)}
+            for name, number in _NOT_ZERO.findall(line):
+                if number in self._less and ("ge", self._less[number] + 1) in self._limits.values():
+                    self.trips[name] = _Trips(every=self._less[number] + 1)  # it counts from 0 to the number
+                elif self._numbers.get(number) in self.trips:
+                    self.trips[name] = self.trips[self._numbers[number]]
+        if "pnand" in line:
+            for name, *both in _NEITHER.findall(line):
+                known = dict(self._limits[one] for one in both if one in self._limits)
+                if known.keys() == {"ge", "lt"}:
+                    self.trips[name] = _Trips(known["ge"], known["lt"])
+        if "scalar_select" in line:
+            self._numbers |= dict(_NUMBER.findall(line))
+        if "sadd.s32 4294" in line:
+            self._less |= {name: 2**32 - int(number) for name, number in _LESS.findall(line)}
+
+
+def _products(line: str) -> list[tuple[str, int]]:
+    """Return (matrix unit, cycles for which it is busy) of the products of a bundle."""
+    return [(unit, _BUSY_HALF if _HALF.search(kind) else _BUSY) for kind, unit in _PRODUCT.findall(line)]
+
+
+class _Issue:
+    """The issue of bundles in order, each waiting until the matrix units it uses are free."""
+
+    SETTLED = 3
+    """Number of equal trips that are simulated; the rest take as long as the last of them."""
+
+    def __init__(self, cycles: list[int]) -> None:
+        self._before = [0, *itertools.accumulate(cycles)]
+        self._free: dict[str, int] = {}
+        """Matrix unit -> the cycle from which it is free."""
+
+    def run(self, loop: _Loop, time: int = 0) -> tuple[int, int]:
+        """Return (cycle after all trips of a loop that begins at `time`, cycles in which it waited)."""
+        trips, waits = loop.trips or 1, 0
+        limits = (limit for _, _, some in loop.skipped for limit in (some.first, some.behind))
+        parts = sorted({0, trips, *(min(max(limit, 0), trips) for limit in limits)})
+        periods = sorted({1, *(some.every for _, _, some in loop.skipped)})
+        for first, behind in itertools.pairwise(parts):
+            for every, longer in zip(periods, [*periods[1:], 2**62], strict=True):
+                count = (behind - first) // every - (behind - first) // longer
+                spans = _issued(loop, first, every)
+                for _ in range(min(count, self.SETTLED)):
+                    start, waited = time, waits
+                    time, waits = self._trip(loop, spans, time, waits)
+                if count > self.SETTLED:
+                    rest = count - self.SETTLED
+                    waits += rest * (waits - waited)
+                    self._free = {unit: free + rest * (time - start) for unit, free in self._free.items()}
+                    time += rest * (time - start)
+        return time, waits
+
+    def _trip(self, loop: _Loop, spans: list[tuple[int, int]], time: int, waits: int) -> tuple[int, int]:
+        for position, end in spans:
+            first, behind = (bisect.bisect_left(loop.steps, (limit,)) for limit in (position, end))
+            for number, what, *busy in loop.steps[first:behind]:
+                time += self._before[number] - self._before[position]
+                position = number
+                if busy:
+                    wait = max(0, self._free.get(what, 0) - time)
+                    time, waits = time + wait, waits + wait
+                    self._free[what] = time + busy[0]
+                else:
+                    time, waited = self.run(what, time)
+                    position, waits = what.end, waits + waited
+            time += self._before[end] - self._before[position]
+        return time, waits
+
+
+def _issued(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
+    """Return the parts of a loop's bundles that a trip issues, which is an N-th one for N up to `every`."""
+    spans, start = [], loop.start
+    for first, behind, some in sorted(loop.skipped, key=lambda one: one[:2]):
+        if not some.first <= trip < some.behind or some.every > every:
+            spans.append((start, max(start, first)))
+            start = max(start, behind)
+    return [*spans, (start, loop.end)]
 
 
 def read(folder: Path) -> dict[str, Schedule]:

@@ -80,8 +80,8 @@ def test_an_instruction_takes_the_longest_of_bundles_products_and_bytes():
 
 
 def test_equal_instructions_share_a_schedule_and_one_without_keeps_the_compilers_estimate():
-    assert (cost("z").bundles, cost("z").source) == (20, "schedule")  # the negation before it is its twin
-    assert (cost("second").bundles, cost("second").source) == (100, "schedule")
+    assert (cost("z").scheduled, cost("z").source) == (20, "schedule")  # the negation before it is its twin
+    assert (cost("second").scheduled, cost("second").source) == (100, "schedule")
     unscheduled = cost("busy", {})
     assert (unscheduled.refined, unscheduled.source) == (90, "compiler")
     ended_by_data = cost("busy", {"busy": Schedule(10, unknown_loops=1)})
@@ -92,7 +92,7 @@ def test_twins_may_differ_in_whether_they_have_metadata():
     bare = re.sub(r"(%z = .*?), metadata=\{[^}]*\}", r"\1", WRITTEN)
     assert bare != WRITTEN
     found = Costs(hlo.Program(bare), SCHEDULES, RATES)
-    assert [found[one].bundles for one, _ in found.program.executed if one.name == "z"] == [20]
+    assert [found[one].scheduled for one, _ in found.program.executed if one.name == "z"] == [20]
 
 
 def test_a_kernel_is_not_free_in_either_estimate():
