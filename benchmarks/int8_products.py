@@ -39,8 +39,8 @@ def forward(products: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any,
     return lambda params, ids: module.apply({"params": params}, ids).last_hidden_state, (params, ids)
 
 
-def planned(products: str, topology: str, rows: int) -> tuple[float, float, float]:
-    """Return (refined seconds, share of multiply-adds in int8, multiply-adds) of the compiled pass."""
+def planned(products: str, topology: str, rows: int) -> tuple[list[float], float, float]:
+    """Return (both ends of the refined seconds, share of multiply-adds in int8, multiply-adds) of the compiled pass."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -54,11 +54,11 @@ def planned(products: str, topology: str, rows: int) -> tuple[float, float, floa
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), shapes)
     _, text, schedules = compilation.compiled_for_slice(jax.jit(function).lower(*shapes))
     read = hlo.Program(text)
-    costs = estimate.costs_of(read, schedules, part.chip)
+    ends = estimate.costs_of(read, schedules, part.chip)
     total, integers = (
         sum(times * multiply_adds(read, one, dtypes) for one, times in read.executed) for dtypes in (None, INTEGERS)
     )
-    return refined.timeline(costs, {}).total / part.chip.clock, integers / total, total
+    return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], integers / total, total
 
 
 def measured(rows: int, repeats: int) -> dict[str, list[float]]:
@@ -107,8 +107,10 @@ def main() -> None:
         for kind in KINDS:
             seconds, share, count = planned(kind, options.topology, rows)
             first = first or seconds
-            rate = 2 * count / seconds / 1e12
-            print(f"| {kind} | {1e3 * seconds:.2f} | {first / seconds:.2f} | {share:.0%} | {rate:.0f} |", flush=True)
+            times = " to ".join(f"{1e3 * one:.2f}" for one in seconds)
+            ratios = " to ".join(f"{one / other:.2f}" for one, other in zip(first, seconds, strict=True))
+            rates = " to ".join(f"{2 * count / one / 1e12:.0f}" for one in reversed(seconds))
+            print(f"| {kind} | {times} | {ratios} | {share:.0%} | {rates} |", flush=True)
         return
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     seconds = measured(options.rows or 8, options.repeats)

@@ -119,10 +119,17 @@ def measure(run: Experiment, repeats: int) -> list[str]:
 
 def estimate(run: Experiment, topology: str) -> list[str]:
     """Return the cells of a row: ms of a step on a slice with positions and without, refined, and the share."""
-    relative = plan(run, topology)["phases"][0]["refined"]["step_seconds"]
+    relative = ends(run, topology)
     with plain():
-        without = plan(run, topology)["phases"][0]["refined"]["step_seconds"]
-    return [f"{1e3 * relative:.2f}", f"{1e3 * without:.2f}", f"{1 - without / relative:.0%}"]
+        without = ends(run, topology)
+    shares = " to ".join(f"{1 - one / other:.0%}" for one, other in zip(without, relative, strict=True))
+    return [*(" to ".join(f"{1e3 * one:.2f}" for one in seconds) for seconds in (relative, without)), shares]
+
+
+def ends(run: Experiment, topology: str) -> list[float]:
+    """Return the seconds of a step at the fast and the slow end of the refined estimate."""
+    refined = plan(run, topology)["phases"][0]["refined"]
+    return [refined[end]["step_seconds"] for end in ("fast", "slow")]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ our modules. The first category that fits is used:
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from plmjax.plan.hlo import Instruction, Program
@@ -93,25 +93,33 @@ def _place(scope: str) -> str:
     return "ends"
 
 
-def breakdown(costs: Costs, time: Timeline, interconnect: float, parameters: Collection[int]) -> dict[str, Any]:
-    """Return cycles by category, of both estimates, and HBM bytes; the largest instructions of "other".
+def breakdown(
+    ends: Sequence[Costs], times: Sequence[Timeline], interconnect: float, parameters: Collection[int]
+) -> dict[str, Any]:
+    """Return cycles by category, of the compiler's and the refined estimate, and HBM bytes; and the largest of "other".
 
+    ends, times: the refined estimate at the fast and the slow end of its range.
     interconnect: cycles of all communication. The compiler's estimate takes them as not hidden.
     """
-    program, rows = costs.program, {name: {"compiler": 0.0, "refined": 0.0, "hbm_bytes": 0.0} for name in CATEGORIES}
-    for instruction, times in program.executed:
-        moves = instruction.name in costs.transfers
+    slow, program = ends[1], ends[1].program
+    columns = ("compiler", "fast", "slow", "hbm_bytes")
+    rows = {name: dict.fromkeys(columns, 0.0) for name in CATEGORIES}
+    for instruction, runs in program.executed:
+        moves = instruction.name in slow.transfers
         name = "transfers" if moves else category(program, instruction, parameters)
-        rows[name]["hbm_bytes"] += times * costs[instruction].hbm_bytes
+        rows[name]["hbm_bytes"] += runs * slow[instruction].hbm_bytes
     rest = []
-    for instruction, times in costs.computing():
-        cost, name = costs[instruction], category(program, instruction, parameters)
-        rows[name]["compiler"] += times * cost.estimated
-        rows[name]["refined"] += times * cost.refined
+    for instruction, runs in slow.computing():
+        name = category(program, instruction, parameters)
+        rows[name]["compiler"] += runs * slow[instruction].estimated
+        for column, costs in zip(("fast", "slow"), ends, strict=True):
+            rows[name][column] += runs * costs[instruction].refined
         if name == "other":
-            rest.append((times * cost.refined, instruction.name, _scope(instruction)))
-    rows["collectives"] |= {"compiler": interconnect, "refined": time.waiting_network}
-    rows["transfers"]["refined"] = time.waiting_hbm
+            rest.append((runs * slow[instruction].refined, instruction.name, _scope(instruction)))
+    rows["collectives"]["compiler"] = interconnect
+    for column, time in zip(("fast", "slow"), times, strict=True):
+        rows["collectives"][column] = time.waiting_network
+        rows["transfers"][column] = time.waiting_hbm
     largest = sorted(rest, reverse=True)[:SHOWN]
     return {
         "cycles": rows,

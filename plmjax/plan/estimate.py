@@ -5,10 +5,7 @@ Memory and communication are read from the compiled program and exact. Every tim
 
     compute       model FLOPs / (chips x peak)
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
-    interconnect  sum over collectives of count x sent bytes / links. For an array of b bytes on c chips a chip sends
-                  for all-reduce 2 b (c-1)/c; for all-gather, reduce-scatter and all-to-all b (c-1)/c; for permute b
-                  on one link. A group smaller than the whole slice has the links of one axis. Traffic between
-                  slices has a chip's share of its host's network.
+    interconnect  sum over collectives of count x sent bytes / links (`plmjax.plan.links`)
     roofline      the largest of the three: no program is faster
     cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
                   instruction without one, a gather or a kernel of Pallas
@@ -17,8 +14,7 @@ Memory and communication are read from the compiled program and exact. Every tim
 
 MFU is model FLOPs / (step x chips x peak), for either step. The compiler's estimate is a pessimistic bound: it is right
 for products and random bits, and several times too high for reductions, copies and stores of stacked arrays. The
-refined one is reliable for a device's computation, and so for the expected MFU. It has no stalls: a real step is
-slower.
+refined one is an interval. Its ends differ in what a chip is assumed to reach of its bandwidths.
 """
 
 import dataclasses
@@ -34,7 +30,7 @@ from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import rows_of
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
-from plmjax.plan import collectives, hlo, refined, traffic
+from plmjax.plan import collectives, hlo, links, refined, traffic
 from plmjax.plan.breakdown import breakdown
 from plmjax.plan.compilation import Compilation
 from plmjax.plan.schedules import Schedule
@@ -71,27 +67,6 @@ def price_of(part: topologies.Slice, prices: dict[str, float] | None) -> float |
     """Return the price of a chip-hour of the slice, of its generation or of every other; None without a price."""
     prices = prices or {}
     return prices.get(part.chip.name, prices.get(""))
-
-
-def interconnect_seconds(communicated: list[collectives.Collective], part: topologies.Slice) -> float:
-    """Return the estimated time of a step's communication on the slice's links without other traffic."""
-    seconds = 0.0
-    for one in communicated:
-        if one.kind == "send":
-            seconds += one.count * one.bytes / (part.chip.network / part.chip.devices)
-            continue
-        whole = one.group == part.chips * part.chip.devices // part.slices
-        chips = part.chips // part.slices if whole else one.group
-        links = part.link_bandwidth if whole else part.chip.link
-        if chips == 1:
-            continue
-        sent = one.bytes * (chips - 1) / chips
-        if one.kind == "all-reduce":
-            sent *= 2
-        if one.kind == "collective-permute":
-            sent, links = one.bytes, part.chip.link
-        seconds += one.count * sent / links
-    return seconds
 
 
 def findings(program: hlo.Program, compilation: Compilation, experiment: Experiment) -> list[str]:
@@ -190,13 +165,27 @@ def unpriced_calls(costs: refined.Costs) -> list[str]:
     ]
 
 
-def costs_of(read: hlo.Program, schedules: Mapping[str, Schedule], chip: topologies.Chip) -> refined.Costs | None:
-    """Return the costs of the instructions on a device; None if the schedules or the clock are not known."""
+def costs_of(
+    read: hlo.Program, schedules: Mapping[str, Schedule], chip: topologies.Chip
+) -> tuple[refined.Costs, refined.Costs] | None:
+    """Return the costs of the instructions on a device, at both ends of `refined.RANGE`.
+
+    It is None if the schedules or the clock are not known.
+    """
     if not schedules or not chip.clock:
         return None
     cycles = chip.devices * chip.clock  # of all devices of a chip together
-    rates = refined.Rates(chip.peak / 2 / cycles, chip.bandwidth / cycles, chip.int8_peak / 2 / cycles)
-    return refined.Costs(read, schedules, rates)
+    fast, slow = (
+        refined.Rates(
+            multiply_adds=chip.peak / 2 / cycles,
+            bytes=end.hbm * chip.bandwidth / cycles,
+            int8=chip.int8_peak / 2 / cycles,
+            startup=end.startup * chip.clock,
+        )
+        for end in refined.RANGE
+    )
+    costs = refined.Costs(read, schedules, fast)
+    return costs, costs.at(slow)
 
 
 def describe(
@@ -211,9 +200,10 @@ def describe(
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
     hbm = traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
-    interconnect = interconnect_seconds(communicated, part)
-    costs = costs_of(read, compilation.schedules, chip)
-    cycles = round(sum(times * costs[one].estimated for one, times in costs.computing())) if costs else read.cycles()
+    interconnect = links.interconnect_seconds(communicated, part)
+    ends = costs_of(read, compilation.schedules, chip)
+    slow = ends[1] if ends else None
+    cycles = round(sum(times * slow[one].estimated for one, times in slow.computing())) if slow else read.cycles()
     own = cycles / chip.clock if cycles and chip.clock else None
     roofline = max(compute, hbm, interconnect)
     seconds = roofline if own is None else own + interconnect
@@ -252,44 +242,58 @@ def describe(
             "roofline_seconds": roofline,
             "cycles": cycles or None,
             "cycles_seconds": own,
-            "step_seconds": seconds,
-            "mfu": compute / seconds,
-            "tokens_per_second": tokens / seconds,
+            **_speed(compute, tokens, seconds),
             "hours": phase.steps * seconds / 3600,
             "chip_hours": phase.steps * seconds / 3600 * part.chips,
         },
         "refined": None,
         "bound_by": max((compute, "compute"), (hbm, "hbm"), (interconnect, "interconnect"))[1],
-        "findings": findings(read, compilation, experiment) + (unpriced_calls(costs) if costs else []),
+        "findings": findings(read, compilation, experiment) + (unpriced_calls(slow) if slow else []),
         "compile_seconds": compilation.seconds,
     }
     if with_breakdown:
         made["breakdown"] = None
-    if costs:
-        network = {
-            name: interconnect_seconds([one], part) * chip.clock
-            for name, (one, _) in collectives.communication(read).items()
-        }
-        time = refined.timeline(costs, network)
-        seconds = time.total / chip.clock
-        unscheduled = [(one, times) for one, times in costs.computing() if costs[one].source == "compiler"]
+    if ends:
+        places = [device.coords for device in program.mesh.devices.flat]
+        communication = [links.sendings(read, part, places, end.links) for end in refined.RANGE]
+        times = [refined.timeline(costs, network) for costs, network in zip(ends, communication, strict=True)]
         made["refined"] = {
-            "computing_seconds": time.computing / chip.clock,
-            "waiting_hbm_seconds": time.waiting_hbm / chip.clock,
-            "waiting_network_seconds": time.waiting_network / chip.clock,
-            "hidden_network_seconds": (time.network - time.waiting_network) / chip.clock,
-            "step_seconds": seconds,
-            "mfu": compute / seconds,
-            "tokens_per_second": tokens / seconds,
-            "unscheduled": [one.name for one, _ in unscheduled],
+            name: {"assumed": dataclasses.asdict(end)}
+            | _parts(costs, time, chip.clock)
+            | _speed(compute, tokens, time.total / chip.clock)
+            for name, end, costs, time in zip(("fast", "slow"), refined.RANGE, ends, times, strict=True)
+        }
+        made["refined"] |= {
+            "unscheduled": [one.name for one, _ in _unscheduled(slow)],
             "open_loops": [
-                one.name for one, _ in costs.computing() if costs[one].open_loops and costs[one].compiler is None
+                one.name for one, _ in slow.computing() if slow[one].open_loops and slow[one].compiler is None
             ],
-            "unscheduled_seconds": sum(times * costs[one].refined for one, times in unscheduled) / chip.clock,
+            "hbm_instructions": sum(runs for one, runs in read.executed if slow[one].hbm_bytes),
         }
         if with_breakdown:
-            made["breakdown"] = breakdown(costs, time, interconnect * chip.clock, _parameter_sizes(program))
+            sent = interconnect * chip.clock
+            made["breakdown"] = breakdown(ends, times, sent, _parameter_sizes(program))
     return made
+
+
+def _parts(costs: refined.Costs, time: refined.Timeline, clock: float) -> dict[str, float]:
+    """Return the parts of a step's refined estimate at one end of its range, in seconds."""
+    return {
+        "computing_seconds": time.computing / clock,
+        "waiting_hbm_seconds": time.waiting_hbm / clock,
+        "waiting_network_seconds": time.waiting_network / clock,
+        "hidden_network_seconds": (time.network - time.waiting_network) / clock,
+        "unscheduled_seconds": sum(times * costs[one].refined for one, times in _unscheduled(costs)) / clock,
+    }
+
+
+def _speed(compute: float, tokens: int, seconds: float) -> dict[str, float]:
+    """Return the figures that follow from the seconds of a step. compute: the seconds of its model FLOPs at peak."""
+    return {"step_seconds": seconds, "mfu": compute / seconds, "tokens_per_second": tokens / seconds}
+
+
+def _unscheduled(costs: refined.Costs) -> list[tuple[hlo.Instruction, int]]:
+    return [(one, times) for one, times in costs.computing() if costs[one].source == "compiler"]
 
 
 def _parameter_sizes(program: programs.Program) -> set[int]:

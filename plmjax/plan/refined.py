@@ -6,29 +6,55 @@ For kernels of Pallas, gathers and sorts there is no estimate. Here an instructi
 
     its schedule: its bundles, each as often as it is issued, and waits for matrix units    (`plmjax.plan.schedules`)
     its multiply-adds at the rate of the matrix units
-    its bytes at the bandwidth of the HBM
+    its bytes at the bandwidth of the HBM that is reached
 
-A program takes the sum of its instructions, plus waiting. A transfer between HBM and the chip, or a collective, may
-start in one instruction and be needed in another. It continues while the instructions between the two run. It is
-hidden to the extent that these leave the HBM, or the network, idle. A collective without such a pair is not hidden.
-A collective has a pair of instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone`.
-Fusions named `async_collective_fusion` between the two compute while it continues.
+and before it the time until the first bytes from the HBM arrive. A program takes the sum of its instructions, plus
+waiting. A transfer between HBM and the chip, or a collective, may start in one instruction and be needed in another. It
+continues while the instructions between the two run. It is hidden to the extent that these leave the HBM, or its links,
+idle. The axes of a slice have links of their own: a collective along one axis does not delay one along another. A
+collective without such a pair is not hidden. A collective has a pair of instructions, or two fusions with an
+`AsyncCollectiveStart` and an `AsyncCollectiveDone`. Fusions named `async_collective_fusion` between the two compute
+while it continues.
+
+The bandwidths that a chip reaches are assumed: see `RANGE`. The estimate is made at both ends of it.
 
 Equal instructions share one schedule. If there is no schedule, the compiler's estimate is used (`Cost.source`).
-If a loop inside an instruction ends by its data, the larger of the two counts. Not counted: stalls of the pipelines
-for data, the scalar instructions between the others, and work of collectives besides sending.
+If a loop inside an instruction ends by its data, the larger of the two counts. Not counted: waits for results of
+earlier instructions, the scalar instructions between the others, dispatch by the host, and work of collectives besides
+sending.
 """
 
+import copy
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Self
 
 from plmjax.plan import products
 from plmjax.plan.collectives import COLLECTIVES
 from plmjax.plan.hlo import Instruction, Program
+from plmjax.plan.links import Sending
 from plmjax.plan.schedules import Schedule
 from plmjax.plan.traffic import Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Efficiency:
+    """The assumed bandwidths and delays of a chip.
+
+    hbm, links: fractions of the bandwidths on the data sheet.
+    startup: seconds until an instruction that reads or writes the HBM moves its first bytes.
+    """
+
+    hbm: float
+    links: float
+    startup: float
+
+
+RANGE = (Efficiency(hbm=0.92, links=0.90, startup=0.5e-6), Efficiency(hbm=0.85, links=0.75, startup=1.5e-6))
+"""The fast and the slow end of what is usual. These are assumptions: nothing here was measured on a TPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +62,13 @@ class Rates:
     """The work of one device in a cycle.
 
     multiply_adds: of floating-point numbers, or of integers where `int8` is 0.
+    startup: cycles until an instruction that reads or writes the HBM moves its first bytes.
     """
 
     multiply_adds: float
     bytes: float
     int8: float = 0.0
+    startup: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +80,7 @@ class Cost:
     open_loops: number of loops of the schedule that end by their data and count once.
     products: its multiply-adds at the rate of the matrix units.
     hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
+    startup: the time before its first bytes, 0 without bytes.
     """
 
     compiler: int | None
@@ -60,6 +89,7 @@ class Cost:
     products: float
     hbm_bytes: float
     hbm: float
+    startup: float = 0.0
 
     @property
     def source(self) -> str:
@@ -72,7 +102,7 @@ class Cost:
         computed = self.scheduled or 0
         if self.scheduled is None or self.open_loops:
             computed = max(computed, self.compiler or 0)
-        return max(computed, self.products, self.hbm)
+        return max(computed, self.products, self.hbm) + self.startup
 
     @property
     def estimated(self) -> float:
@@ -99,6 +129,17 @@ class Costs:
     def _known(self) -> dict[str, Cost]:
         return {instruction.name: self._cost(instruction) for instruction, _ in self.program.executed}
 
+    def at(self, rates: Rates) -> Self:
+        """Return the costs with other rates of the HBM."""
+        other = copy.copy(self)
+        other.rates = rates
+        other._known = {name: other._at_rates(cost) for name, cost in self._known.items()}
+        return other
+
+    def _at_rates(self, cost: Cost) -> Cost:
+        startup = self.rates.startup if cost.hbm_bytes else 0.0
+        return dataclasses.replace(cost, hbm=cost.hbm_bytes / self.rates.bytes, startup=startup)
+
     def __getitem__(self, instruction: Instruction) -> Cost:
         return self._known[instruction.name]
 
@@ -116,7 +157,7 @@ class Costs:
         count = products.multiply_adds(self.program, instruction)
         integers = products.multiply_adds(self.program, instruction, products.INTEGERS) if self.rates.int8 else 0
         computed = (count - integers) / self.rates.multiply_adds + (integers / self.rates.int8 if integers else 0.0)
-        return Cost(compiler, scheduled, open_loops, computed, moved, moved / self.rates.bytes)
+        return self._at_rates(Cost(compiler, scheduled, open_loops, computed, moved, 0.0))
 
     def _form(self, instruction: Instruction) -> tuple:
         """Return a key, equal for instructions with the same compiler schedule: names and metadata are left out."""
@@ -150,13 +191,17 @@ def _started(program: Program, instruction: Instruction) -> list[Instruction]:
 
 @dataclasses.dataclass
 class Timeline:
-    """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links."""
+    """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links.
+
+    network: the sum of all collectives. links: axis of the slice -> those that use its links.
+    """
 
     computing: float = 0.0
     waiting_hbm: float = 0.0
     waiting_network: float = 0.0
     hbm: float = 0.0
     network: float = 0.0
+    links: Counter[int] = dataclasses.field(default_factory=Counter)
 
     @property
     def total(self) -> float:
@@ -165,8 +210,17 @@ class Timeline:
 
     def add(self, other: "Timeline", times: int) -> None:
         """Add a part that runs `times` times."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + times * getattr(other, field.name))
+        for name in ("computing", "waiting_hbm", "waiting_network", "hbm", "network"):
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+        for axis, cycles in other.links.items():
+            self.links[axis] += times * cycles
+
+    def send(self, sent: Collection[Sending]) -> None:
+        """Add collectives to the use of the links."""
+        self.network += sum(one.cycles for one in sent)
+        for one in sent:
+            for axis in one.axes:
+                self.links[axis] += one.cycles
 
 
 class _Transfers:
@@ -181,42 +235,74 @@ class _Transfers:
 
     def advance(self, cycles: float) -> None:
         for name, left in self._left.items():
-            self._left[name] = max(0.0, left - cycles)
-            cycles = max(0.0, cycles - left)
+            passed = min(left, cycles)
+            self._left[name], cycles = left - passed, cycles - passed
 
-    def finish(self, name: str) -> float:
-        """Return the cycles until a transfer and all earlier ones are done."""
-        if name not in self._left:
+    def until(self, name: str | None) -> float:
+        """Return the cycles until a transfer and all earlier ones are done; None stands for the last one."""
+        if name is not None and name not in self._left:
             return 0.0  # done with a later one, or there was nothing to do
-        before = list(self._left)[: list(self._left).index(name) + 1]
-        return sum(self._left.pop(one) for one in before)
+        names = list(self._left)
+        return sum(self._left[one] for one in (names if name is None else names[: names.index(name) + 1]))
 
-    def finish_all(self) -> float:
-        """Return the cycles until all are done."""
-        return self.finish(next(reversed(self._left))) if self._left else 0.0
+    def finish(self, name: str | None, cycles: float) -> None:
+        """Let at least the cycles pass in which a transfer is done."""
+        self.advance(cycles)
+        names = list(self._left)
+        if name is None or name in self._left:
+            for one in names if name is None else names[: names.index(name) + 1]:
+                del self._left[one]
 
 
-def timeline(costs: Costs, network: Mapping[str, float]) -> Timeline:
-    """Return the time of a program. `network`: name of a communicating instruction -> cycles for which it sends."""
+class _Links:
+    """Collectives in progress on the links of each axis of a slice."""
+
+    def __init__(self) -> None:
+        self._axes: dict[int, _Transfers] = {}
+
+    def start(self, name: str, sent: Collection[Sending]) -> None:
+        for axis in {axis for one in sent for axis in one.axes}:
+            cycles = sum(one.cycles for one in sent if axis in one.axes)
+            self._axes.setdefault(axis, _Transfers()).start(name, cycles)
+
+    def advance(self, cycles: float, used: Mapping[int, float]) -> None:
+        """Let cycles pass in which other collectives use some of the links."""
+        for axis, transfers in self._axes.items():
+            transfers.advance(cycles - used.get(axis, 0.0))
+
+    def finish(self, name: str | None) -> float:
+        """Wait for a collective, and return the cycles until it and all earlier ones on its links are done."""
+        waited = max((transfers.until(name) for transfers in self._axes.values()), default=0.0)
+        for transfers in self._axes.values():
+            transfers.finish(name, waited)
+        return waited
+
+
+def timeline(costs: Costs, network: Mapping[str, Sending]) -> Timeline:
+    """Return the time of a program. `network`: name of a communicating instruction -> what it sends."""
     return _run(costs, network, costs.program.entry)
 
 
-def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeline:
+def _run(costs: Costs, network: Mapping[str, Sending], computation: str) -> Timeline:
     program, time = costs.program, Timeline()
-    memory, links = _Transfers(), _Transfers()
+    memory, links = _Transfers(), _Links()
     started: dict[str, str] = {}
+    begun: dict[str, list[str]] = {}
 
     def advance(part: Timeline, times: int = 1) -> None:
         time.add(part, times)
         memory.advance(times * (part.total - part.hbm))
-        links.advance(times * (part.total - part.network))
+        links.advance(times * part.total, {axis: times * cycles for axis, cycles in part.links.items()})
 
-    def wait(memory_left: float, network_left: float) -> None:
-        time.waiting_hbm += memory_left
-        links.advance(memory_left)
-        network_left = max(0.0, network_left - memory_left)
-        time.waiting_network += network_left
-        memory.advance(network_left)
+    def wait(name: str | None, for_memory: bool = True) -> None:
+        if for_memory:
+            left = memory.until(name)
+            memory.finish(name, left)
+            time.waiting_hbm += left
+            links.advance(left, {})
+        left = links.finish(name)
+        time.waiting_network += left
+        memory.advance(left)
 
     for instruction in program.computations[computation].values():
         name, opcode = instruction.name, instruction.opcode
@@ -230,29 +316,33 @@ def _run(costs: Costs, network: Mapping[str, float], computation: str) -> Timeli
                 advance(_run(costs, network, one))
         elif opcode.endswith("-start") or opcode == "send":
             parts = _started(program, instruction)
-            hbm = sum(costs[part].hbm for part in parts)
-            sent = sum(network.get(part.name, 0.0) for part in parts)
-            time.hbm, time.network = time.hbm + hbm, time.network + sent
-            memory.start(name, hbm)
+            moved = sum(costs[part].hbm for part in parts)
+            sent = [network[part.name] for part in parts if part.name in network]
+            time.hbm += moved
+            time.send(sent)
+            memory.start(name, moved + sum(costs[part].startup for part in parts))
             links.start(name, sent)
             started[name] = name
         elif opcode.endswith("-update") and instruction.operands[0] in started:
             started[name] = started[instruction.operands[0]]
         elif opcode.endswith("-done") and instruction.operands[0] in started:
-            start = started[instruction.operands[0]]
-            wait(memory.finish(start), links.finish(start))
+            wait(started[instruction.operands[0]])
         else:
             cost, parts = costs[instruction], [part for part, _ in program.inside(instruction)]
-            sent = sum(network.get(part.name, 0.0) for part in parts)
+            sent = [network[part.name] for part in parts if part.name in network]
             targets = {part.target for part in parts}
             channel = next((part.attribute("channel_id") for part in parts if part.opcode in COLLECTIVES), "")
             if "AsyncCollectiveStart" in targets:
-                time.network += sent
-                links.start(channel, sent)
-                sent = 0.0
-            if "AsyncCollectiveDone" in targets:
-                wait(0.0, links.finish(channel))
+                time.send(sent)
+                links.start(name, sent)
+                begun.setdefault(channel, []).append(name)
+                sent = []
+            if "AsyncCollectiveDone" in targets and begun.get(channel):
+                wait(begun[channel].pop(0), for_memory=False)  # several may share a channel: the oldest ends first
             refined = 0.0 if communicates(program, instruction) else cost.refined
-            advance(Timeline(refined, 0.0, max(0.0, sent - refined), cost.hbm, sent))
-    wait(memory.finish_all(), links.finish_all())
+            part = Timeline(computing=refined, hbm=cost.hbm)
+            part.send(sent)
+            part.waiting_network = max(0.0, part.network - refined)
+            advance(part)
+    wait(None)
     return time

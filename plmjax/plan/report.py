@@ -1,7 +1,7 @@
 """Plans as text: the page of one slice, the table of several, and the results of a search."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich import box
@@ -52,7 +52,7 @@ def table(plans: list[dict[str, Any]]) -> str:
     names, rows = columns(plans)
     caption = (
         "Every time is an estimate. A step is bound by the largest of compute, HBM and interconnect (network). The "
-        "compiler's is a pessimistic bound; the refined one says what a device computes, without stalls."
+        "compiler's is a pessimistic bound; the ends of the refined one differ in the bandwidths that are reached."
     )
     shown = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for name in names:
@@ -92,8 +92,8 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
                 f"{1e3 * cycles:.1f}" if cycles else "-",
                 f"{1e3 * estimate['step_seconds']:.1f}",
                 f"{estimate['mfu']:.0%}",
-                f"{1e3 * refined['step_seconds']:.1f}" if refined else "-",
-                f"{refined['mfu']:.0%}" if refined else "-",
+                _range(refined, lambda end: f"{1e3 * end['step_seconds']:.1f}") if refined else "-",
+                _range(refined, lambda end: f"{end['mfu']:.0%}", slow_first=True) if refined else "-",
                 f"{made['estimate']['hours']:.1f}" if last else "",
                 f"{made['estimate']['chip_hours']:,.0f}" if last else "",
             ]
@@ -102,8 +102,16 @@ def columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
+def _range(ends: dict[str, Any], shown: Callable[[Any], str], slow_first: bool = False) -> str:
+    """Return both ends of a range as `48 to 53`, or one figure where both are shown alike."""
+    first, last = (shown(ends[name]) for name in (("slow", "fast") if slow_first else ("fast", "slow")))
+    return first if first == last else f"{first.removesuffix('%')} to {last}"
+
+
 def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return (header, rows) of the cycles by category of several slices, in millions: the compiler's / the refined.
+
+    The refined ones are those of both ends of the range.
 
     The plans were made with a breakdown; a phase whose refined estimate is not known has no row.
     """
@@ -111,8 +119,11 @@ def breakdown_columns(plans: list[dict[str, Any]]) -> tuple[list[str], list[list
     rows = []
     for topology, phase in phases:
         cycles = phase["breakdown"]["cycles"]
-        total = {column: sum(row[column] for row in cycles.values()) for column in ("compiler", "refined")}
-        cells = [f"{row['compiler'] / 1e6:.1f} / {row['refined'] / 1e6:.1f}" for row in (*cycles.values(), total)]
+        total = {column: sum(row[column] for row in cycles.values()) for column in ("compiler", "fast", "slow")}
+        cells = [
+            f"{row['compiler'] / 1e6:.1f} / {_range(row, lambda cycles: f'{cycles / 1e6:.1f}')}"
+            for row in (*cycles.values(), total)
+        ]
         rows.append([topology, _size(phase), *cells])
     return ["slice", "length x rows", *CATEGORIES, "total"], rows
 
@@ -175,19 +186,35 @@ def _refined(refined: dict[str, Any] | None, known_chip: bool) -> Iterator[tuple
     if refined is None:
         yield "refined estimate", "not known: libtpu wrote no schedules" if known_chip else "not known for this chip"
         return
-    times = {name: f"{1e3 * value:9.2f} ms" for name, value in refined.items() if name.endswith("_seconds")}
     unscheduled, open_loops = len(refined["unscheduled"]), len(refined["open_loops"])
+
+    def times(name: str) -> str:
+        return _range(refined, lambda end: f"{1e3 * end[f'{name}_seconds']:.2f}") + " ms"
+
+    def assumed(name: str, form: str, scale: float = 1.0) -> str:
+        return _range(refined, lambda end: form.format(scale * end["assumed"][name]))
+
+    yield (
+        "refined estimate: assumed",
+        f"{assumed('hbm', '{:.0%}')} of the HBM's bandwidth, {assumed('links', '{:.0%}')} of the links'",
+    )
+    yield (
+        "refined estimate: assumed",
+        f"{assumed('startup', '{:g}', 1e6)} us to start each of {refined['hbm_instructions']:,} instructions that use "
+        "the HBM",
+    )
     yield (
         "refined estimate: compute and HBM",
-        times["computing_seconds"]
-        + (f", {times['unscheduled_seconds'].strip()} of {unscheduled} as the compiler says" if unscheduled else "")
+        times("computing")
+        + (f", {times('unscheduled')} of {unscheduled} as the compiler says" if unscheduled else "")
         + (f", {open_loops} have loops of unknown trips" if open_loops else ""),
     )
-    yield "refined estimate: waiting for transfers", times["waiting_hbm_seconds"]
-    hidden = times["hidden_network_seconds"].strip()
-    yield "refined estimate: waiting for the network", f"{times['waiting_network_seconds']}, {hidden} hidden"
-    yield "refined estimate: step", f"{times['step_seconds']}, {refined['tokens_per_second']:,.0f} tokens/s"
-    yield "refined estimate: MFU", f"{refined['mfu']:9.1%}, what a device computes; stalls are not known"
+    yield "refined estimate: waiting for transfers", times("waiting_hbm")
+    yield "refined estimate: waiting for the network", f"{times('waiting_network')}, {times('hidden_network')} hidden"
+    tokens = _range(refined, lambda end: f"{end['tokens_per_second']:,.0f}", slow_first=True)
+    yield "refined estimate: step", f"{times('step')}, {tokens} tokens/s"
+    mfu = _range(refined, lambda end: f"{end['mfu']:.1%}", slow_first=True)
+    yield "refined estimate: MFU", f"{mfu}, without dispatch by the host"
 
 
 def _breakdown(console: Console, phase: dict[str, Any], where: str = "") -> None:
@@ -197,13 +224,15 @@ def _breakdown(console: Console, phase: dict[str, Any], where: str = "") -> None
         console.print(f"{where}phase {phase['phase']}: no breakdown, as the refined estimate is not known")
         return
     rows = phase["breakdown"]["cycles"]
-    total = {column: sum(row[column] for row in rows.values()) for column in ("compiler", "refined", "hbm_bytes")}
+    total = {column: sum(row[column] for row in rows.values()) for column in ("compiler", "fast", "slow", "hbm_bytes")}
     shown = Table(title=f"{where}phase {phase['phase']}: Mcycles of a device, a step", box=box.SIMPLE_HEAD)
     for name, justify in (("category", "left"), ("compiler", "right"), ("refined", "right"), ("HBM GB", "right")):
         shown.add_column(name, justify=justify)
     for name, row in (rows | {"total": total}).items():
-        mega = [f"{row[column] / 1e6:.2f} ({row[column] / total[column]:.0%})" for column in ("compiler", "refined")]
-        shown.add_row(name, *mega, f"{row['hbm_bytes'] / 1e9:.2f}")
+        compiler = f"{row['compiler'] / 1e6:.2f} ({row['compiler'] / total['compiler']:.0%})"
+        mega = _range(row, lambda cycles: f"{cycles / 1e6:.2f}")
+        refined = f"{mega} ({_range({end: row[end] / total[end] for end in ('fast', 'slow')}, '{:.0%}'.format)})"
+        shown.add_row(name, compiler, refined, f"{row['hbm_bytes'] / 1e9:.2f}")
     console.print(shown)
     for one in phase["breakdown"]["largest_of_other"]:
         where = f" ({one['scope']})" if one["scope"] else ""

@@ -8,11 +8,13 @@ from plmjax.plan import hlo, refined
 from plmjax.plan.breakdown import breakdown, category
 from plmjax.plan.collectives import collectives, communication
 from plmjax.plan.estimate import unpriced_calls
+from plmjax.plan.links import Sending
 from plmjax.plan.refined import Costs, Rates
 from plmjax.plan.schedules import Schedule
 from plmjax.plan.traffic import Traffic
 
 RATES = Rates(multiply_adds=8.0, bytes=4.0)
+LINKS = frozenset({0, 1})
 NAMED = 'metadata={op_name="jit(step)/'
 LAYER = f"{NAMED}jvp(Model)/Model/encoder/while/body/layers"
 DOT = "f32[8,8]{1,0:S(1)} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
@@ -111,12 +113,12 @@ def test_a_kernel_is_not_free_in_either_estimate():
 def test_what_the_schedule_hides_is_not_waited_for():
     # The gather sends for 300 cycles, of which the two products hide 128 each. The copy reads 64 bytes in 16 cycles,
     # of which ten bundles of other work hide ten, three times.
-    time = refined.timeline(costs(), {"gather": 300.0})
+    time = refined.timeline(costs(), {"gather": Sending(300.0, LINKS)})
     assert time.computing == 2 * 128 + 3 * (10 + 20 + 20) + 25
     assert time.waiting_network == 300 - 2 * 128
     assert time.waiting_hbm == 3 * (16 - 10)
     assert (time.network, time.hbm) == (300, 2 * 128 + 3 * 16)
-    assert refined.timeline(costs(), {"gather": 200.0}).waiting_network == 0
+    assert refined.timeline(costs(), {"gather": Sending(200.0, LINKS)}).waiting_network == 0
 
 
 def in_flight(*lines: str, looped: str = "f32[16]{0:S(1)} exponential()") -> refined.Timeline:
@@ -146,7 +148,8 @@ ENTRY %main (x: f32[16], y: f32[24], z: f32[32]) -> f32[16] {{
   ROOT %last = f32[16]{{0:S(1)}} exponential()
 }}""")
     schedules = {one.name: Schedule(10) for one, _ in program.executed if one.opcode == "exponential"}
-    return refined.timeline(Costs(program, schedules, RATES), {"gather": 40.0, "busy": 7.0 * ("all-" in looped)})
+    sent = {"gather": Sending(40.0, LINKS)} | ({"busy": Sending(7.0, LINKS)} if "all-" in looped else {})
+    return refined.timeline(Costs(program, schedules, RATES), sent)
 
 
 LOAD = "%load = (f32[16]{0:S(1)}, f32[16]{0}, u32[]) copy-start(%x)"
@@ -250,30 +253,73 @@ def test_a_collective_that_is_fused_with_what_it_overlaps_is_hidden_by_it():
     ((name, _),) = communication(program).items()
     found = Costs(program, {"started": Schedule(9), "beside": Schedule(50), "done": Schedule(9)}, RATES)
     for sent, waited in ((200.0, 50.0), (100.0, 0.0)):
-        time = refined.timeline(found, {name: sent})
+        time = refined.timeline(found, {name: Sending(sent, LINKS)})
         assert (time.computing, time.waiting_network, time.network) == (3 * 50, waited, sent)
     assert [one.name for one, _ in found.computing() if found[one].refined] == ["beside"]
+
+
+def test_collectives_that_share_a_channel_end_in_the_order_in_which_they_began():
+    twice = FUSED.replace(
+        "  %zero = s32", "  %started.2 = f32[32]{0:S(1)} fusion(%x), kind=kCustom, calls=%begin.2\n  %zero = s32"
+    )
+    for name, variables in (("begin", "pgc"), ("end", "rkd")):
+        copied = FUSED[FUSED.index(f"%{name} ") : FUSED.index("}\n\n", FUSED.index(f"%{name} "))]
+        for one in (name, *variables):
+            copied = copied.replace(f"%{one} ", f"%{one}.2 ").replace(f"%{one})", f"%{one}.2)")
+        twice = twice.replace("ENTRY", f"{copied}}}\n\nENTRY")
+    twice = twice.replace("ROOT %done", "%done").rstrip("}\n")
+    twice += "\n  ROOT %done.2 = f32[32]{0:S(1)} fusion(%started.2), kind=kCustom, calls=%end.2\n}\n"
+    program = hlo.Program(twice)
+    assert [(one.kind, one.count) for one in collectives(program)] == [("all-gather", 2)]
+    sent = dict.fromkeys(communication(program), Sending(200.0, LINKS))
+    assert sorted(sent) == ["g", "g.2"]
+    time = refined.timeline(Costs(program, {"beside": Schedule(50)}, RATES), sent)
+    assert (time.network, time.computing, time.waiting_network) == (400, 150, 250)
+
+
+def test_collectives_along_two_axes_go_on_at_once():
+    program = hlo.Program(
+        WRITTEN.replace("%second =", f"{GATHER.replace('gather =', 'other =').replace('%y', '%x')}\n  %second =", 1)
+    )
+    # On the links of the first, the second one sends only after it: until the end, beside the loop and the sum.
+    behind = (300 - 2 * 128) + 200 - (3 * (10 + 20 + 20) + 3 * (16 - 10) + 25)
+    for axes, waited in ((0, behind), (1, 300 - 2 * 128)):
+        sent = {"gather": Sending(300.0, frozenset({0})), "other": Sending(200.0, frozenset({axes}))}
+        time = refined.timeline(Costs(program, SCHEDULES, RATES), sent)
+        assert time.waiting_network == waited and time.network == 500
+    # One along both axes waits for those along either.
+    both = {"gather": Sending(300.0, frozenset({0})), "other": Sending(200.0, LINKS)}
+    assert refined.timeline(Costs(program, SCHEDULES, RATES), both).waiting_network == behind
 
 
 def test_a_collective_in_one_piece_is_waited_for_whole():
     whole = WRITTEN.replace("(f32[8]{0}, f32[32]{0}) all-gather-start(", "f32[32]{0} all-gather(")
     whole = whole.replace("f32[32]{0} all-gather-done(%gather)", "f32[32]{0} bitcast(%gather)")
     assert "all-gather-start" not in whole
-    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": 300.0})
+    time = refined.timeline(Costs(hlo.Program(whole), SCHEDULES, RATES), {"gather": Sending(300.0, LINKS)})
     assert time.waiting_network == 300
 
 
 def test_the_categories_add_up_to_both_estimates():
     found = costs(SCHEDULES | {"kernel": Schedule(70)})
-    time = refined.timeline(found, {"gather": 300.0})
-    made = breakdown(found, time, 300.0, parameters={12345})
+    ends = found, found.at(Rates(multiply_adds=8.0, bytes=2.0, startup=5.0))
+    times = [refined.timeline(costs, {"gather": Sending(300.0, LINKS)}) for costs in ends]
+    made = breakdown(ends, times, 300.0, parameters={12345})
     rows = made["cycles"]
-    assert {name: row["refined"] for name, row in rows.items() if row["refined"]} == {
+    assert {name: row["fast"] for name, row in rows.items() if row["fast"]} == {
         "matrix products": 128, "attention": 128 + 3 * 10, "normalisation": 3 * 20, "layers": 3 * 20, "state": 70 + 25,
         "collectives": 300 - 256, "transfers": 18,
     }  # fmt: skip
-    assert sum(row["refined"] for row in rows.values()) == pytest.approx(time.total)
-    computed = sum(times * found[one].estimated for one, times in found.computing())
+    # 512 bytes take 256 cycles now, after five for the first of them; the copy 32 after five, of which ten are hidden.
+    assert {name: row["slow"] for name, row in rows.items() if row["slow"]} == {
+        "matrix products": 261, "attention": 261 + 3 * 10, "normalisation": 3 * 20, "layers": 3 * 20, "state": 70 + 25,
+        "transfers": 3 * (37 - 10),
+    }  # fmt: skip
+    for end, costs_of_end, time in zip(("fast", "slow"), ends, times, strict=True):
+        assert sum(row[end] for row in rows.values()) == pytest.approx(time.total)
+        computed = sum(runs * costs_of_end[one].refined for one, runs in costs_of_end.computing())
+        assert time.computing == pytest.approx(computed)
+    computed = sum(runs * ends[1][one].estimated for one, runs in ends[1].computing())
     assert sum(row["compiler"] for row in rows.values()) == pytest.approx(computed + 300)
     assert sum(row["hbm_bytes"] for row in rows.values()) == Traffic(found.program).total()
 

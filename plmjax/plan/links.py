@@ -1,0 +1,74 @@
+"""The links of a slice: which of them a collective uses, and for how long.
+
+For an array of b bytes on c chips a chip sends for all-reduce 2 b (c-1)/c; for all-gather, reduce-scatter and
+all-to-all b (c-1)/c; for permute b on one link. A group smaller than the whole slice has the links of one axis. Traffic
+between slices has a chip's share of its host's network.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from plmjax.parallel import topologies
+from plmjax.plan import collectives
+from plmjax.plan.hlo import Program
+
+OUTSIDE = -1
+"""The place of the network between slices among the axes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sending:
+    """One run of a collective: the cycles for which it sends, and the axes of the slice whose links it uses."""
+
+    cycles: float
+    axes: frozenset[int]
+
+
+def interconnect_seconds(communicated: list[collectives.Collective], part: topologies.Slice) -> float:
+    """Return the estimated time of a step's communication on the slice's links without other traffic."""
+    seconds = 0.0
+    for one in communicated:
+        if one.kind == "send":
+            seconds += one.count * one.bytes / (part.chip.network / part.chip.devices)
+            continue
+        whole = one.group == part.chips * part.chip.devices // part.slices
+        chips = part.chips // part.slices if whole else one.group
+        links = part.link_bandwidth if whole else part.chip.link
+        if chips == 1:
+            continue
+        sent = one.bytes * (chips - 1) / chips
+        if one.kind == "all-reduce":
+            sent *= 2
+        if one.kind == "collective-permute":
+            sent, links = one.bytes, part.chip.link
+        seconds += one.count * sent / links
+    return seconds
+
+
+def sendings(
+    program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]], efficiency: float = 1.0
+) -> dict[str, Sending]:
+    """Return name of an instruction that communicates or starts to -> one run of it.
+
+    places: coordinates of the chips of the devices, in the order of the mesh.
+    efficiency: fraction of the links' bandwidth that is reached.
+    """
+    instructions = {one.name: one for one, _ in program.every}
+    return {
+        name: Sending(
+            interconnect_seconds([one], part) / efficiency * part.chip.clock,
+            frozenset({OUTSIDE})
+            if one.kind == "send"
+            else axes(collectives.groups(instructions[name], program.partitions), places),
+        )
+        for name, (one, _) in collectives.communication(program).items()
+    }
+
+
+def axes(groups: list[list[int]], places: Sequence[tuple[int, ...]]) -> frozenset[int]:
+    """Return the axes of a slice along which the devices of a group differ, for any group."""
+    differing = set()
+    for group in groups:
+        along = zip(*(places[device] for device in group), strict=True)
+        differing |= {axis for axis, coordinates in enumerate(along) if len(set(coordinates)) > 1}
+    return frozenset(differing)
