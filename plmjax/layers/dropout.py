@@ -48,9 +48,10 @@ def keep_mask(
     """
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
-    limit = jnp.uint32(round(drawn_rate(rate) * (1 << bits)))
+    # A TPU compares signed integers; for unsigned ones it flips the highest bits first. These have 16 bits at most.
+    limit = jnp.int32(round(drawn_rate(rate) * (1 << bits)))
     words = _words(key, (*shape[:axis], math.ceil(shape[axis] / pieces), *shape[axis + 1 :]), axes)
-    masks = [(words >> bits * piece & (1 << bits) - 1) >= limit for piece in range(pieces)]
+    masks = [(words >> bits * piece & (1 << bits) - 1).astype(jnp.int32) >= limit for piece in range(pieces)]
     return jax.lax.slice_in_dim(jnp.concatenate(masks, axis), 0, shape[axis], axis=axis)
 
 

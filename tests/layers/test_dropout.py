@@ -32,6 +32,19 @@ def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
     assert drawn_rate(0.001) == pytest.approx(0.001, rel=0.01)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.02])
+def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: float) -> None:
+    """A TPU compares them in fewer instructions."""
+    key, shape = jax.random.key(3, impl="rbg"), (2, 8, 5)
+    text = jax.jit(lambda: keep_mask(key, rate, shape)).lower().as_text()
+    assert set(re.findall(r"compare +GE,.*?(\w+) :", text)) == {"SIGNED"}
+    bits = resolution(rate)
+    words = np.asarray(jax.random.bits(key, (2, 8 * bits // 32, 5), jnp.uint32))
+    pieces = [words >> np.uint32(bits * piece) & np.uint32((1 << bits) - 1) for piece in range(32 // bits)]
+    expected = np.concatenate(pieces, axis=1) >= np.uint32(round(drawn_rate(rate) * (1 << bits)))
+    np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])
 def test_every_shape_has_a_mask(shape: tuple[int, ...]) -> None:
     masks = [keep_mask(jax.random.key(seed), 0.5, shape) for seed in range(40)]
