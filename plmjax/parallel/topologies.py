@@ -85,6 +85,9 @@ class Chip:
     """Number of chips of one host in a slice of several hosts."""
     largest_host: int = 4
     """Number of chips of the largest host that is a slice by itself."""
+    scoped_memory: int = 0
+    """KiB of vector memory for the arrays of one instruction, with which plans of BERT-Large are fastest; 0 leaves it
+    to libtpu."""
     libtpu_name: str = ""
     """Name in libtpu where it differs."""
     options: tuple[tuple[str, str], ...] = ()
@@ -104,7 +107,7 @@ CHIPS = {
              options=(("chip_config_name", "megacore"),)),
         Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
-             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12),
+             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672),
         Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
              accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu",
              network=6.25e9, int8_peak=918e12),
@@ -147,6 +150,12 @@ def chip_of(device_kind: str) -> Chip | None:
     """Return the generation of a TPU device, or None for other devices."""
     # Later releases of the runtime call the same devices by their short names ("TPU v5e").
     return next((chip for chip in CHIPS.values() if device_kind in (chip.kind, f"TPU {chip.name}")), None)
+
+
+def compiler_options(device: jax.Device) -> dict[str, str]:
+    """Return the options with which a train step is compiled for a device, absent or not; none where it is no TPU."""
+    chip = chip_of(device.device_kind)
+    return {"xla_tpu_scoped_vmem_limit_kib": str(chip.scoped_memory)} if chip and chip.scoped_memory else {}
 
 
 def device_memory(device: jax.Device) -> float | None:

@@ -23,7 +23,7 @@ from plmjax.layers.attention.backends import BACKENDS
 from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import sharding
+from plmjax.parallel import sharding, topologies
 from plmjax.parallel.shares import Shares, dtypes
 from plmjax.training import optimizers, phases, rows
 from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
@@ -182,6 +182,7 @@ def build(
             in_shardings=(places, shardings_of(batch)),
             out_shardings=(places, whole),
             donate_argnums=0,
+            compiler_options=topologies.compiler_options(mesh.devices.flat[0]),
         ),
         evaluate=jax.jit(
             sharding.scoped(evaluate, mesh),

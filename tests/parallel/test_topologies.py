@@ -106,6 +106,12 @@ def test_memory_of_a_device_is_the_tables_and_a_cpus_is_not_known():
     assert topologies.device_memory(jax.devices()[0]) is None
 
 
+def test_a_step_for_a_chip_is_compiled_with_its_options_and_one_for_a_cpu_with_none():
+    (v5e, *_), (v3, *_) = (topologies.parse(name).devices() for name in ("v5e:2x2", "v3:2x2"))
+    assert topologies.compiler_options(v5e) == {"xla_tpu_scoped_vmem_limit_kib": "28672"}
+    assert topologies.compiler_options(v3) == topologies.compiler_options(jax.devices()[0]) == {}
+
+
 def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():
     v5e = topologies.CHIPS["v5e"].link
     assert topologies.parse("v5e:8x8").link_bandwidth == 2 * v5e
