@@ -110,21 +110,44 @@ def groups(instruction: Instruction, partitions: int) -> list[list[int]]:
     text = instruction.attributes
     if match := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", text):
         return [[int(device) for device in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", match.group(1))]
-    if match := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
-        shape, sizes, order = ([int(one) for one in (part or "").split(",") if one] for part in match.groups())
-        devices = np.arange(math.prod(sizes)).reshape(sizes)
-        return devices.transpose(order or range(len(sizes))).reshape(shape).tolist()
-    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", match.group(1))}
-        inside = re.findall(r"'(\w+)'", match.group(2))
-        devices = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
-        order = [place for place, name in enumerate(sizes) if name not in inside] + [
-            list(sizes).index(n) for n in inside
-        ]
-        return devices.transpose(order).reshape(-1, math.prod(sizes[name] for name in inside)).tolist()
+    if match := re.search(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", text):
+        shape = [int(size) for size in match.group(1).split(",")]
+        return _devices(match.group(2), math.prod(shape)).reshape(shape).tolist()
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? \{([^}]*)\}", text):
+        return _groups_of_a_mesh(*match.groups())
     if "replica_groups" in text and "replica_groups={}" not in text:
         raise ValueError(f"Expected the groups of {instruction.name} in a known form, found {text[:200]!r}; report it.")
     return [list(range(partitions))]
+
+
+def _groups_of_a_mesh(mesh: str, order: str | None, along: str) -> list[list[int]]:
+    """Return the devices that differ along some axes of a mesh only, or along a part of an axis.
+
+    mesh: "'data'=4,'model'=2". along: "'data'", or "'data':(2)2" for a part of size 2 inside an outer part of size 2.
+    """
+    named = {name: (outer, part) for name, outer, part in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", along)}
+    shape: list[int] = []
+    inside: list[int] = []
+    for name, size in ((name, int(size)) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)):
+        outer, part = (int(one or 0) for one in named.get(name, ("", "")))
+        inside += [len(shape) + 1] if name in named else []
+        shape += [outer, part, size // (outer * part)] if outer else [1, size, 1]
+    outside = [axis for axis in range(len(shape)) if axis not in inside]
+    devices = _devices(order, math.prod(shape)).reshape(shape).transpose(*outside, *inside)
+    return devices.reshape(-1, math.prod(shape[axis] for axis in inside)).tolist()
+
+
+def _devices(order: str | None, count: int) -> np.ndarray:
+    """Return the devices in the order that a compiled program gives, int [count]; by their numbers if it gives none.
+
+    order: "[2,2,2]T(1,0,2)", numbers in a shape whose axes then change places, or "0,2,1,3", the devices one by one.
+    """
+    if order is None:
+        return np.arange(count)
+    if match := re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order):
+        sizes, axes = ([int(one) for one in (part or "").split(",") if one] for part in match.groups())
+        return np.arange(count).reshape(sizes).transpose(axes or range(len(sizes))).reshape(-1)
+    return np.array([int(device) for device in order.split(",")])
 
 
 def _gathered(program: Program, reduction: Instruction) -> int:

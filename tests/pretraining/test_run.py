@@ -65,7 +65,7 @@ def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_pa
         model=None, objective=NextToken(), data=data, optimizer=AdamW(), tokenizer=Tokenizer(kind="word", vocab_size=40)
     )
     tokenizer = pretraining._tokenizer(run, tmp_path, None, print)
-    unknown = tokenizer.vocabulary.unk
+    unknown = tokenizer.vocabulary.unknown
     assert unknown not in tokenizer.encode("bridge") and tokenizer.encode("☃") == [unknown]
     report = json.loads((pretraining._dataset(run, tmp_path, tokenizer, print) / "cleaning.json").read_text())
     assert [rule["name"] for rule in report["rules"]] == list(data.clean)
