@@ -22,6 +22,7 @@ FREE = (
     "tracking.",
     "generation",
     "data.path",
+    "data.mixture.",
     "data.max_unknown",
     "data.train",
     "data.validation",
@@ -35,7 +36,8 @@ FREE = (
     "training.profile_steps",
 )
 """Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
-fingerprint of the prepared dataset, in any folder."""
+fingerprint of the prepared dataset, in any folder; a mixture that changes is recorded (`plmjax.data.mixture.History`).
+"""
 
 PREPARED = (
     "tokenizer.",
