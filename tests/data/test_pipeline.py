@@ -128,6 +128,16 @@ def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset,
         assert_same(batch, expected)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_a_host_that_has_no_row_of_the_last_held_out_batch_gets_padding(dataset, layout):
+    whole = list(source(dataset, layout).evaluation(phase(32, 10)))
+    (unused,) = np.nonzero(whole[-1]["row_ids"] < 0)
+    assert unused.size
+    own = list(source(dataset, layout).evaluation(phase(32, 10), unused))
+    for share, expected in zip(own, whole, strict=True):
+        assert_same(share, {name: values[unused] for name, values in expected.items()})
+
+
 def test_evaluation_without_held_out_text_is_empty(tmp_path):
     dataset = write(tmp_path, documents(6, V), [], V)
     for layout in LAYOUTS:
