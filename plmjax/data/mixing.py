@@ -43,13 +43,18 @@ class Portion(NamedTuple):
     epochs: float
 
 
-def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
-    """Return the rates of sources of these sizes, float64 [sources]. Their sum is 1.
+def proportions(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
+    """Return numbers in the proportion of the shares of sources of these sizes, float64 [sources].
 
     limit: K. temperature: T, from 1 to infinity.
     """
-    shares = np.minimum(sizes, limit) ** (1 / temperature)
-    return shares / shares.sum()
+    return np.minimum(sizes, limit).astype(np.float64) ** (1 / temperature)
+
+
+def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
+    """Return the shares of sources of these sizes, float64 [sources]. Their sum is 1."""
+    found = proportions(sizes, limit, temperature)
+    return found / found.sum()
 
 
 def check_temperature(option: str, temperature: float) -> None:
@@ -147,15 +152,13 @@ class Mixture:
         Raises:
             UserError: a source has no text, or its share is below half a row of the longest period.
         """
-        if self.weights:
-            shares: Mapping[str, Fraction] = weights("--data.mixture.weights", self.weights, tokens)
-        else:
-            counted = {name: min(size, self.limit or size) for name, size in tokens.items()}
-            shares = {name: Fraction(float(size) ** (1 / self.temperature)) for name, size in counted.items()}
         for name, size in tokens.items():
             if not size:
                 raise UserError(f"Expected text in the source {name}, found none; leave it out of the mixture.")
-        return rounded(shares)
+        if self.weights:
+            return rounded(weights("--data.mixture.weights", self.weights, tokens))
+        found = proportions(tuple(tokens.values()), self.limit or math.inf, self.temperature)
+        return rounded(dict(zip(tokens, map(Fraction, found.tolist()), strict=True)))
 
 
 def rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:

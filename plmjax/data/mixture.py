@@ -23,7 +23,7 @@ import numpy as np
 from plmjax import json_text
 from plmjax.data import order, store
 from plmjax.data.layouts import Fields, Layout, LayoutRows
-from plmjax.data.mixing import Mixture, Period, Portion
+from plmjax.data.mixing import LONGEST_PERIOD, Mixture, Period, Portion
 from plmjax.data.pipeline import Batch, Batches, DatasetSource, RowSource
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
@@ -36,7 +36,7 @@ Datasets = Mapping[str, Dataset]
 _EVALUATION_KEY = 0
 """Key of the order of held-out rows, the same for every run."""
 _CONTENTS = "the history of the run's mixture"
-_SHAPE = {"sources": {str: str}, "stages": [{"first_step": COUNT, "rows": {str: range(1, 2**31)}}]}
+_SHAPE = {"sources": {str: str}, "stages": [{"first_step": COUNT, "rows": {str: range(1, LONGEST_PERIOD + 1)}}]}
 
 
 def open_sources(mixture: Mixture, vocab_size: int, report: Callable[[str], None] = lambda line: None) -> Datasets:
@@ -149,6 +149,8 @@ class History:
             steps = [stage.first_step for stage in stages]
             if not stages or steps[0] or sorted(set(steps)) != steps:
                 raise ValueError("its stages do not follow each other from step 0")
+            if not all(0 < sum(stage.rows.values()) <= LONGEST_PERIOD for stage in stages):
+                raise ValueError(f"a stage has no row, or more than {LONGEST_PERIOD}")
             if {name for stage in stages for name in stage.rows} != found["sources"].keys():
                 raise ValueError("its stages have other sources than those with a fingerprint")
         except ValueError as error:

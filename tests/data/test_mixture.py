@@ -230,6 +230,11 @@ def test_another_text_by_the_name_of_an_earlier_one(datasets) -> None:
         ('{"sources": {}, "stages": []}', "do not follow each other from step 0"),
         ('{"sources": {"a": "f"}, "stages": [{"first_step": 3, "rows": {"a": 1}}]}', "from step 0"),
         ('{"sources": {"a": "f"}, "stages": [{"first_step": 0, "rows": {"a": 0}}]}', "a of rows"),
+        ('{"sources": {}, "stages": [{"first_step": 0, "rows": {}}]}', "a stage has no row"),
+        (
+            '{"sources": {"a": "f", "b": "e"}, "stages": [{"first_step": 0, "rows": {"a": 65536, "b": 1}}]}',
+            "or more than 65536",
+        ),
         ('{"sources": {"a": "f"}, "stages": [{"first_step": 0, "rows": {"b": 1}}]}', "other sources than those with"),
     ],
 )
