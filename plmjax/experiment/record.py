@@ -63,7 +63,10 @@ _INFINITY = "inf"
 
 
 def to_dict(value: Any) -> Any:
-    """Convert to plain JSON data. A dataclass becomes a dict whose "type" is `module:Class`, infinity the text "inf"."""
+    """Convert to plain JSON data.
+
+    A dataclass becomes a dict whose "type" is `module:Class`, and infinity becomes the text "inf".
+    """
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": f"{type(value).__module__}:{type(value).__qualname__}", **fields}

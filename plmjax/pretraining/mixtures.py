@@ -54,10 +54,21 @@ def write(workdir: Path, history: History | None) -> None:
         storage.write(workdir / RECORD, history.to_json())
 
 
-def changes(history: History) -> list[str]:
-    """Return a line about the last change of a mixture; none if the mixture has never changed."""
-    if len(history.stages) == 1:
-        return []
+def header(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> list[str]:
+    """Return the lines of a mixture that a run prints before its first step; `step` is the number of finished steps."""
+    portions = source.portions(phases, step)
+    now = {name: Portion(share, portions[name].epochs) for name, share in source.history.shares.items()}
+    changed = step and source.history.stages[-1].first_step == step
+    return [*([_change(source.history)] if changed else []), _line(now)]
+
+
+def summary(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> str:
+    """Return a line with the share and the epochs of each source in a run of `step` steps."""
+    return _line(source.portions(phases, step))
+
+
+def _change(history: History) -> str:
+    """Return a line about the last change of a mixture."""
     before, after = (shares(stage.rows) for stage in history.stages[-2:])
     parts = []
     for name in dict.fromkeys((*before, *after)):
@@ -67,18 +78,7 @@ def changes(history: History) -> list[str]:
             parts.append(f"{name} joins with {after[name]:.2%}")
         else:
             parts.append(f"{name} {before[name]:.2%} -> {after[name]:.2%}")
-    return [f"mixture    changed after step {history.stages[-1].first_step}: {', '.join(parts)}"]
-
-
-def header(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> list[str]:
-    """Return the lines of a mixture that a run prints before its first step; `step` is the number of finished steps."""
-    shares, portions = source.history.shares, source.portions(phases, step)
-    return [*changes(source.history), _line({name: Portion(shares[name], portions[name].epochs) for name in shares})]
-
-
-def summary(source: MixtureSource, phases: Sequence[ResolvedPhase], step: int) -> str:
-    """Return a line with the share and the epochs of each source in a run of `step` steps."""
-    return _line(source.portions(phases, step))
+    return f"mixture    changed after step {history.stages[-1].first_step}: {', '.join(parts)}"
 
 
 def _line(portions: Mapping[str, Portion]) -> str:

@@ -125,7 +125,8 @@ def test_a_run_that_resumes_with_another_mixture(stopped: Path, folder: Path, tm
     assert "changed after step 6: manual leaves with 25.00%, more 75.00% -> 50.00%, late joins with 50.00%\n" in said
     record = json.loads((run / "mixture.json").read_text())
     assert [stage["first_step"] for stage in record["stages"]] == [0, 3, 6]
-    assert record["stages"][2]["rows"] == {"more": 1, "late": 1} and set(record["sources"]) == {"manual", "more", "late"}
+    assert record["stages"][2]["rows"] == {"more": 1, "late": 1}
+    assert set(record["sources"]) == {"manual", "more", "late"}
     assert checkpoints.describe(checkpoints.find(run)).step == 8
     last = [record for record in read(run / "metrics.jsonl") if "train/loss" in record][-1]
     assert last["mixture/more/share"] == (48 + 16) / 128 and last["mixture/late/share"] == 16 / 128

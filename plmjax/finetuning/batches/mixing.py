@@ -21,8 +21,8 @@ _ORDERS = 1 << 32
 class Mixing:
     """The rates of tasks whose examples are stored one task after the other.
 
-    sizes: number of examples of each task, by its name. limit: K. temperature: T, from 1 to infinity. weights: weight of
-        each task in place of these rates, by its name; empty for none.
+    sizes: number of examples of each task, by its name. limit: K. temperature: T, from 1 to infinity.
+    weights: weight of each task in place of these rates, by its name; empty for none.
     """
 
     sizes: dict[str, int]
