@@ -1,5 +1,6 @@
 """Pretraining on a mixture: interrupted, resumed with another mixture, evaluated, and every mistake in one sentence."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,8 +11,12 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression.examples import examples_of
+from plmjax.compression.pruning.pruned import Pruning
+from plmjax.compression.run import Source, composed
 from plmjax.data.mixture import MixtureSource
-from plmjax.pretraining import summary
+from plmjax.pretraining import mixtures, summary
+from plmjax.training import bench, phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.conftest import on_one_device
@@ -130,18 +135,29 @@ def test_a_run_that_resumes_with_another_mixture(stopped: Path, folder: Path, tm
     assert checkpoints.describe(checkpoints.find(run)).step == 8
     last = [record for record in read(run / "metrics.jsonl") if "train/loss" in record][-1]
     assert last["mixture/more/share"] == (48 + 16) / 128 and last["mixture/late/share"] == 16 / 128
-    cli.run(["evaluate", str(run), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert np.isfinite(found["eval/loss"]) and found["eval/unknown_tokens"] == 0
-    cli.run(["bench", TINY, *command(folder, run, *weights(1, 1))[4:], "--measured_steps", "1", "--json"])
-    assert json.loads(capsys.readouterr().out)["input"] == "dataset"
-
-    (folder / "swapped").mkdir(exist_ok=True)
     again = command(folder, run, "--training.steps", "9", sources=())
     swapped = ["--data.mixture.sources", f"more={folder / 'late'}"]
     assert "has read as the source more, found another one; name that" in fails(*again[:4], *swapped, *again[5:])
     shutil.move(run / "mixture.json", tmp_path / "away.json")
     assert "Expected a run on a mixture in" in fails(*command(folder, run, *weights(1, 3)))
+
+
+def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, capsys) -> None:
+    capsys.readouterr()
+    cli.run(["evaluate", str(stopped), "--json"])
+    mixed = json.loads(capsys.readouterr().out)
+    assert np.isfinite(mixed["eval/loss"]) and mixed["eval/unknown_tokens"] == 0
+    whole = [record for record in read(stopped / "metrics.jsonl") if "eval/loss" in record][-1]
+    assert whole["step"] == 3 and whole["eval/loss"] == pytest.approx(mixed["eval/loss"], rel=0.05)
+    origin = Source.read(stopped)
+    run = composed(origin, Pruning(), None, [], "plmjax compress prune")
+    assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
+    rows = examples_of(origin, run)
+    assert rows.fingerprint == mixtures.recorded(stopped).fingerprint
+    phase = phases.resolve(run)[0]
+    _, measured = bench._batches(run, phase)
+    for batch, expected in zip(itertools.islice(measured, 2), rows.train(phase, 0), strict=False):
+        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
 def test_a_run_stays_with_its_mixture_or_without(stopped: Path, folder: Path, small_run: Path, fails) -> None:
