@@ -40,6 +40,7 @@ BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what 
 CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash for near duplicates
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
+SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch
 COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
@@ -47,8 +48,10 @@ EXTRAS = {
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
     "hdf5": HDF5,
-    "parity": ["torch==2.13.0"],  # for the tests that compare with torch, or with a model of transformers
+    # For the tests that compare with torch, or with a model of transformers.
+    "parity": ["torch==2.13.0", "sentence-transformers==6.2.0"],
     "plan": COMPILER,
+    "sentences": SENTENCES,
     "wandb": WANDB,
     "tpu": [*COMPILER, *SUBMISSION],
     "test": [
