@@ -63,13 +63,16 @@ def check_temperature(option: str, temperature: float) -> None:
         raise UserError(f"Expected {option} of at least 1, found {temperature}; change it.")
 
 
-def weights(option: str, given: Sequence[str], names: Collection[str]) -> dict[str, Fraction]:
+def weights(
+    option: str, given: Sequence[str], names: Collection[str], needed: Collection[str] | None = None
+) -> dict[str, Fraction]:
     """Return a dict from source to weight, for settings NAME=WEIGHT.
 
-    option: the option of the settings, for messages. names: the sources, each of which needs a weight.
+    option: the option of the settings, for messages. names: all sources. needed: those that need a weight; None for
+        all.
 
     Raises:
-        UserError: a weight is no number above 0, or a name is unknown, has no weight or has two.
+        UserError: a weight is no number above 0, or a name is unknown, lacks a weight or has two.
     """
     found: dict[str, Fraction] = {}
     for one in given:
@@ -88,7 +91,7 @@ def weights(option: str, given: Sequence[str], names: Collection[str]) -> dict[s
             raise UserError(
                 f"Expected {option} above 0, found {quoted(one)}; change it, or leave {name} out of the mixture."
             )
-    for name in names:
+    for name in names if needed is None else needed:
         if name not in found:
             raise UserError(f"Expected {option} of every source, found none of {name}; add {name}=WEIGHT.")
     return found

@@ -62,10 +62,9 @@ class Mixture(JointTask):
         mixing.check_temperature("--data.temperature", self.temperature)
         names = [task.name for task in self.tasks]
         check_different("the tasks' prefixes", [task.prefix.strip() for task in self.tasks], names)
-        if self.weights:
-            if self.temperature != 1:
-                raise UserError("Expected either --data.weights or --data.temperature, found both; leave one out.")
-            self._weights()
+        if self.weights and self.temperature != 1:
+            raise UserError("Expected either --data.weights or --data.temperature, found both; leave one out.")
+        self._weights()
 
     def single_task(self, task: TextTask) -> TextPairs:
         """Return one of the tasks as a single task, with rows as long as the mixture's."""
@@ -74,15 +73,14 @@ class Mixture(JointTask):
     def mixing(self, train: JointExamples) -> Mixing:
         """Return the rates of the chosen tasks."""
         sizes = {task.name: len(part) for task, part in zip(train.tasks, train.parts, strict=True)}
-        weights = {name: weight for name, weight in self._weights().items() if name in sizes}
-        return Mixing(sizes, self.limit, self.temperature, weights)
+        return Mixing(sizes, self.limit, self.temperature, self._weights())
 
     def _weights(self) -> dict[str, float]:
-        """Return the weight of every task; empty without weights."""
-        if not self.weights:
-            return {}
-        found = mixing.weights("--data.weights", self.weights, [task.name for task in self.tasks])
-        return {name: float(weight) for name, weight in found.items()}
+        """Return the weights of the chosen tasks; empty without weights, or if one task is chosen."""
+        names, chosen = ([task.name for task in tasks] for tasks in (self.tasks, self.chosen))
+        needed = chosen if self.weights and len(chosen) > 1 else []
+        found = mixing.weights("--data.weights", self.weights, names, needed)
+        return {name: float(found[name]) for name in needed}
 
 
 @dataclasses.dataclass(frozen=True)

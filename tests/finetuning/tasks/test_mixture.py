@@ -140,7 +140,8 @@ def test_weights_of_tasks_are_their_rates_and_are_logged(mixture: Mixture) -> No
     assert metrics["mixture/parity/share"] == 0.75 and metrics["mixture/numbers/share"] == 0.25
     assert metrics["mixture/parity/epochs"] * 6 == pytest.approx(np.sum(ids >= 30), rel=0.02)
     assert metrics["mixture/numbers/epochs"] * 30 == pytest.approx(np.sum(ids < 30), rel=0.05)
-    single = dataclasses.replace(weighted, only=("numbers",))
+    assert weighted.evaluated_on("numbers=other.tsv").chosen[0].validation == "other.tsv"
+    single = dataclasses.replace(mixture, weights=("parity=7",), only=("numbers",))
     np.testing.assert_array_equal(single.mixing(single.read("train")).rates(), [1.0])
 
 
