@@ -61,6 +61,7 @@ PRINTED_BY = {
     "data/layouts": (By("pretrain"), By("plan"), By("bench")),
     "data/layouts/blocks": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
     "data/layouts/layout": (By("pretrain"), By("plan"), By("bench"), EVALUATE),
+    "data/mixing": (By("pretrain"), By("plan"), By("bench")), "data/mixture": (By("pretrain"), By("plan"), By("bench")),
     "data/pipeline": (By("pretrain"), By("bench")),
     "data/store": (By("pretrain"), By("evaluate")),
     "compression": tuple(map(By, ("compress prune", "compress distil", "compress quantize"))),

@@ -20,7 +20,7 @@ from tpu import package, queue, startup
 from tpu.bucket import Bucket
 from tpu.job import Job
 
-TEXT = ("data.path", "data.input", "data.train", "data.validation", "tokenizer.path")
+TEXT = ("data.path", "data.input", "data.mixture.sources", "data.train", "data.validation", "tokenizer.path")
 """Fields of an experiment that name files, which every host must be able to read."""
 
 
@@ -126,6 +126,8 @@ def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
     for field in TEXT:
         value = flat.get(field) or ()
         for path in [value] if isinstance(value, str) else value:
+            if field == "data.mixture.sources":
+                path = path.partition("=")[2]
             packed = path in files or any(name.startswith(f"{path.rstrip('/')}/") for name in files)
             if not path.startswith("gs://") and not packed:
                 raise UserError(

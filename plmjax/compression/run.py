@@ -167,7 +167,8 @@ def composed(
         )
     run = run if run.finetuning is None else unresolved(run)
     if run is own and isinstance(run.data, Data):
-        run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=source.dataset(run), input=()))
+        path = "" if run.data.mixture.sources else source.dataset(run)
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path, input=()))
     run = dataclasses.replace(run, model=model or own.model, start=Start(), compression=compression)
     return experiments.override(run, overrides, command)
 

@@ -4,6 +4,7 @@ A batch is a pure function of its step. So a run resumes at any step as fast as 
 its own rows of the same global batches, for any number of hosts.
 """
 
+import abc
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -53,58 +54,26 @@ class Batches(Iterator[Batch]):
         return dict(zip(self._names, next(self._state["iterator"]), strict=True))
 
 
-class DatasetSource:
-    """Reads a prepared dataset for the training loop."""
+class RowSource(abc.ABC):
+    """Reads rows of a layout for the training loop, from one dataset or several."""
 
-    def __init__(self, layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int):
+    def __init__(self, layout: Layout, vocabulary: Vocabulary, seed: int):
         self.vocabulary = vocabulary
         self._layout = layout
-        self._dataset = dataset
         self._seed = seed
-        self._rows = functools.cache(self._open_rows)
+        self.rows = functools.cache(self._open_rows)
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prepared dataset, the same in any folder."""
-        return self._dataset.fingerprint
+    @abc.abstractmethod
+    def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
+        """Return the rows of that length of "train" or "validation"; `rows` keeps them."""
 
     def batch(self, phase: Any) -> dict[str, Any]:
         """Return a dict from field to shape and dtype of the phase's global batches."""
         return self._layout.batch(phase.batch_size, phase.sequence_length)
 
-    @property
-    def unigram_counts(self) -> np.ndarray:
-        """Number of times that each token is a target in the training text, int64 [V]."""
-        return self._layout.target_counts(self._dataset, self.vocabulary)
-
     def held_out(self, sequence_length: int) -> int:
         """Return the number of rows of that length in the held-out text."""
-        return self._rows("validation", sequence_length).count
-
-    def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
-        """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
-
-        The order of the rows depends on the seed, the phase and the epoch.
-
-        phase: object with sequence_length, batch_size and index (0 for the first phase).
-
-        Raises:
-            UserError: the text does not fill one batch.
-        """
-        rows = self._rows("train", phase.sequence_length)
-        places = np.arange(phase.batch_size) if places is None else places
-        if rows.count < phase.batch_size:
-            raise UserError(
-                f"Expected text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens, found that "
-                f"{self._dataset.directory} fills {rows.count}; prepare more text or lower --training.batch_size."
-            )
-        key = order.fold(order.fold(self._seed, 1), phase.index)
-
-        def make(step: int) -> Batch:
-            which = rows.train(step, phase.batch_size, places, key)
-            return self._batch(rows, which, rows.begins(step, phase.batch_size))
-
-        return self._batches(make, phase, start, np.iinfo(np.int64).max)
+        return self.rows("validation", sequence_length).count
 
     def evaluation(self, phase: Any, places: np.ndarray | None = None) -> Batches:
         """Return the held-out batches, or only the rows `places` of each.
@@ -114,7 +83,7 @@ class DatasetSource:
         Unused positions of the last batch have row_ids -1 and segment_ids 0. Without held-out text there are no
         batches.
         """
-        rows = self._rows("validation", phase.sequence_length)
+        rows = self.rows("validation", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
 
         def make(step: int) -> Batch:
@@ -122,14 +91,9 @@ class DatasetSource:
 
         return self._batches(make, phase, 0, rows.evaluation_steps(phase.batch_size))
 
-    def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
-        rows = self._layout.rows(self._dataset, split, sequence_length, self.vocabulary, self._seed)
-        if rows.count > np.iinfo(np.int32).max:
-            raise UserError(
-                f"Expected at most {np.iinfo(np.int32).max} rows, found that {self._dataset.directory} gives "
-                f"{rows.count} of {sequence_length} tokens; lower --data.layout.duplicates or split the text."
-            )
-        return rows
+    def _key(self, phase: Any) -> np.ndarray:
+        """Return the key of the order of a phase's rows."""
+        return order.fold(order.fold(self._seed, 1), phase.index)
 
     def _batches(self, make: Callable[[int], Batch], phase: Any, start: int, stop: int) -> Batches:
         return Batches(make, self.batch(phase), start, stop)
@@ -147,3 +111,55 @@ class DatasetSource:
         out = np.full((len(exists), *array.shape[1:]), empty, array.dtype)
         out[exists] = array
         return out
+
+
+class DatasetSource(RowSource):
+    """Reads a prepared dataset for the training loop."""
+
+    def __init__(self, layout: Layout, dataset: Dataset, vocabulary: Vocabulary, seed: int):
+        super().__init__(layout, vocabulary, seed)
+        self.dataset = dataset
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the prepared dataset, the same in any folder."""
+        return self.dataset.fingerprint
+
+    @property
+    def unigram_counts(self) -> np.ndarray:
+        """Number of times that each token is a target in the training text, int64 [V]."""
+        return self._layout.target_counts(self.dataset, self.vocabulary)
+
+    def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
+        """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
+
+        The order of the rows depends on the seed, the phase and the epoch.
+
+        phase: object with sequence_length, batch_size and index (0 for the first phase).
+
+        Raises:
+            UserError: the text does not fill one batch.
+        """
+        rows = self.rows("train", phase.sequence_length)
+        places = np.arange(phase.batch_size) if places is None else places
+        if rows.count < phase.batch_size:
+            raise UserError(
+                f"Expected text for a batch of {phase.batch_size} rows of {phase.sequence_length} tokens, found that "
+                f"{self.dataset.directory} fills {rows.count}; prepare more text or lower --training.batch_size."
+            )
+        key = self._key(phase)
+
+        def make(step: int) -> Batch:
+            which = rows.train(step, phase.batch_size, places, key)
+            return self._batch(rows, which, rows.begins(step, phase.batch_size))
+
+        return self._batches(make, phase, start, np.iinfo(np.int64).max)
+
+    def _open_rows(self, split: str, sequence_length: int) -> LayoutRows:
+        rows = self._layout.rows(self.dataset, split, sequence_length, self.vocabulary, self._seed)
+        if rows.count > np.iinfo(np.int32).max:
+            raise UserError(
+                f"Expected at most {np.iinfo(np.int32).max} rows, found that {self.dataset.directory} gives "
+                f"{rows.count} of {sequence_length} tokens; lower --data.layout.duplicates or split the text."
+            )
+        return rows

@@ -4,6 +4,7 @@ An experiment is plain data. It is written to the run directory as JSON, read fr
 resumed run, and overridden field by field on the command line.
 """
 
+from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import catalogue
 from plmjax.experiment.choice import Choice
@@ -33,6 +34,7 @@ __all__ = [
     "Finetuning",
     "Hosts",
     "Mesh",
+    "Mixture",
     "Phase",
     "Start",
     "Tokenizer",

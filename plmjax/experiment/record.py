@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import math
 import sys
 import types
 import typing
@@ -22,6 +23,7 @@ FREE = (
     "tracking.",
     "generation",
     "data.path",
+    "data.mixture.",
     "data.max_unknown",
     "data.train",
     "data.validation",
@@ -35,7 +37,8 @@ FREE = (
     "training.profile_steps",
 )
 """Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
-fingerprint of the prepared dataset, in any folder."""
+fingerprint of the prepared dataset, in any folder; a mixture that changes is recorded (`plmjax.data.mixture.History`).
+"""
 
 PREPARED = (
     "tokenizer.",
@@ -55,13 +58,22 @@ PREPARED = (
 the first training step, these are prepared again."""
 
 
+_INFINITY = "inf"
+"""Infinity as the command line has it; JSON has no such number."""
+
+
 def to_dict(value: Any) -> Any:
-    """Convert to plain JSON data. A dataclass becomes a dict whose "type" is `module:Class`."""
+    """Convert to plain JSON data.
+
+    A dataclass becomes a dict whose "type" is `module:Class`, and infinity becomes the text "inf".
+    """
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"type": f"{type(value).__module__}:{type(value).__qualname__}", **fields}
     if isinstance(value, tuple | list):
         return [to_dict(item) for item in value]
+    if value == math.inf:
+        return _INFINITY
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"An experiment holds plain data and dataclasses; found {value!r} of {type(value).__name__}.")
@@ -106,6 +118,8 @@ def from_dict(value: Any) -> Any:
             f"Expected a field of {name} in the experiment, found {quoted(unknown)}; {nearest(unknown, fields)}"
         )
     for field, item in values.items():
+        if hints[field] is float and item == _INFINITY:
+            values[field] = item = math.inf
         if not _fits(item, hints[field]):
             raise UserError(
                 f"Expected {name}.{field} of type {_type_name(hints[field])} in the experiment, found {quoted(item)}; "

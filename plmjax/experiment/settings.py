@@ -8,6 +8,7 @@ import numpy as np
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.settings import CompressionSettings, DataSettings, GenerationSettings, UpdateRule
 from plmjax.data.layouts import Layout
+from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.objectives.objective import Objective
@@ -43,6 +44,8 @@ class Data:
     """Layout of a row: sentence pairs, full sentences, blocks, streams; None takes that of the run in --from."""
     path: str = ""
     """A prepared dataset; empty prepares WORKDIR/dataset from `input`."""
+    mixture: Mixture = Mixture()
+    """Several prepared datasets in place of `path` and `input`."""
     input: tuple[str, ...] = ()
     """Files or folders of raw text."""
     format: str = "auto"

@@ -21,6 +21,7 @@ from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import HeldOut
+from plmjax.training.feed import BatchSource
 from plmjax.training.metrics import perplexity as exponential
 from plmjax.training.metrics import write_evaluation
 from plmjax.training.program import Program
@@ -179,8 +180,6 @@ def _of_text(
 
     split: split of a published corpus, "" for other text.
     """
-    from plmjax.data import pipeline
-
     run = description.experiment
     raw = data is not None and not _is_prepared(data)
     slides = window is not None or stride is not None or (raw and isinstance(run.objective, LanguageModel))
@@ -188,12 +187,12 @@ def _of_text(
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = start.tokenizer_of(description)
-        dataset = _dataset(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
-        if raw and slides:
-            perplexity.check_length(dataset, data)
-        if memory is not None:
-            perplexity.check_memory(dataset, memory)
-        source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+        source, datasets = _source(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
+        for dataset in datasets:
+            if raw and slides:
+                perplexity.check_length(dataset, data)
+            if memory is not None:
+                perplexity.check_memory(dataset, memory)
         evaluation = HeldOut.of(run, source)
         program = program_of(run, source)
         inputs = _loss_inputs(directory, program)
@@ -213,7 +212,7 @@ def _of_text(
                 metrics |= {f"{prefix}{name}": value for name, value in perplexity.by_size(nats, size).items()}
         if size is not None:
             metrics |= dataclasses.asdict(size) | {"lowercased": perplexity.lowercases(tokenizer)}
-        metrics["unknown_tokens"] = perplexity.unknown_tokens(tokenizer, dataset).count
+        metrics["unknown_tokens"] = sum(perplexity.unknown_tokens(tokenizer, dataset).count for dataset in datasets)
     return metrics
 
 
@@ -261,6 +260,27 @@ def _is_prepared(data: Path) -> bool:
     return (data / store.LEDGER).exists()
 
 
+def _source(
+    run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
+) -> tuple[BatchSource, list[Any]]:
+    """Return (rows of the run's text or of another one, their datasets, each a plmjax.data.store.Dataset)."""
+    from plmjax.data import mixture, pipeline
+
+    layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
+    if data is not None or not run.data.mixture.sources:
+        dataset = _dataset(run, tokenizer, directory, data, scratch, split, max_unknown)
+        return pipeline.DatasetSource(layout, dataset, vocabulary, seed), [dataset]
+    datasets = mixture.open_sources(run.data.mixture, run.model.vocab_size)
+    for dataset in datasets.values():
+        _check_tokenizer(dataset, tokenizer, directory)
+    return mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed), list(datasets.values())
+
+
+def _check_tokenizer(dataset: Any, tokenizer: Any, directory: Path) -> None:
+    advice = f"prepare it with {directory.parent.parent / 'tokenizer'}"
+    dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", advice)
+
+
 def _dataset(
     run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
 ) -> Any:
@@ -274,8 +294,7 @@ def _dataset(
         if data is None and not own.exists():
             raise UserError(f"Expected the run's dataset at {own}, found none; give held-out text in --data.")
         dataset = store.open_dataset(data or own, vocab_size=run.model.vocab_size)
-        advice = f"prepare it with {directory.parent.parent / 'tokenizer'}"
-        dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", advice)
+        _check_tokenizer(dataset, tokenizer, directory)
         return dataset
     dataset = prepare(
         [data],

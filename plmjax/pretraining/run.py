@@ -14,7 +14,7 @@ from plmjax.experiment import Data, Experiment, flatten
 from plmjax.initialization.origin import Origin
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
-from plmjax.pretraining import summary
+from plmjax.pretraining import mixtures, summary
 from plmjax.training import checks, loop, phases, tracking
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
@@ -44,8 +44,6 @@ def pretrain(
         UserError: an error that the user can correct.
         loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
-    from plmjax.data import pipeline
-
     if not isinstance(run.data, Data):
         raise UserError(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
@@ -57,10 +55,13 @@ def pretrain(
         origin = origin.mapped(run)
     _check(run, origin)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
-    dataset, tokenizer = _prepare(run, origin, workdir, report)
-    source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+    source, tokenizer = _prepare(run, origin, workdir, report)
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
     initial = origin.initial_parameters(run, tokenizer, report=report)
+    if run.data.mixture.sources and hosts.is_primary():
+        done = storage.finished_steps(workdir / "checkpoints")
+        for line in mixtures.header(source, phases.resolve(run), max(done, default=0)):
+            report(line)
     result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, report))
     if hosts.is_primary():
         summary.show(result, source, workdir, report)
@@ -78,45 +79,58 @@ def _check(run: Experiment, origin: Origin) -> None:
 
 
 def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[str], None]) -> tuple[Any, Any]:
-    """Return (dataset, tokenizer) of the run.
+    """Return (source, tokenizer) of the run.
 
-    Each is the one in WORKDIR or the one that the run names, or is made from the run's text. The dataset is a
-    plmjax.data.store.Dataset, the tokenizer a plmjax.data.tokenizers.Tokenizer.
+    The tokenizer and the dataset are those in WORKDIR or those that the run names, or are made from the run's text. The
+    source is a plmjax.data.pipeline.RowSource, the tokenizer a plmjax.data.tokenizers.Tokenizer.
 
     Raises:
         UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
-    from plmjax.data import store
+    from plmjax.data import mixture, pipeline, store
 
     size = run.model.vocab_size
     dataset = store.open_dataset(run.data.path, vocab_size=size, report=report) if run.data.path else None
+    datasets = mixture.open_sources(run.data.mixture, size, report)
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
             other = start.check(workdir, origin.name, origin.recorded)
             _remove_outdated(run, workdir, other, report)
+            history = mixtures.history(workdir, run.data.mixture, datasets)
             loop.check_resume(workdir, run, report)
+            if hosts.is_primary():
+                mixtures.write(workdir, history)
             found_tokenizer = origin.tokenizer(run)
             with options_named(NAMES):
                 tokenizer = _tokenizer(run, workdir, found_tokenizer, report)
             checks.special_tokens(run.model, tokenizer.vocabulary)
             origin.check(run, tokenizer, _batch(run))
-            with options_named(NAMES):
-                directory = _dataset(run, workdir, tokenizer, report)
-            dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
-            run.data.layout.prepare(dataset, tokenizer.vocabulary)
+            if not datasets:
+                with options_named(NAMES):
+                    directory = _dataset(run, workdir, tokenizer, report)
+                dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
+            prepared = list(datasets.values()) or [dataset]
+            for one in prepared:
+                run.data.layout.prepare(one, tokenizer.vocabulary)
         except UserError:
             # The next command may name other text. A finished dataset and the options of its text are kept.
             if first and not (workdir / "dataset" / store.LEDGER).exists():
                 storage.remove(workdir / "experiment.json")
                 storage.remove(workdir / start.RECORD)
+                storage.remove(workdir / mixtures.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
-    advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
-    if origin.description is None:
-        advice += f" or take the dataset's own, --tokenizer.path {directory / 'tokenizer'}"
-    dataset.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
-    return dataset, tokenizer
+    for one in prepared:
+        advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
+        if origin.description is None:
+            advice += f" or take the dataset's own, --tokenizer.path {one.directory / 'tokenizer'}"
+        one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
+    layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
+    if history is None:
+        return pipeline.DatasetSource(layout, dataset, vocabulary, seed), tokenizer
+    hosts.agree("the history of the mixture", history.to_json())
+    return mixture.MixtureSource(layout, datasets, history, vocabulary, seed), tokenizer
 
 
 def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
@@ -137,7 +151,7 @@ def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
 def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: Callable[[str], None]) -> None:
     """Remove the tokenizer and the dataset of other options from WORKDIR, before any step is trained.
 
-    The folders that the run names, in --tokenizer.path or --data.path, are not removed.
+    The folders that the run names, in --tokenizer.path, --data.path or --data.mixture.sources, are not removed.
 
     other_start: true if the earlier command started from other parameters, and so with another tokenizer.
     """
@@ -148,7 +162,8 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: 
     changed = [name for name in changed if name.startswith(experiments.PREPARED)]
     if not changed and not other_start:
         return
-    named = [storage.absolute(storage.path(path)) for path in (run.tokenizer.path, run.data.path) if path]
+    paths = (run.tokenizer.path, run.data.path, *run.data.mixture.paths.values())
+    named = [storage.absolute(storage.path(path)) for path in paths if path]
     for folder in (workdir / "tokenizer", workdir / "dataset"):
         own = storage.absolute(folder)
         if folder.exists() and not any(own == path or own in path.parents for path in named):
@@ -170,14 +185,15 @@ def _inputs(run: Experiment) -> tuple[list[str], str]:
 def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Callable[[str], None]) -> Any:
     """Return the run's tokenizer.
 
-    It is the one in WORKDIR, that of a checkpoint, the one that the run names, that of the dataset, or one trained on
-    the run's text.
+    It is the one in WORKDIR, that of a checkpoint, the one that the run names, that of the dataset or of the first
+    source of a mixture, or one trained on the run's text.
     """
     from plmjax.data import cleaning, formats, tokenizers
     from plmjax.data.formats import records
 
     own = workdir / "tokenizer"
-    named = run.tokenizer.path or (f"{run.data.path}/tokenizer" if run.data.path else "")
+    prepared = [path for path in (run.data.path, *run.data.mixture.paths.values()) if path]
+    named = run.tokenizer.path or (f"{prepared[0]}/tokenizer" if prepared else "")
     if not (own / tokenizers.LAST).is_file():
         if found_tokenizer:
             found_tokenizer.save(own)

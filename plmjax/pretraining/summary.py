@@ -13,8 +13,9 @@ from plmjax import experiment, storage
 from plmjax.contracts.system import Purpose
 from plmjax.errors import NotInstalled
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.pretraining import mixtures
 from plmjax.report.runs import SAMPLES
-from plmjax.training import feed, loop
+from plmjax.training import feed, loop, phases
 from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
@@ -24,6 +25,9 @@ SAMPLED = 48
 
 def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
     """Print the result of a pretraining run, and export it to WORKDIR/export if its system can be exported."""
+    if isinstance(source, feed.Mixes):
+        plan = phases.resolve(experiment.read(workdir / "experiment.json"))
+        report(mixtures.summary(source, plan, int(result.state.step)))
     if "eval/loss" in result.metrics:
         objective = experiment.read(workdir / "experiment.json").objective
         _show_losses(result.metrics, objective.perplexity, report)

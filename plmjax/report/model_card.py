@@ -130,9 +130,10 @@ def _model(run: Experiment) -> Iterator[str]:
 
 def _data(run: Experiment) -> Iterator[str]:
     yield "## Data"
-    plain = {
-        name: value for name, value in vars(run.data).items() if isinstance(value, str | int | float | tuple) and value
-    }
+    settings = dict(vars(run.data))
+    if isinstance(run.data, Data) and run.data.mixture.sources:
+        settings |= {f"mixture.{name}": value for name, value in vars(run.data.mixture).items()}
+    plain = {name: value for name, value in settings.items() if isinstance(value, str | int | float | tuple) and value}
     kind = type(run.data.layout).__name__ if isinstance(run.data, Data) else type(run.data).__name__
     yield f"Rows are made by {kind}."
     yield _table("setting", plain)

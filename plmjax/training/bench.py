@@ -96,19 +96,22 @@ def _phase(
         "mfu": None if sheet is None else flops / seconds / (sheet * mesh.size),
         "peak_bytes": peak_bytes(mesh.devices.flat[0]),
         "input_wait": pace.input_wait,
-        "input": "dataset" if run.data.path else "random tokens",
+        "input": "dataset" if run.data.path or run.data.mixture.sources else "random tokens",
     }
 
 
 def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
-    if run.data.path:
-        from plmjax.data import pipeline, store, tokenizers
+    if run.data.path or run.data.mixture.sources:
+        from plmjax.data import mixture, pipeline, store, tokenizers
 
-        dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
-        vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
-        return vocabulary, pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed).train(
-            phase, 0
-        )
+        folder, *_ = run.data.mixture.paths.values() or [run.data.path]
+        vocabulary = tokenizers.load(f"{folder}/tokenizer").vocabulary
+        layout, mixed, seed = run.data.layout, run.data.mixture, run.training.seed
+        if mixed.sources:
+            datasets = mixture.open_sources(mixed, run.model.vocab_size)
+            return vocabulary, mixture.source_of(layout, mixed, datasets, vocabulary, seed).train(phase, 0)
+        dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
+        return vocabulary, pipeline.DatasetSource(layout, dataset, vocabulary, seed).train(phase, 0)
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
     return Vocabulary.placeholder(size), itertools.cycle(made)

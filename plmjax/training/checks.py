@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 
 from plmjax.contracts.execution import FLOAT
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.data import mixture
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
@@ -60,6 +61,8 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
         raise UserError(
             "Expected no `finetuning` in an experiment of pretraining, found one; leave it out, or run plmjax finetune."
         )
+    if run.data.mixture.sources:
+        mixture.check_layout(run.data.layout)
     if run.data.layout.backwards != run.model.system.backwards:
         raise UserError(
             f"Expected --data.layout.backwards {run.model.system.backwards}, as the model reads, found "
@@ -78,7 +81,7 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
     mesh = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
     unigram = evaluation.unigram_nats([], run.model.vocab_size)
     program = programs.build(run, first, mesh, vocabulary, placement.of_layout(run), unigram)
-    has_held_out = run.data.path or run.data.held_out
+    has_held_out = run.data.path or run.data.mixture.sources or run.data.held_out
     evaluation_settings(run, evaluation.means(program, run.objective.coefficients()) if has_held_out else [])
 
 
@@ -120,14 +123,19 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
     data: Data = run.data
     formats.check(data.format)
     sentences.check(data.language)
+    if data.mixture.sources and (data.path or data.input):
+        raise UserError(
+            f"Expected --data.mixture.sources alone, found --data.{'path' if data.path else 'input'} too; leave one "
+            f"out, or prepare that text and name it as a source."
+        )
     if data.path and data.input:
         raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
-    if data.path and data.clean:
-        raise UserError(
-            f"Expected raw text for --data.clean, found the prepared dataset {data.path}; prepare it again by "
-            "plmjax prepare --clean, or leave the option out."
-        )
-    if data.path:
+    if prepared := data.path or " ".join(data.mixture.sources):
+        if data.clean:
+            raise UserError(
+                f"Expected raw text for --data.clean, found the prepared dataset {prepared}; prepare it again by "
+                "plmjax prepare --clean, or leave the option out."
+            )
         return
     with options_named({"--clean": "--data.clean"}):
         cleaning.names(data.clean)

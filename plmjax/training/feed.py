@@ -2,13 +2,14 @@
 
 import collections
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
+from plmjax.data.mixing import Portion
 from plmjax.training.initial_state import Shapes
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -36,6 +37,24 @@ class BatchSource(Protocol):
 
     def evaluation(self, phase: ResolvedPhase, places: np.ndarray) -> Iterator[HostBatch]:
         """Yield the same rows of the held-out batches, once and in order; rows of padding have weight 0."""
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A source of batches that takes its rows from several named sources: datasets, or tasks."""
+
+    def portions(self, phases: Sequence[ResolvedPhase], step: int) -> dict[str, Portion]:
+        """Return the portion of each source after `step` steps of a run with these phases; empty for one source."""
+
+
+def mixture_metrics(source: BatchSource, phases: Sequence[ResolvedPhase], step: int) -> dict[str, float]:
+    """Return mixture/NAME/share and mixture/NAME/epochs of each source that a batch source mixes."""
+    portions = source.portions(phases, step) if isinstance(source, Mixes) else {}
+    return {
+        f"mixture/{name}/{what}": value
+        for name, portion in portions.items()
+        for what, value in portion._asdict().items()
+    }
 
 
 def local_rows(shapes: Shapes) -> np.ndarray:

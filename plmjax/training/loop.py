@@ -29,7 +29,7 @@ from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
-from plmjax.training.feed import BatchSource, local_rows, on_device
+from plmjax.training.feed import BatchSource, local_rows, mixture_metrics, on_device
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.phases import ResolvedPhase
@@ -414,6 +414,7 @@ class _Session:
             values["model_flops_per_second"] = rates.flops / seconds
             values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
+            values |= mixture_metrics(self.source, phases.resolve(self.run), step)
             self.file.write(step, values)
             self.terminal.show_logged(step, values, (self.run.training.steps - step) * seconds)
         pace.restart()

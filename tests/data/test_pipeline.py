@@ -85,7 +85,7 @@ def test_the_millionth_step_comes_as_fast_as_the_first(dataset):
 @pytest.mark.parametrize("layout", [SentencePairs(duplicates=2), Blocks()], ids=repr)
 def test_an_epoch_holds_every_row_once_and_the_next_follows_without_a_seam(dataset, layout):
     batches = source(dataset, layout).train(phase(64, 7), 0)
-    count = batches_rows = source(dataset, layout)._rows("train", 64).count
+    count = batches_rows = source(dataset, layout).rows("train", 64).count
     ids = np.concatenate([batch["row_ids"] for batch in take(batches, -(-2 * batches_rows // 7))])
     np.testing.assert_array_equal(np.sort(ids[:count]), np.arange(count))
     np.testing.assert_array_equal(np.sort(ids[count : 2 * count]), np.arange(count))
@@ -95,7 +95,7 @@ def test_an_epoch_holds_every_row_once_and_the_next_follows_without_a_seam(datas
 @pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
 def test_a_row_id_names_the_same_row_in_every_epoch(dataset, layout):
     pairs = source(dataset, layout)
-    rows = pairs._rows("train", 64)
+    rows = pairs.rows("train", 64)
     seen = {}
     for batch in take(pairs.train(phase(64, 16), 0), 2 * rows.count // 16 + 1):
         for row, ids in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
@@ -114,7 +114,7 @@ def test_phases_and_seeds_have_orders_of_their_own(dataset):
 def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset, layout):
     batches = list(source(dataset, layout).evaluation(phase(32, 10)))
     ids = np.concatenate([batch["row_ids"] for batch in batches])
-    count = source(dataset, layout)._rows("validation", 32).count
+    count = source(dataset, layout).rows("validation", 32).count
     assert count % 10 and len(ids) == -(-count // 10) * 10
     np.testing.assert_array_equal(np.sort(ids[ids >= 0]), np.arange(count))
     if not isinstance(layout, Streams):
@@ -126,6 +126,16 @@ def test_evaluation_holds_every_row_once_and_marks_what_fills_the_batch(dataset,
     other_seed = list(source(dataset, layout, seed=99).evaluation(phase(32, 10)))
     for batch, expected in zip(other_seed, batches, strict=True):
         assert_same(batch, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_a_host_that_has_no_row_of_the_last_held_out_batch_gets_padding(dataset, layout):
+    whole = list(source(dataset, layout).evaluation(phase(32, 10)))
+    (unused,) = np.nonzero(whole[-1]["row_ids"] < 0)
+    assert unused.size
+    own = list(source(dataset, layout).evaluation(phase(32, 10), unused))
+    for share, expected in zip(own, whole, strict=True):
+        assert_same(share, {name: values[unused] for name, values in expected.items()})
 
 
 def test_evaluation_without_held_out_text_is_empty(tmp_path):

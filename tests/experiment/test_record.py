@@ -59,3 +59,13 @@ def test_every_experiment_is_read_as_it_was_written(tmp_path: Path) -> None:
         run = experiment.load(name)
         experiment.write(run, tmp_path / "experiment.json")
         assert experiment.read(tmp_path / "experiment.json") == run
+
+
+def test_infinity_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for name, options in (
+        ("t5_mixture", ["--data.temperature", "inf"]),
+        ("bert_tiny", ["--data.mixture.sources", "a=b", "--data.mixture.temperature", "inf"]),
+    ):
+        run = experiment.override(experiment.load(name), options)
+        experiment.write(run, tmp_path / "experiment.json")
+        assert experiment.read(tmp_path / "experiment.json") == run

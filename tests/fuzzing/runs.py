@@ -11,10 +11,12 @@ from plmjax import experiment, json_text, locks
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import cells
 from plmjax.data.layouts import SentencePairs
+from plmjax.data.mixture import History, Stage
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
+from plmjax.pretraining import mixtures
 from plmjax.report.page import report
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items, start
@@ -123,6 +125,11 @@ def _start(folder: Path, given: Fixtures) -> None:
     start.check(folder, "random", None)
 
 
+def _mixture(folder: Path, given: Fixtures) -> None:
+    stages = (Stage(0, {"wikipedia": 2, "books": 1}), Stage(100, {"books": 1, "news": 3}))
+    mixtures.write(folder, History({name: "f00d" for stage in stages for name in stage.rows}, stages))
+
+
 def _lock(folder: Path, given: Fixtures) -> None:
     with locks.locked(folder):
         content = (folder / locks.NAME).read_bytes()
@@ -175,6 +182,7 @@ RUNS = [
         _seal_metrics,
     ),
     Reader("start.json", _start, lambda folder: start.check(folder, "random", None), owns=(start.RECORD,)),
+    Reader("mixture.json", _mixture, mixtures.recorded),
     Reader("lock.json", _lock, _read_lock, owns=(locks.NAME,)),
     Reader("job.json", _job, _read_job),
 ]

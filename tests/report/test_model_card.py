@@ -1,11 +1,13 @@
 """Model cards, read as the Hub reads them: their metadata, and numbers from the records of a run."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from plmjax.experiment import Mixture
 from plmjax.report import model_card
 from plmjax.training.checkpoints import ancestry
 from plmjax.training.checkpoints.ancestry import Ancestor
@@ -59,6 +61,16 @@ def test_a_compressed_model_has_the_record_of_its_training(tmp_path: Path) -> No
     ancestry.write(tmp_path / "small", [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
     text = model_card.write(tmp_path / "small", tmp_path / "card.md").read_text(encoding="utf-8")
     assert "# small\n" in text and "| runs/teacher | 1200 | distil | abc |" in text and "| loss | 5.25 |" in text
+
+
+def test_it_names_the_sources_of_a_mixture(tmp_path: Path) -> None:
+    mixture = Mixture(("wikipedia=a", "books=b"), weights=("wikipedia=2", "books=1"))
+    run = dataclasses.replace(RUN, data=dataclasses.replace(RUN.data, mixture=mixture))
+    workdir = write(tmp_path / "run", run, lines=records(**SPEED))
+    text = model_card.write(workdir, tmp_path / "card.md").read_text(encoding="utf-8")
+    assert "| mixture.sources | " in text and "wikipedia=a" in text and "books=1" in text
+    alone = model_card.write(write(tmp_path / "alone", lines=records(**SPEED)), tmp_path / "alone.md")
+    assert "mixture" not in alone.read_text(encoding="utf-8")
 
 
 def test_the_hub_reads_it(tmp_path: Path) -> None:

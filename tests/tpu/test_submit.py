@@ -147,6 +147,8 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "--attempts of at least 1" in fails(*usual, "--attempts", 0)
     assert "--slices of at least 1" in fails(*usual, "--slices", 0)
     assert "found 'my_text' on this machine" in fails(*without_text, "--", "--data.input", "my_text", "gs://b/more")
+    sources = ("--data.mixture.sources", "wikipedia=gs://b/wikipedia", "books=my_books")
+    assert "found 'my_books' on this machine" in fails(*without_text, "--", *sources)
     assert "divides by 64 devices" in fails(
         *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
     )

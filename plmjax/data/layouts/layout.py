@@ -64,6 +64,8 @@ class LayoutRows:
 class Layout:
     """Base class of every layout: a frozen dataclass of its settings."""
 
+    continues: ClassVar[bool] = False
+    """True if a row of a batch continues the same row of the batch before, so that rows cannot be mixed."""
     backwards: ClassVar[bool] = False
     """True if rows hold the text from its end to its beginning."""
     shortest: ClassVar[int] = 1

@@ -80,7 +80,7 @@ class SequenceRows(LayoutRows):
         middles, ends = begins + a_length, begins + a_length + b_length
 
         # Every row is A, B, A, B, ..., padding.
-        runs = np.stack([a_length, b_length], axis=2).reshape(size, -1)
+        runs = np.stack([a_length, b_length], axis=2).reshape(size, 2 * self._pack)
         runs = np.concatenate([runs, length - ends[:, -1:]], axis=1)  # [B 2K+1]
         token_type_ids = packing.spread(np.arange(runs.shape[1]) % 2, runs, length)
 

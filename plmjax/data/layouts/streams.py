@@ -1,6 +1,7 @@
 """Rows of consecutive tokens that continue from batch to batch, for models with a carried state or memory."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ class Streams(Blocks):
     batch of an epoch or of an evaluation), so that its carry must be reset; document_starts bool [B T], true for the
     first token of every document.
     """
+
+    continues: ClassVar[bool] = True
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return StreamRows(dataset.split(split), self, length, vocabulary)

@@ -1,6 +1,7 @@
 """Rows of consecutive sentences that continue from batch to batch, in both directions of the text at once."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,8 @@ class TwoWayStreams(Layout):
     backward_next_weights and backward_document_starts, in its reading order; and begins int32 [B], 1 where a row does
     not continue the batch before it.
     """
+
+    continues: ClassVar[bool] = True
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
         """Return the counts of targets: every token twice, and a begin and an end token for each sentence."""

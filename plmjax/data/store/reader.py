@@ -125,6 +125,11 @@ class Dataset:
         """Names of the streams."""
         return tuple(self.ledger["streams"])
 
+    @property
+    def train_tokens(self) -> int:
+        """Number of tokens of the train split, over all streams."""
+        return sum(stream["tokens"] for stream in self.ledger["splits"]["train"]["streams"].values())
+
     def check_tokenizer(self, fingerprint: str, whose: str, advice: str) -> None:
         """Raise UserError if the dataset was made with a tokenizer other than that of `whose`.
 

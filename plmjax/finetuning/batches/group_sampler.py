@@ -7,8 +7,7 @@ tasks are sampled more often than their share of the examples.
 
 import numpy as np
 
-from plmjax.data import order
-from plmjax.finetuning.batches import mixing
+from plmjax.data import mixing, order
 
 TEMPERATURE = 2.0
 """T of the rates of groups. The rates are proportional to the roots of the sizes."""

@@ -1,52 +1,45 @@
-"""The rates at which the tasks of a mixture are sampled (Raffel et al., JMLR 2020, section 3.5.2).
+"""The examples of a mixture of tasks in each epoch (Raffel et al., JMLR 2020, section 3.5.2).
 
-At most K of the e_m examples of task m count. The rate of the task is
-
-    r_m = min(e_m, K)^(1 / T) / sum over n of min(e_n, K)^(1 / T)
-
-A temperature T of 1 is examples-proportional mixing. A higher T samples small tasks more often, up to equal mixing for
-an infinite T.
-
-The number of examples of an epoch is the sum over m of min(e_m, K) for every T. The share of a task is taken from an
-endless order of its examples. In this order every example occurs once before any example occurs again. Each epoch
-continues where the last epoch ended.
+The rates of the tasks are those of plmjax/data/mixing.py, by weights or by numbers of examples. The number of examples
+of an epoch is the sum over m of min(e_m, K) for all rates. The share of a task is taken from an endless order of its
+examples. In this order every example occurs once before any example occurs again. Each epoch continues where the last
+epoch ended.
 """
 
 import dataclasses
-import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from plmjax.data import order
+from plmjax.data import mixing, order
+from plmjax.data.mixing import Portion
 
 _ORDERS = 1 << 32
 """A number above that of any epoch: keys of the orders of tasks differ from keys of epochs."""
-
-
-def rates(sizes: Sequence[int], limit: float = math.inf, temperature: float = 1.0) -> np.ndarray:
-    """Return the rates of tasks with these numbers of examples, float64 [tasks]. Their sum is 1.
-
-    limit: K. temperature: T, from 1 to infinity.
-    """
-    shares = np.minimum(sizes, limit) ** (1 / temperature)
-    return shares / shares.sum()
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
     """The rates of tasks whose examples are stored one task after the other.
 
-    sizes: number of examples of each task. limit: K. temperature: T, from 1 to infinity.
+    sizes: number of examples of each task, by its name. limit: K. temperature: T, from 1 to infinity.
+    weights: weight of each task in place of these rates, by its name; empty for none.
     """
 
-    sizes: tuple[int, ...]
+    sizes: dict[str, int]
     limit: int
     temperature: float
+    weights: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def rates(self) -> np.ndarray:
         """Return the rates of the tasks, float64 [tasks]."""
-        return rates(self.sizes, self.limit, self.temperature)
+        if self.weights:
+            weights = np.array([self.weights[name] for name in self.sizes])
+            return weights / weights.sum()
+        return mixing.rates(tuple(self.sizes.values()), self.limit, self.temperature)
+
+    def counts(self) -> np.ndarray:
+        """Return the number of examples of each task in an epoch before rounding, float64 [tasks]."""
+        return self.rates() * np.minimum(tuple(self.sizes.values()), self.limit).sum()
 
     def drawn(self, epoch: int, key: np.ndarray) -> np.ndarray:
         """Return the examples of an epoch, int64, task after task.
@@ -55,10 +48,15 @@ class Mixing:
 
         key: key of the orders of all epochs (`plmjax.data.order`).
         """
-        counts = self.rates() * np.minimum(self.sizes, self.limit).sum()
-        firsts = np.cumsum([0, *self.sizes[:-1]])
+        sizes = tuple(self.sizes.values())
+        firsts = np.cumsum([0, *sizes[:-1]])
         parts = []
-        for task, (first, size, count) in enumerate(zip(firsts, self.sizes, counts.tolist(), strict=True)):
+        for task, (first, size, count) in enumerate(zip(firsts, sizes, self.counts().tolist(), strict=True)):
             numbers = np.arange(round(epoch * count), round((epoch + 1) * count))
             parts.append(first + order.shuffled(numbers, size, order.fold(key, _ORDERS + task)))
         return np.concatenate(parts)
+
+    def portions(self, epochs: float) -> dict[str, Portion]:
+        """Return the portion of each task after a number of epochs of the mixture."""
+        parts = zip(self.sizes.items(), self.rates().tolist(), self.counts().tolist(), strict=True)
+        return {name: Portion(rate, epochs * count / size) for (name, size), rate, count in parts}

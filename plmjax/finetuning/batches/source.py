@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.data import order, packing
+from plmjax.data.mixing import Portion
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.mixing import Mixing
@@ -53,7 +54,7 @@ class ExampleRows:
             share = -(-_lengths(encoded.decoder) * length // decoder_length)
             self._example_lengths = np.maximum(self._example_lengths, share)
         self.in_order = packing.packed(self._example_lengths, length, max_sequences)
-        self._mixing = mixing
+        self.mixing = mixing
         self.per_epoch = len(self.in_order)
         if mixing is not None:  # Epochs differ in their lengths; estimate with samples that depend on no seed.
             drawn = self._example_lengths[mixing.drawn(0, order.fold(0, 0))]
@@ -76,7 +77,7 @@ class ExampleRows:
 
         key: key of the orders of all epochs.
         """
-        examples = np.arange(self.examples) if self._mixing is None else self._mixing.drawn(epoch, key)
+        examples = np.arange(self.examples) if self.mixing is None else self.mixing.drawn(epoch, key)
         key = order.fold(key, epoch)
         examples = examples[order.permute(np.arange(len(examples)), len(examples), order.fold(key, 0))]
         table = packing.packed(self._example_lengths[examples], self._length, self._max_sequences)
@@ -188,6 +189,16 @@ class TaskSource:
             epochs, within = np.divmod(number * phase.batch_size + places, rows.per_epoch)
             drawn = zip(epochs.tolist(), within, strict=True)
             yield rows.batch(np.stack([self._epoch(group, epoch)[row] for epoch, row in drawn]), within)
+
+    def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
+        """Return the portion of each task of a mixture after `step` steps; empty without a mixture.
+
+        A step counts as the examples that its part of an epoch has on average.
+        """
+        (rows, *others), (phase, *_) = self._groups, phases
+        if rows.mixing is None or others:
+            return {}
+        return rows.mixing.portions(step * phase.batch_size / rows.per_epoch)
 
     def _group(self, step: int) -> tuple[int, int]:
         """Return (number of the group that a step takes, number of earlier steps that took this group)."""

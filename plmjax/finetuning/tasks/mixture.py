@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.data import mixing
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.finetuning.batches.encoded import Encoded, concatenated
 from plmjax.finetuning.batches.mixing import Mixing
@@ -49,6 +50,8 @@ class Mixture(JointTask):
     """Largest number of examples of a task that count for its rate, K; the files are read as a whole."""
     temperature: float = 1.0
     """T of the rates min(examples, K)^(1/T): 1 samples in proportion to the examples, inf every task equally often."""
+    weights: tuple[str, ...] = ()
+    """Weights of the tasks in place of these rates, each as NAME=WEIGHT; empty takes the temperature."""
     target_length: int = 128
     """Number of tokens in a row of targets, including special ones; 0 where a decoder reads both texts in one row."""
 
@@ -56,10 +59,12 @@ class Mixture(JointTask):
         """Check the numbers and the names."""
         super().__post_init__()
         check_ranges("data", self, limit=FROM_1, target_length=FROM_0)
-        if not self.temperature >= 1:
-            raise UserError(f"Expected --data.temperature of at least 1, found {self.temperature}; change it.")
+        mixing.check_temperature("--data.temperature", self.temperature)
         names = [task.name for task in self.tasks]
         check_different("the tasks' prefixes", [task.prefix.strip() for task in self.tasks], names)
+        if self.weights and self.temperature != 1:
+            raise UserError("Expected either --data.weights or --data.temperature, found both; leave one out.")
+        self._weights()
 
     def single_task(self, task: TextTask) -> TextPairs:
         """Return one of the tasks as a single task, with rows as long as the mixture's."""
@@ -67,7 +72,15 @@ class Mixture(JointTask):
 
     def mixing(self, train: JointExamples) -> Mixing:
         """Return the rates of the chosen tasks."""
-        return Mixing(tuple(map(len, train.parts)), self.limit, self.temperature)
+        sizes = {task.name: len(part) for task, part in zip(train.tasks, train.parts, strict=True)}
+        return Mixing(sizes, self.limit, self.temperature, self._weights())
+
+    def _weights(self) -> dict[str, float]:
+        """Return the weights of the chosen tasks; empty without weights, or if one task is chosen."""
+        names, chosen = ([task.name for task in tasks] for tasks in (self.tasks, self.chosen))
+        needed = chosen if self.weights and len(chosen) > 1 else []
+        found = mixing.weights("--data.weights", self.weights, names, needed)
+        return {name: float(found[name]) for name in needed}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ from plmjax.inference.program import program_of
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.feed import mixture_metrics
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.phases import ResolvedPhase
 from tests.finetuning import parity
@@ -128,6 +129,22 @@ def test_training_draws_the_tasks_at_their_rates(
     assert any({0, 1} <= set(row) for row in tasks.tolist())  # both in one row
 
 
+def test_weights_of_tasks_are_their_rates_and_are_logged(mixture: Mixture) -> None:
+    weighted = dataclasses.replace(mixture, weights=("parity=3", "numbers=1"))
+    source = source_of(weighted)
+    batches = list(itertools.islice(source.train(phase(source.per_epoch), 0), 40))
+    ids = np.concatenate([batch["example_ids"] for batch in batches])
+    ids = ids[ids >= 0]
+    assert np.mean(ids >= 30) == pytest.approx(0.75, abs=0.02)
+    metrics = mixture_metrics(source, [phase(source.per_epoch)], 40)
+    assert metrics["mixture/parity/share"] == 0.75 and metrics["mixture/numbers/share"] == 0.25
+    assert metrics["mixture/parity/epochs"] * 6 == pytest.approx(np.sum(ids >= 30), rel=0.02)
+    assert metrics["mixture/numbers/epochs"] * 30 == pytest.approx(np.sum(ids < 30), rel=0.05)
+    assert weighted.evaluated_on("numbers=other.tsv").chosen[0].validation == "other.tsv"
+    single = dataclasses.replace(mixture, weights=("parity=7",), only=("numbers",))
+    np.testing.assert_array_equal(single.mixing(single.read("train")).rates(), [1.0])
+
+
 def test_a_batch_follows_from_seed_and_step_alone(mixture: Mixture) -> None:
     mixture = dataclasses.replace(mixture, limit=8, temperature=2.0)
     ninth = list(itertools.islice(source_of(mixture).train(phase(4), 0), 10))[9]
@@ -218,6 +235,10 @@ def test_another_file_is_reported_as_its_task_alone(
         ({"only": ("parity", "parity")}, r"--data\.only to differ, found 'parity' twice"),
         ({"temperature": 0.5}, r"--data\.temperature of at least 1, found 0\.5"),
         ({"limit": 0}, r"--data\.limit of at least 1, found 0"),
+        ({"weights": ("numbers=1", "parity=0")}, r"--data\.weights above 0, found 'parity=0'"),
+        ({"weights": ("numbers=1", "party=1")}, r"sources, found 'party=1'; did you mean 'parity'\?"),
+        ({"weights": ("numbers=1",)}, r"--data\.weights of every source, found none of parity"),
+        ({"weights": ("numbers=1", "parity=1"), "temperature": 2.0}, "either --data.weights or --data.temperature"),
     ],
 )
 def test_mixtures_that_are_wrong(mixture: Mixture, changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,108 @@
+"""Shares of a mixture: every prefix of its rows at the shares, the same place for a row by any way, every mistake."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from plmjax.data import mixing
+from plmjax.data.mixing import LONGEST_PERIOD, Mixture, Period
+from plmjax.errors import UserError
+
+SOURCES = ("wiki=a", "books=b", "news=c")
+COUNTS = [(1,), (2, 1), (1, 1, 1), (7, 2, 1), (97, 1, 1, 1), (5, 3, 400, 17, 1, 1, 2), (1,) * 12, (50_000, 15_000, 536)]
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_every_prefix_is_within_a_row_of_the_shares(counts: tuple[int, ...]) -> None:
+    period = Period(counts)
+    assert period.length == sum(counts)
+    rows = 2 * period.length + 3
+    sources, earlier = period(np.arange(rows))
+    given = np.cumsum(sources[:, None] == np.arange(len(counts)), axis=0)
+    exact = np.arange(1, rows + 1)[:, None] * np.array(counts) / period.length
+    assert np.abs(given - exact).max() < 1
+    np.testing.assert_array_equal(earlier, given[np.arange(rows), sources] - 1)
+    for first in (0, 1, rows // 3, period.length, rows):
+        np.testing.assert_array_equal(period.taken(first), given[first - 1] if first else 0 * given[0])
+
+
+def test_a_row_far_away_is_found_at_once() -> None:
+    period = Period((50_000, 15_000, 536))
+    far = 10**12 + np.arange(5)
+    sources, earlier = period(far)
+    before = period.taken(10**12)
+    for source, number in zip(sources, earlier, strict=True):
+        assert number == before[source]
+        before[source] += 1
+    np.testing.assert_array_equal(before, period.taken(10**12 + 5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({"weights": ("wiki=2", "books=1", "news=1")}, (2, 1, 1)),
+        ({"weights": ("news=0.1", "wiki=0.7", "books=0.2")}, (7, 2, 1)),
+        ({"weights": ("wiki=1/3", "books=1e-1", "news=17/30")}, (10, 3, 17)),
+        ({}, (225, 25, 1)),
+        ({"limit": 5000}, (25, 25, 2)),
+        ({"temperature": 2.0}, (15, 5, 1)),
+        ({"temperature": 2.0, "limit": 2500}, (5, 5, 2)),
+        ({"temperature": math.inf}, (1, 1, 1)),
+    ],
+)
+def test_rows_of_a_period(settings: dict, rows: tuple[int, ...]) -> None:
+    tokens = {"wiki": 90_000, "books": 10_000, "news": 400}
+    assert Mixture(SOURCES, **settings).rows(tokens) == dict(zip(tokens, rows, strict=True))
+
+
+def test_shares_without_small_numbers_are_rounded_to_the_longest_period() -> None:
+    tokens = {"wiki": 2_345_678_901, "books": 812_345_677, "news": 3_000_001}
+    for temperature in (1.0, 1.5, 3.0):
+        rows = Mixture(SOURCES, temperature=temperature).rows(tokens)
+        assert sum(rows.values()) == LONGEST_PERIOD and rows.keys() == tokens.keys()
+        expected = mixing.rates(tuple(tokens.values()), temperature=temperature) * LONGEST_PERIOD
+        assert np.abs(np.array(tuple(rows.values())) - expected).max() < 1
+
+
+def test_a_share_that_no_row_of_a_period_would_have() -> None:
+    with pytest.raises(UserError, match=r"at least 1 in 65,536 rows .*, found 1e-07 for b; raise it, or leave"):
+        mixing.rounded({"a": Fraction(1), "b": Fraction(1, 10**7)})
+    with pytest.raises(UserError, match="Expected text in the source news, found none; leave it out"):
+        Mixture(SOURCES).rows({"wiki": 5, "books": 3, "news": 0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weights": ("wiki=0", "books=1", "news=1")}, r"mixture\.weights above 0, found 'wiki=0'; .*leave wiki out"),
+        ({"weights": ("wiki=1", "books=-2", "news=1")}, r"mixture\.weights above 0, found 'books=-2'"),
+        ({"weights": ("wiki=1", "boks=2", "news=1")}, r"the mixture's sources, found 'boks=2'; did you mean 'books'\?"),
+        ({"weights": ("wiki=1", "news=1")}, "of every source, found none of books; add books=WEIGHT"),
+        ({"weights": ("wiki=1", "books=1", "news=1", "wiki=2")}, "one weight of wiki in .*, found two"),
+        ({"weights": ("wiki=much", "books=1", "news=1")}, "form NAME=WEIGHT, found 'wiki=much'"),
+        ({"weights": ("wiki=nan", "books=1", "news=1")}, "form NAME=WEIGHT, found 'wiki=nan'"),
+        ({"weights": ("wiki=1/0", "books=1", "news=1")}, "form NAME=WEIGHT, found 'wiki=1/0'"),
+        ({"weights": ("wiki", "books=1", "news=1")}, "form NAME=WEIGHT, found 'wiki'"),
+        ({"weights": ("wiki=1", "books=1", "news=1"), "temperature": 2.0}, r"either .*weights or .*, found both"),
+        ({"weights": ("wiki=1", "books=1", "news=1"), "limit": 2}, r"either .*weights or .*limit, found both"),
+        ({"temperature": 0.5}, r"--data\.mixture\.temperature of at least 1, found 0\.5"),
+        ({"temperature": math.nan}, r"--data\.mixture\.temperature of at least 1, found nan"),
+        ({"limit": -1}, r"--data\.mixture\.limit of at least 0, found -1"),
+        ({"sources": ("wiki",)}, r"form NAME=FOLDER, every name once, found 'wiki'"),
+        ({"sources": ("wiki=",)}, r"form NAME=FOLDER, .*found 'wiki='"),
+        ({"sources": ("=a",)}, r"form NAME=FOLDER, .*found '=a'"),
+        ({"sources": ("en/wiki=a",)}, r"form NAME=FOLDER, .*found 'en/wiki=a'"),
+        ({"sources": ("wiki=a", "wiki=b")}, r"every name once, found 'wiki=b'"),
+        ({"sources": (), "temperature": 2.0}, r"--data\.mixture\.sources with the other settings .*, found none"),
+        ({"sources": (), "weights": ("wiki=1",)}, r"--data\.mixture\.sources with the other settings .*, found none"),
+    ],
+)
+def test_mistakes(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Mixture(**({"sources": SOURCES} | settings))
+
+
+def test_a_folder_may_have_any_name() -> None:
+    assert Mixture(("wiki=gs://bucket/a=b:2",)).paths == {"wiki": "gs://bucket/a=b:2"}
