@@ -73,6 +73,7 @@ PRINTED_BY = {
     "exchange": (By("import"),),
     "exchange/run_directories:export_checkpoint": (By("export"),),
     "exchange/run_directories:_export_own": (By("export"),),
+    "exchange/sentence_transformers": (By("export"),), "exchange/exported_function": (By("export"),),
     "experiment": MEASURED,
     "experiment/settings:Data.__post_init__": (By("pretrain"), By("plan"), By("bench")),
     "experiment/record": OF_CHECKPOINTS,
