@@ -7,14 +7,14 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data import checksums
+from plmjax.data import cache, checksums
 from plmjax.data.store.ledger import (
     FORMAT_VERSION,
     LEDGER,
@@ -33,27 +33,37 @@ from plmjax.errors import UserError, listed, quoted
 
 
 class Split:
-    """One stream of a dataset split, memory-mapped from its files. Tokens are in the order in which they were written.
+    """One stream of a dataset split. Tokens are in the order in which they were written.
 
     sentence_offsets: int64 [sentences + 1], first token of every sentence; documents follow each other without a gap.
     document_offsets: int64 [documents + 1], first sentence of every document.
+    pieces: the tokens, cut into arrays between documents.
     """
 
-    def __init__(self, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype):
+    def __init__(
+        self, name: str, sentence_offsets: np.ndarray, document_offsets: np.ndarray, pieces: Sequence[np.ndarray]
+    ):
         self.name = name
-        self.documents: int = entry["documents"]
-        self.sentences: int = entry["streams"][stream]["sentences"]
-        self.token_count: int = entry["streams"][stream]["tokens"]
-        sentences, documents = offset_files(files, stream)
-        self.sentence_offsets = _offsets(directory / sentences, self.sentences, self.token_count)
-        self.document_offsets = _offsets(directory / documents, self.documents, self.sentences)
-        self._pieces: list[np.ndarray] = []
+        self.sentence_offsets, self.document_offsets = sentence_offsets, document_offsets
+        self.documents, self.sentences = len(document_offsets) - 1, len(sentence_offsets) - 1
+        self._pieces = pieces
+        self._starts = [0, *itertools.accumulate(map(len, pieces))]
+        self.token_count = self._starts[-1]
+
+    @classmethod
+    def mapped(cls, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype) -> Self:
+        """Return a stream of the split `files` that is memory-mapped from the files of a dataset."""
+        totals, documents = entry["streams"][stream], entry["documents"]
+        sentence_file, document_file = offset_files(files, stream)
+        sentence_offsets = _offsets(directory / sentence_file, totals["sentences"], totals["tokens"])
+        document_offsets = _offsets(directory / document_file, documents, totals["sentences"])
+        pieces = []
         for record in entry["shards"]:
             data = np.memmap(directory / record["file"], np.uint8, "r").view(np.ndarray)
             for piece in record["pieces"]:
                 start, count = piece[f"{stream}/tokens"]
-                self._pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
-        self._starts = [0, *itertools.accumulate(map(len, self._pieces))]
+                pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
+        return cls(name, sentence_offsets, document_offsets, pieces)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
         """Return tokens start..stop of the split, [stop - start] uint16 or int32.
@@ -144,7 +154,15 @@ class Dataset:
         self._check(stream)
         files = self._files_of(name)
         dtype = token_dtype(self.vocab_size)
-        return Split(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+        return Split.mapped(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+
+    def documents(self, name: str) -> int:
+        """Return the number of documents of the split "train" or "validation"."""
+        return self.ledger["splits"][self._files_of(name)]["documents"]
+
+    def index(self, settings: dict[str, Any], build: Callable[[Path], None]) -> cache.Index:
+        """Return the index of rows with these settings. `build(folder)` writes its files if there is none yet."""
+        return cache.on_disk(self.directory / "index", settings, build)
 
     def all_held_out(self) -> "Dataset":
         """Return the dataset with its train split in place of the validation split, for text that no run has seen."""
