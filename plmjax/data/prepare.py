@@ -59,6 +59,7 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     clean: Sequence[str] = (),
     bad_words: str | os.PathLike = "",
+    piece_tokens: int | None = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
@@ -80,6 +81,8 @@ def prepare(
             script.
         clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
         bad_words: a file with a word or a phrase per line, for the rule of bad words.
+        piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
+            takes `store.PIECE_TOKENS`. Documents that are tokenized together stay together, about 100,000 tokens.
         processes: number of processes that tokenize; None uses one per core.
 
     Raises:
@@ -92,6 +95,8 @@ def prepare(
         raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
     if processes is not None and processes < 1:
         raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if piece_tokens is not None and piece_tokens < 1:
+        raise UserError(f"Expected pieces of at least one token, found {piece_tokens}; leave --piece_tokens out.")
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     if fields and not streams:
         streams = {store.TEXT: text_key}
@@ -102,6 +107,7 @@ def prepare(
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
     description |= {"split": split} if split else {}
+    description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
     description |= cleaner.description
     if _is_finished(output, sources, description, tokenizer):
         if progress:
@@ -118,7 +124,7 @@ def prepare(
             batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts, split))
             tokenized = _tokenized(batches, work, report, processes or os.cpu_count() or 1)
             tokenized = _without_many_unknown(tokenized, unknown)
-            shards = _write(tokenized, folder, work, bar)
+            shards = _write(tokenized, folder, work, piece_tokens, bar)
             if not bar.tokens:
                 raise _nothing_prepared(sources, format, report)
             report.tokens = bar.tokens
@@ -236,7 +242,9 @@ def _without_many_unknown(
     unknown.check()
 
 
-def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
+def _write(
+    batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", piece_tokens: int | None, bar: "_Bar"
+) -> dict[str, list[dict]]:
     """Write tokens to shards of `SHARD_TOKENS` as they come. Return the shards' records by split."""
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     writers: dict[str, store.ShardWriter] = {}
@@ -245,7 +253,8 @@ def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work",
         for split, part in batch.items():
             if split not in writers:
                 size, index = work.tokenizer.vocabulary.size, len(shards[split])
-                writers[split] = store.ShardWriter(output, split, index, size, tuple(part.texts), tuple(part.fields))
+                names = tuple(part.texts), tuple(part.fields)
+                writers[split] = store.ShardWriter(output, split, index, size, *names, piece_tokens)
             writers[split].extend(part.texts, part.fields)
             count = sum(len(tokens.ids) for tokens in part.texts.values())
             written[split] += count

@@ -1,5 +1,6 @@
 """Pretraining end to end: text, tokenizer, prepared dataset, training, and a summary of the result."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,7 @@ def pretrain(
         UserError: an error that the user can correct.
         loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
-    from plmjax.data import pipeline
+    from plmjax.data import remote
 
     if not isinstance(run.data, Data):
         raise UserError(
@@ -58,7 +59,7 @@ def pretrain(
     _check(run, origin)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
     dataset, tokenizer = _prepare(run, origin, workdir, report)
-    source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
+    source = remote.source(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed, run.data.shuffle_window)
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
     initial = origin.initial_parameters(run, tokenizer, report=report)
     result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, report))
@@ -86,10 +87,12 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     Raises:
         UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
-    from plmjax.data import store
+    from plmjax.data import remote, store
 
-    size = run.model.vocab_size
-    dataset = store.open_dataset(run.data.path, vocab_size=size, report=report) if run.data.path else None
+    opened = functools.partial(
+        remote.open_dataset, limit=run.data.cache_bytes, vocab_size=run.model.vocab_size, report=report
+    )
+    dataset = opened(run.data.path) if run.data.path else None
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
@@ -103,7 +106,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
             origin.check(run, tokenizer, _batch(run))
             with options_named(NAMES):
                 directory = _dataset(run, workdir, tokenizer, report)
-            dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
+            dataset = dataset or opened(directory)
             run.data.layout.prepare(dataset, tokenizer.vocabulary)
         except UserError:
             # The next command may name other text. A finished dataset and the options of its text are kept.

@@ -102,13 +102,13 @@ def _phase(
 
 def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
     if run.data.path:
-        from plmjax.data import pipeline, store, tokenizers
+        from plmjax.data import remote, tokenizers
 
-        dataset = store.open_dataset(run.data.path, vocab_size=run.model.vocab_size)
+        data = run.data
+        dataset = remote.open_dataset(data.path, data.cache_bytes, vocab_size=run.model.vocab_size)
         vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
-        return vocabulary, pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed).train(
-            phase, 0
-        )
+        source = remote.source(data.layout, dataset, vocabulary, run.training.seed, data.shuffle_window)
+        return vocabulary, source.train(phase, 0)
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
     return Vocabulary.placeholder(size), itertools.cycle(made)

@@ -41,6 +41,7 @@ class ContinuedPairs(Layout):
     first half.
     """
 
+    in_pieces: ClassVar[bool] = False
     shortest: ClassVar[int] = 2 * (SPECIAL_TOKENS + 2)
 
     both_directions: bool = True

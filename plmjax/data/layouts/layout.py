@@ -66,6 +66,8 @@ class Layout:
 
     backwards: ClassVar[bool] = False
     """True if rows hold the text from its end to its beginning."""
+    in_pieces: ClassVar[bool] = True
+    """False if rows cannot be cut from a part of the text: they continue from batch to batch, or count all of it."""
     shortest: ClassVar[int] = 1
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Number of tokens of the shortest and of the longest possible row."""

@@ -21,6 +21,8 @@ class Streams(Blocks):
     first token of every document.
     """
 
+    in_pieces = False
+
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return StreamRows(dataset.split(split), self, length, vocabulary)
 

@@ -31,6 +31,8 @@ class TwoWayStreams(Layout):
     not continue the batch before it.
     """
 
+    in_pieces = False
+
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
         """Return the counts of targets: every token twice, and a begin and an end token for each sentence."""
         counts, sentences = 2 * dataset.unigram_counts(), dataset.split("train").sentences

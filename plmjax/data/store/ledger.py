@@ -19,6 +19,8 @@ TEXT = "text"
 """Stream name of a dataset with a single stream."""
 FIELDS = "fields"
 """Name that replaces the stream's name in files of numeric document fields."""
+RECORD = "record"
+"""Name in a piece of the ledger of the record's place: its first byte in the file, its bytes, and their CRC-32C."""
 TFDS_METADATA = ("dataset_info.json", "features.json")
 LENGTHS = np.dtype("<i4")
 NUMBERS = np.dtype("<f8")
@@ -88,6 +90,8 @@ def check(ledger: Any) -> None:
             raise ValueError(f"a file is named {quoted(name)}")
     width = token_dtype(ledger["tokenizer"]["vocab_size"]).itemsize
     for split, entry in ledger["splits"].items():
+        for shard in entry["shards"]:
+            _check_ranges(shard)
         for stream in ledger["streams"]:
             if stream not in entry["streams"]:
                 raise ValueError(f"{split} has no stream {stream}")
@@ -100,6 +104,24 @@ def check(ledger: Any) -> None:
                     tokens += place[1]
             if tokens != entry["streams"][stream]["tokens"]:
                 raise ValueError(f"the pieces of {split} have {tokens} tokens")
+
+
+def _check_ranges(shard: dict[str, Any]) -> None:
+    """Raise ValueError unless the ranges of a file's records follow each other and hold their payloads whole.
+
+    Files that were written before records had a range have none.
+    """
+    if not any(RECORD in piece for piece in shard["pieces"]):
+        return
+    end = 0
+    for piece in shard["pieces"]:
+        start, size, _ = piece.get(RECORD, [0, 0, 0])
+        payloads = [place[0] for name, place in piece.items() if name != RECORD]
+        if start != end or not size or not start < min(payloads) <= max(payloads) < start + size:
+            raise ValueError(f"a range cuts a record of {quoted(shard['file'])} at byte {start}")
+        end = start + size
+    if end != shard["bytes"]:
+        raise ValueError(f"a range cuts a record of {quoted(shard['file'])} at byte {end}")
 
 
 def sum_ledger(ledger: dict[str, Any]) -> int:
