@@ -65,10 +65,10 @@ class ObjectStore:
     """The server; it listens on a free port of this machine between `__enter__` and `__exit__`.
 
     buckets: name -> object's name -> object. denied: bucket's name -> (methods, status, message) that it answers with.
-    requests: (method, path with its query) of every request, as they came. ranges: (name, first byte, last byte) of every
-    range that was read. busy: object's name -> the number of next readings of it that the service refuses for the moment.
-    moments: what a bucket held after each
-    change, for those that are asked for: what is there when everybody who writes to it is killed at that moment.
+    requests: (method, path with its query) of every request, as they came. ranges: (name, first byte, last byte) of
+    every range that was read. busy: object's name -> the number of next readings of it that are refused for the moment.
+    moments: what a bucket held after each change, for those that are asked for: what is there when everybody who
+    writes to it is killed at that moment.
     """
 
     def __init__(self) -> None:

@@ -82,7 +82,7 @@ def prepare(
         clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
         bad_words: a file with a word or a phrase per line, for the rule of bad words.
         piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
-            takes `store.PIECE_TOKENS`. Documents that are tokenized together stay together, about 100,000 tokens.
+            takes 4,194,304. A record holds whole documents.
         processes: number of processes that tokenize; None uses one per core.
 
     Raises:
@@ -255,7 +255,8 @@ def _write(
                 size, index = work.tokenizer.vocabulary.size, len(shards[split])
                 names = tuple(part.texts), tuple(part.fields)
                 writers[split] = store.ShardWriter(output, split, index, size, *names, piece_tokens)
-            writers[split].extend(part.texts, part.fields)
+            for run in _runs(part, piece_tokens):
+                writers[split].extend(run.texts, run.fields)
             count = sum(len(tokens.ids) for tokens in part.texts.values())
             written[split] += count
             bar.tokens += count
@@ -265,6 +266,28 @@ def _write(
     for split, writer in writers.items():
         shards[split].append(writer.close())
     return shards
+
+
+def _runs(part: Tokenized, tokens: int | None) -> Iterator[Tokenized]:
+    """Yield the documents of a batch in runs of about `tokens` tokens, or all at once if it is None."""
+    if tokens is None:
+        yield part
+        return
+    # stream -> (first sentence, first token) of every document, and the ends
+    starts = {}
+    for stream, text in part.texts.items():
+        sentences = np.cumsum([0, *text.document_lengths])
+        starts[stream] = sentences, np.cumsum([0, *text.sentence_lengths])[sentences]
+    ends = sum(first for _, first in starts.values())[1:]
+    cuts = np.unique([0, *np.searchsorted(ends, np.arange(tokens, ends[-1], tokens)) + 1, len(ends)]).tolist()
+    for begin, end in itertools.pairwise(cuts):
+        texts = {}
+        for stream, text in part.texts.items():
+            (s, t), (s_end, t_end) = ([int(first[place]) for first in starts[stream]] for place in (begin, end))
+            texts[stream] = store.Tokens(
+                text.ids[t:t_end], text.sentence_lengths[s:s_end], text.document_lengths[begin:end]
+            )
+        yield Tokenized(texts, {name: numbers[begin:end] for name, numbers in part.fields.items()})
 
 
 # ------------------------------------------------------------------------------------------------------ the work

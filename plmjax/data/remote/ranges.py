@@ -4,13 +4,16 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from plmjax import buckets, storage
+from plmjax import buckets
 from plmjax.data import checksums, order
 from plmjax.errors import UserError
 
 TRIES = 6
 FIRST_WAIT = 1.0
 """Seconds before the second try, about. Every wait is twice as long as the one before."""
+
+
+_NO_SUCH_RANGE = "416"
 
 
 class Range(NamedTuple):
@@ -37,6 +40,7 @@ def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
 
     Raises:
         UserError: the object cannot be read, or its bytes are not those of the ledger.
+        Exception: an error of the client that no other try can change, such as a lack of rights (`storage.explain`).
         Stopped: `wait` returned true.
     """
     path = f"{folder.rstrip('/')}/{part.file}"
@@ -49,9 +53,12 @@ def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
         try:
             data = buckets.client().cat_file(path, start=part.start, end=part.start + part.size)
         except Exception as error:
+            if isinstance(error, FileNotFoundError) or str(getattr(error, "code", "")) == _NO_SUCH_RANGE:
+                raise UserError(
+                    f"Expected {where}, found that the object is shorter or gone; copy the dataset again."
+                ) from error
             if not buckets.may_pass(error):
-                reason = storage.explain(error) or f"Expected {where}, found {_reason(error)}; copy the dataset again."
-                raise UserError(reason) from error
+                raise
             found = _reason(error)
             continue
         if len(data) != part.size:

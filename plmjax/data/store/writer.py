@@ -50,8 +50,8 @@ class ShardWriter:
     Files of one split may be written by different processes. Their `index` fixes their order in the dataset.
 
     streams: names of the texts of every document. fields: names of the numbers of every document.
-    piece_tokens: tokens of all streams after which a record ends, with the documents that were added with them; None
-        takes `PIECE_TOKENS`.
+    piece_tokens: least number of tokens of a record, over all streams; None takes `PIECE_TOKENS`. Documents that are
+        added together stay together.
     """
 
     def __init__(
