@@ -2,7 +2,7 @@
 
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET --piece_tokens 16384 --held_out 0.01
     PYTHONPATH=. python benchmarks/remote_reading.py DATASET
-    PYTHONPATH=. python benchmarks/remote_reading.py DATASET --losses --steps 1200
+    PYTHONPATH=. python benchmarks/remote_reading.py DATASET --losses --steps 800
 
 The dataset, with a tokenizer of at most 4,096 tokens, is served by tests/object_store.py on this machine.
 experiments/bert_tiny.py trains on it with a limit of a tenth of its size. `--losses` compares the order of two levels
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("dataset", type=Path, help="a prepared dataset on the disk")
     parser.add_argument("--losses", action="store_true", help="compare the losses of the two orders")
     parser.add_argument("--steps", type=int, default=1200, help="steps of a run")
-    parser.add_argument("--window", type=int, default=16, help="pieces of a window")
+    parser.add_argument("--window", type=int, default=8, help="pieces of a window")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache, ObjectStore() as served, served.environment():
         os.environ["XDG_CACHE_HOME"] = cache
