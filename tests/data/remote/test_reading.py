@@ -1,5 +1,6 @@
 """Training text that is read in pieces: what lies on the disk, what is asked of the store, and what it may answer."""
 
+import itertools
 import json
 import re
 import threading
@@ -20,6 +21,7 @@ from plmjax.data.layouts import (
     Cooccurrences,
     FullSentences,
     Layout,
+    PairedStreams,
     Segments,
     SentencePairs,
     Streams,
@@ -29,6 +31,7 @@ from plmjax.data.layouts import (
 from plmjax.data.remote import RemoteSource, ranges
 from plmjax.data.store import ledger as ledgers
 from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
 from tests.object_store import ObjectStore
 
@@ -137,6 +140,37 @@ def test_a_row_is_that_of_its_piece_as_a_dataset(
     assert len(names) > 0.7 * plan.rows  # a layout that leaves tokens out has fewer rows than an epoch takes
 
 
+@pytest.mark.parametrize("pack", [1, 3])
+def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, tmp_path: Path, pack: int) -> None:
+    texts = [corpora.documents(600, V, seed, sentences=3, words=12) for seed in (1, 2)]
+    records = {}
+    for split, documents in (("train", slice(20, None)), ("validation", slice(20))):
+        writer = store.ShardWriter(tmp_path / "set", split, 0, V, ("source", "target"), piece_tokens=500)
+        for source_text, target_text in zip(*(text[documents] for text in texts), strict=True):
+            writer.add({"source": source_text, "target": target_text})
+        records[split] = [writer.close()]
+    store.finish(tmp_path / "set", records, corpora.Words(V), [], {})
+    upload(object_store, bucket, tmp_path / "set")
+    flat = [[tuple(itertools.chain.from_iterable(document)) for document in text] for text in texts]
+    pairs = set(zip(*flat, strict=True))
+    dataset = remote.open_dataset(f"gs://{bucket}/set", limit_of(store.open_dataset(tmp_path / "set"), 0.6))
+    assert isinstance(dataset, remote.RemoteDataset) and dataset.documents("train") == 580
+    words = Vocabulary(size=V, pad=0, begin=2, end=3)
+    source, phase = remote.source(PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
+    assert source.unigram_counts[words.document_end] == 580
+    assert source.unigram_counts.sum() == sum(map(len, flat[1][20:])) + 580
+    seen = set()
+    for batch in take(source, phase, 0, 2 * source.order(phase).rows // 4):
+        for row in range(4):
+            for segment in range(1, batch["segment_ids"][row].max() + 1):
+                here = batch["input_ids"][row][batch["segment_ids"][row] == segment].tolist()
+                there = batch["next_ids"][row][batch["decoder_segment_ids"][row] == segment].tolist()
+                if len(here) < 24 and len(there) < 24:  # neither was truncated
+                    assert (tuple(here[:-1]), tuple(there[:-1])) in pairs
+                    seen.add(tuple(here))
+    assert len(seen) > 200
+
+
 def test_batches_depend_on_seed_phase_and_step_for_any_number_of_hosts(served: str, written: store.Dataset) -> None:
     phase = corpora.phase(32, 8)
     whole = take(opened(served, written), phase, 5, 20)
@@ -190,7 +224,7 @@ def test_the_limit_is_never_exceeded_and_each_piece_is_read_once_an_epoch(
     for _ in range(plan.rows // 8 - 8):  # before a piece of the next epoch is due
         next(batches)
     read, most = [place for place in object_store.ranges if place[0].startswith(SHARD[:-1])], batches.reader.most_bytes
-    for _ in range(3 * plan.rows // 8):
+    for _ in range(plan.rows // 8):
         next(batches)
     stop.set()
     watcher.join()
