@@ -96,7 +96,9 @@ def prepare(
     if processes is not None and processes < 1:
         raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
     if piece_tokens is not None and piece_tokens < 1:
-        raise UserError(f"Expected pieces of at least one token, found {piece_tokens}; leave --piece_tokens out.")
+        raise UserError(
+            f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
+        )
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     if fields and not streams:
         streams = {store.TEXT: text_key}

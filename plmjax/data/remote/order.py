@@ -24,7 +24,7 @@ _PIECES, _WINDOWS = range(2)
 
 
 class Places(NamedTuple):
-    """Where the rows of some places of the order lie, int64 [n] each.
+    """The rows at some places of the order, int64 [n] each.
 
     windows: the window, counted over all epochs. pieces: the piece. numbers: the number of the row among all rows that
     the piece gives, counted over all epochs; `order.shuffled` maps it to a row of the piece.
@@ -75,7 +75,7 @@ class TwoLevelOrder:
         return self._epoch(epoch)[0][self._cuts[within] : self._cuts[within + 1]]
 
     def places(self, numbers: np.ndarray) -> Places:
-        """Return where the rows at these places of the order lie.
+        """Return the rows at these places of the order.
 
         numbers: int [n], 0 or more, in ascending order.
         """

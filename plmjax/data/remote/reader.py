@@ -109,7 +109,7 @@ class Reader:
             raise UserError(
                 f"Expected a --data.cache_limit of at least {least:,} bytes for the held-out text ({self._copied:,}) "
                 f"and two windows of {window} pieces (the largest has {int(sizes[0]):,}), found {dataset.limit:,}; "
-                f"raise it, lower --data.shuffle_window, or prepare the dataset with smaller --piece_tokens."
+                f"raise it, lower --data.shuffle_window, or make smaller pieces with plmjax prepare --piece_tokens."
             )
 
     def _fetch_all(self) -> None:
@@ -149,7 +149,8 @@ class Reader:
         if not rows.count:
             raise UserError(
                 f"Expected text for a row in every piece of {self._dataset.address}, found none in bytes "
-                f"{part.start:,} to {part.start + part.size:,} of {part.file}; prepare it with larger --piece_tokens."
+                f"{part.start:,} to {part.start + part.size:,} of {part.file}; make larger ones with plmjax prepare "
+                "--piece_tokens."
             )
         with self._state:
             self._rows[piece] = rows

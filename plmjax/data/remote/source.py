@@ -78,7 +78,7 @@ class RemoteSource(DatasetSource):
             raise UserError(
                 f"Expected windows of at least {phase.batch_size} rows of {phase.sequence_length} tokens, a batch, "
                 f"found {found} in {self._window} pieces of {self._dataset.address}; raise --data.shuffle_window or "
-                "prepare the dataset with larger --piece_tokens."
+                "make larger pieces with plmjax prepare --piece_tokens."
             )
 
         def cut(piece: Piece) -> Any:
