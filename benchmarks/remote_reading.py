@@ -2,11 +2,11 @@
 
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET --piece_tokens 16384 --held_out 0.01
     PYTHONPATH=. python benchmarks/remote_reading.py DATASET
-    PYTHONPATH=. python benchmarks/remote_reading.py DATASET --losses --steps 800
+    PYTHONPATH=. python benchmarks/remote_reading.py DATASET --losses 0 8 64 --steps 800
 
 The dataset, with a tokenizer of at most 4,096 tokens, is served by tests/object_store.py on this machine.
 experiments/bert_tiny.py trains on it with a limit of a tenth of its size. `--losses` compares the order of two levels
-with the full shuffle for three seeds.
+with the full shuffle, 0, for three seeds.
 """
 
 import argparse
@@ -156,35 +156,45 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
         print(f"start      at step {start:,}: first batch after {seconds:.2f} s and {count} ranges")
 
 
-def show_losses(run: Experiment, address: str, limit: int, window: int) -> None:
-    """Print the held-out loss of both orders for each seed."""
+def show_losses(run: Experiment, address: str, dataset: remote.RemoteDataset, windows: list[int]) -> None:
+    """Print the held-out loss of each order for each seed. windows: pieces of a window; 0 is the full shuffle.
+
+    The limit is a tenth of the dataset, or the bytes of two windows if these are more.
+    """
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batches=200))
-    losses: dict[str, list[float]] = {"full shuffle": [], "two levels": []}
+    losses: dict[int, list[float]] = {window: [] for window in windows}
+    sizes = sorted((piece.range.size for piece in dataset.pieces), reverse=True)
     for seed in range(SEEDS):
         seeded = dataclasses.replace(run, training=dataclasses.replace(run.training, seed=seed))
-        for name, most in (("full shuffle", None), ("two levels", limit)):
+        for window in windows:
+            limit = max(dataset.limit, dataset.copied + sum(sizes[: 2 * window])) if window else None
             begin = time.process_time()
             with tempfile.TemporaryDirectory() as folder:
-                lines = train(seeded, remote.open_dataset(address, most), window, Path(folder))
-            losses[name].append([line["eval/loss"] for line in lines if "eval/loss" in line][-1])
+                lines = train(seeded, remote.open_dataset(address, limit), max(window, 1), Path(folder))
+            losses[window].append([line["eval/loss"] for line in lines if "eval/loss" in line][-1])
             print(
-                f"seed {seed}     {name}: held-out loss {losses[name][-1]:.4f} nats a target after "
-                f"{run.training.steps} steps, {time.process_time() - begin:.0f} CPU seconds",
+                f"seed {seed}     {f'window of {window}' if window else 'full shuffle'}: held-out loss "
+                f"{losses[window][-1]:.4f} nats a target after {run.training.steps} steps, "
+                f"{time.process_time() - begin:.0f} CPU seconds",
                 flush=True,
             )
-    difference = np.subtract(losses["two levels"], losses["full shuffle"])
-    means = {name: (np.mean(values), np.std(values, ddof=1)) for name, values in losses.items()}
-    print(
-        f"loss       full shuffle {means['full shuffle'][0]:.4f} +- {means['full shuffle'][1]:.4f}, two levels "
-        f"{means['two levels'][0]:.4f} +- {means['two levels'][1]:.4f}; difference {difference.mean():+.4f} +- "
-        f"{difference.std(ddof=1) / np.sqrt(SEEDS):.4f} (standard error)"
-    )
+    for window, values in losses.items():
+        print(
+            f"loss       {f'window of {window}' if window else 'full shuffle'}: {np.mean(values):.4f}, standard "
+            f"deviation of a seed {np.std(values, ddof=1):.4f}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path, help="a prepared dataset on the disk")
-    parser.add_argument("--losses", action="store_true", help="compare the losses of the two orders")
+    parser.add_argument(
+        "--losses",
+        type=int,
+        nargs="+",
+        default=[],
+        help="compare the losses of windows of so many pieces; 0: full shuffle",
+    )
     parser.add_argument("--steps", type=int, default=1200, help="steps of a run")
     parser.add_argument("--window", type=int, default=8, help="pieces of a window")
     arguments = parser.parse_args()
@@ -211,7 +221,7 @@ def main() -> None:
             f"window {arguments.window}"
         )
         if arguments.losses:
-            show_losses(run, address, size // 10, arguments.window)
+            show_losses(run, address, dataset, arguments.losses)
         else:
             show_order(dataset, run.data.sequence_length)
             show_reading(run, dataset, arguments.window, served, Path(cache) / "plmjax")

@@ -439,8 +439,12 @@ def change_ledger(object_store: ObjectStore, address: str, change: Callable[[dic
         lambda pieces: pieces[-1]["record"].__setitem__(1, pieces[-1]["record"][1] - 8),
         lambda pieces: pieces[1].pop("record"),
         lambda pieces: pieces[1]["text/tokens"].__setitem__(0, pieces[1]["record"][0] - 100),
+        lambda pieces: pieces[1]["text/sentence_lengths"].__setitem__(1, 10**6),
+        lambda pieces: pieces[1].pop("text/document_lengths"),
+        lambda pieces: pieces[1].update({"text/document_lengths": []}),
+        lambda pieces: pieces[1]["record"].pop(),
     ],
-    ids=["start", "size", "last size", "absent", "payload"],
+    ids=["start", "size", "last size", "absent", "payload", "long payload", "no payload", "no place", "no checksum"],
 )
 def test_a_range_that_cuts_a_record_is_refused(
     change: Callable[[list], object], served: str, object_store: ObjectStore
