@@ -1,8 +1,8 @@
 """Training text that is read in pieces from an object store: the order, the disk, the waits, and the loss.
 
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET --piece_tokens 16384 --held_out 0.01
-    PYTHONPATH=. python benchmarks/remote_reading.py DATASET
-    PYTHONPATH=. python benchmarks/remote_reading.py DATASET --losses 0 8 64 --steps 800
+    python benchmarks/remote_reading.py DATASET
+    python benchmarks/remote_reading.py DATASET --losses 0 8 64 --steps 800
 
 The dataset, with a tokenizer of at most 4,096 tokens, is served by tests/object_store.py on this machine.
 experiments/bert_tiny.py trains on it with a limit of a tenth of its size. `--losses` compares the order of two levels
@@ -15,6 +15,7 @@ import dataclasses
 import io
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -28,7 +29,9 @@ from plmjax import experiment, storage
 from plmjax.data import order, remote, store, tokenizers
 from plmjax.experiment import Experiment
 from plmjax.training import loop
-from tests.object_store import ObjectStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the object store is one of the tests' tools
+from tests.object_store import ObjectStore  # noqa: E402
 
 BATCH_ROWS, SEEDS = 32, 3
 
