@@ -31,7 +31,7 @@ from plmjax.experiment import Experiment
 from plmjax.training import loop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the object store is one of the tests' tools
-from tests.object_store import ObjectStore  # noqa: E402
+from tests.object_store import ObjectStore
 
 BATCH_ROWS, SEEDS = 32, 3
 
