@@ -106,6 +106,17 @@ def replace(path: Path, contents: str, generation: int) -> int:
     return int(made["generation"])
 
 
+def may_pass(error: BaseException) -> bool:
+    """Return whether an error of the client may be gone at the next try: a busy service, or a broken connection."""
+    if isinstance(error, FileNotFoundError) or str(error).startswith("Forbidden"):
+        return False
+    code = str(getattr(error, "code", ""))
+    if code.startswith("4") and code not in ("408", "429"):
+        return False
+    module = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or module in ("gcsfs", "aiohttp", "google", "requests", "fsspec")
+
+
 def explain(error: BaseException, bucket: str = "") -> str | None:
     """Return one sentence for an error of the client, or None for other errors."""
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -302,9 +302,12 @@ def local(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def fetch(path: Path, copy: Path) -> None:
-    """Copy a file or folder of a bucket to a local one."""
-    names = files(path) if path.is_dir() else {"": path}
+def fetch(path: Path, copy: Path, names: Iterable[str] = ()) -> None:
+    """Copy a file or folder of a bucket to a local one.
+
+    names: the files of the folder to copy; all by default.
+    """
+    names = list(names) or (files(path) if path.is_dir() else [""])
     targets = [copy / name for name in names]
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -65,8 +65,10 @@ class ObjectStore:
     """The server; it listens on a free port of this machine between `__enter__` and `__exit__`.
 
     buckets: name -> object's name -> object. denied: bucket's name -> (methods, status, message) that it answers with.
-    requests: (method, path with its query) of every request, as they came. moments: what a bucket held after each
-    change, for those that are asked for: what is there when everybody who writes to it is killed at that moment.
+    requests: (method, path with its query) of every request, as they came. ranges: (name, first byte, last byte) of
+    every range that was read. busy: object's name -> the number of next readings of it that are refused for the moment.
+    moments: what a bucket held after each change, for those that are asked for: what is there when everybody who
+    writes to it is killed at that moment.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,8 @@ class ObjectStore:
         self.denied: dict[str, tuple[tuple[str, ...], int, str]] = {}
         self.moments: dict[str, list[dict[str, Object]]] = {}
         self.requests: list[tuple[str, str]] = []
+        self.ranges: list[tuple[str, int, int]] = []
+        self.busy: dict[str, int] = {}
         self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
         self.lock = threading.Lock()
         self._generations = itertools.count(int(time.time() * 1e6))
@@ -208,9 +212,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._copy(known, found[4], query)
         if prefix != "/download" and query.get("alt") != "media":
             return 200, {}, known.resource(bucket, name)
-        return self._media(known)
+        if self.store.busy.get(name):
+            self.store.busy[name] -= 1
+            raise Refused(503, "The service is busy.")
+        return self._media(name, known)
 
-    def _media(self, known: Object) -> tuple[int, dict, bytes]:
+    def _media(self, name: str, known: Object) -> tuple[int, dict, bytes]:
         crc = base64.b64encode(google_crc32c.value(known.contents).to_bytes(4, "big")).decode()
         headers = {
             "Content-Type": known.content_type,
@@ -226,6 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
         stop = min(int(last) + 1, size) if first and last else size
         if start >= size or start >= stop:
             raise Refused(416, "Requested range not satisfiable")
+        self.store.ranges.append((name, start, stop - 1))
         return 206, headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}, known.contents[start:stop]
 
     def _list(self, bucket: str, query: dict) -> dict:

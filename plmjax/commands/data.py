@@ -71,6 +71,7 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     clean: tuple[str, ...] = (),
     bad_words: str = "",
+    piece_tokens: int | None = None,
     processes: int | None = None,
 ) -> None:
     """Convert raw text to a prepared dataset, once.
@@ -90,6 +91,8 @@ def prepare(
         clean: Rules that drop or change documents, in their order: c4, fineweb, gopher or single rules; docs/data.md
             lists them.
         bad_words: File with a word or a phrase per line, for the rule c4_bad_words.
+        piece_tokens: Least number of tokens of a piece, the part that a run with --data.cache_limit reads at once;
+            4,194,304 by default.
         processes: Number of worker processes; all cores by default.
     """
     from plmjax.data import tokenizers
@@ -109,6 +112,7 @@ def prepare(
         max_unknown=max_unknown,
         clean=clean,
         bad_words=bad_words,
+        piece_tokens=piece_tokens,
         processes=processes,
     )
     for name in ("train", "validation"):

@@ -18,7 +18,7 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
     tokenizer = start.tokenizer_of(source.description)
     if not isinstance(run.data, Data):
         return task_source(run, run.data.read("train"), run.data.read("validation"), tokenizer)
-    from plmjax.data import mixture, pipeline, store
+    from plmjax.data import mixture, remote
 
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if run.data.mixture.sources:
@@ -31,6 +31,7 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
     folder = storage.path(source.dataset(run))
     if not folder.exists():
         raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")
-    dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
+    data = run.data
+    dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=run.model.vocab_size)
     dataset.check_tokenizer(tokenizer.fingerprint, "the checkpoint's", "name another with --data.path")
-    return pipeline.DatasetSource(layout, dataset, vocabulary, seed)
+    return remote.source(layout, dataset, vocabulary, seed, data.shuffle_window)

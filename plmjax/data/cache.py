@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,24 @@ from plmjax.data import checksums
 from plmjax.errors import UserError
 
 _CONTENTS = "index.json"
+
+
+Index = Callable[[str, np.dtype], np.ndarray]
+"""Function from the name of a file of an index and a dtype to its numbers."""
+
+
+def on_disk(directory: Path, settings: dict, build: Callable[[Path], None]) -> Index:
+    """Return the index with these settings, memory-mapped from the folder that `cached` returns."""
+    folder = cached(directory, settings, build)
+    return lambda name, dtype: mapped(folder / name, dtype)
+
+
+def in_memory(build: Callable[[Path], None]) -> Index:
+    """Return an index that no file keeps: `build(folder)` writes to a temporary folder, which is read and removed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        build(Path(scratch))
+        files = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
+    return lambda name, dtype: np.frombuffer(files[name], dtype)
 
 
 def mapped(path: Path, dtype: np.dtype) -> np.ndarray:

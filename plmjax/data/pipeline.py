@@ -25,9 +25,19 @@ _TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 
 
 class Batches(Iterator[Batch]):
-    """Batches `make(step)` of the steps start..stop-1, prefetched on a thread of tf.data. `close` ends the thread."""
+    """Batches `make(step)` of the steps start..stop-1, prefetched on a thread of tf.data. `close` ends the thread.
 
-    def __init__(self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int):
+    ending: function that ends what `make` may wait for.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Batch],
+        shapes: dict[str, Any],
+        start: int,
+        stop: int,
+        ending: Callable[[], None] = lambda: None,
+    ):
         tf = tensorflow_runtime.tensorflow()
         names = tuple(shapes)
 
@@ -46,12 +56,17 @@ class Batches(Iterator[Batch]):
         self._names = names
         self._state = {"iterator": batches.with_options(options).as_numpy_iterator()}
         # Threads that still call Python while the interpreter ends would hang it; `finalize` also runs at exit.
-        self.close = weakref.finalize(self, self._state.clear)
+        self.close = weakref.finalize(self, _end, ending, self._state)
 
     def __next__(self) -> Batch:
         if "iterator" not in self._state:
             raise StopIteration
         return dict(zip(self._names, next(self._state["iterator"]), strict=True))
+
+
+def _end(ending: Callable[[], None], state: dict[str, Any]) -> None:
+    ending()
+    state.clear()
 
 
 class RowSource(abc.ABC):

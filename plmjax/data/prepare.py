@@ -59,6 +59,7 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     clean: Sequence[str] = (),
     bad_words: str | os.PathLike = "",
+    piece_tokens: int | None = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> store.Dataset:
@@ -80,6 +81,8 @@ def prepare(
             script.
         clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
         bad_words: a file with a word or a phrase per line, for the rule of bad words.
+        piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
+            takes 4,194,304. A record holds whole documents.
         processes: number of processes that tokenize; None uses one per core.
 
     Raises:
@@ -92,6 +95,10 @@ def prepare(
         raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
     if processes is not None and processes < 1:
         raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if piece_tokens is not None and piece_tokens < 1:
+        raise UserError(
+            f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
+        )
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     if fields and not streams:
         streams = {store.TEXT: text_key}
@@ -102,6 +109,7 @@ def prepare(
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
     description |= {"split": split} if split else {}
+    description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
     description |= cleaner.description
     if _is_finished(output, sources, description, tokenizer):
         if progress:
@@ -118,7 +126,7 @@ def prepare(
             batches = _batches(formats.documents(inputs, format, bar.advance, text_key, parts, split))
             tokenized = _tokenized(batches, work, report, processes or os.cpu_count() or 1)
             tokenized = _without_many_unknown(tokenized, unknown)
-            shards = _write(tokenized, folder, work, bar)
+            shards = _write(tokenized, folder, work, piece_tokens, bar)
             if not bar.tokens:
                 raise _nothing_prepared(sources, format, report)
             report.tokens = bar.tokens
@@ -236,7 +244,9 @@ def _without_many_unknown(
     unknown.check()
 
 
-def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", bar: "_Bar") -> dict[str, list[dict]]:
+def _write(
+    batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work", piece_tokens: int | None, bar: "_Bar"
+) -> dict[str, list[dict]]:
     """Write tokens to shards of `SHARD_TOKENS` as they come. Return the shards' records by split."""
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     writers: dict[str, store.ShardWriter] = {}
@@ -245,8 +255,10 @@ def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work",
         for split, part in batch.items():
             if split not in writers:
                 size, index = work.tokenizer.vocabulary.size, len(shards[split])
-                writers[split] = store.ShardWriter(output, split, index, size, tuple(part.texts), tuple(part.fields))
-            writers[split].extend(part.texts, part.fields)
+                names = tuple(part.texts), tuple(part.fields)
+                writers[split] = store.ShardWriter(output, split, index, size, *names, piece_tokens)
+            for run in _runs(part, piece_tokens):
+                writers[split].extend(run.texts, run.fields)
             count = sum(len(tokens.ids) for tokens in part.texts.values())
             written[split] += count
             bar.tokens += count
@@ -256,6 +268,28 @@ def _write(batches: Iterator[dict[str, Tokenized]], output: Path, work: "_Work",
     for split, writer in writers.items():
         shards[split].append(writer.close())
     return shards
+
+
+def _runs(part: Tokenized, tokens: int | None) -> Iterator[Tokenized]:
+    """Yield the documents of a batch in runs of about `tokens` tokens, or all at once if it is None."""
+    if tokens is None:
+        yield part
+        return
+    # stream -> (first sentence, first token) of every document, and the ends
+    starts = {}
+    for stream, text in part.texts.items():
+        sentences = np.cumsum([0, *text.document_lengths])
+        starts[stream] = sentences, np.cumsum([0, *text.sentence_lengths])[sentences]
+    ends = sum(first for _, first in starts.values())[1:]
+    cuts = np.unique([0, *np.searchsorted(ends, np.arange(tokens, ends[-1], tokens)) + 1, len(ends)]).tolist()
+    for begin, end in itertools.pairwise(cuts):
+        texts = {}
+        for stream, text in part.texts.items():
+            (s, t), (s_end, t_end) = ([int(first[place]) for first in starts[stream]] for place in (begin, end))
+            texts[stream] = store.Tokens(
+                text.ids[t:t_end], text.sentence_lengths[s:s_end], text.document_lengths[begin:end]
+            )
+        yield Tokenized(texts, {name: numbers[begin:end] for name, numbers in part.fields.items()})
 
 
 # ------------------------------------------------------------------------------------------------------ the work

@@ -7,6 +7,7 @@ import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.settings import CompressionSettings, DataSettings, GenerationSettings, UpdateRule
+from plmjax.data import remote
 from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
@@ -76,12 +77,30 @@ class Data:
     """File with a word or a phrase per line, for the rule c4_bad_words."""
     sequence_length: int = 128
     """Number of tokens in a row, including special tokens."""
+    cache_limit: str = ""
+    """Bytes that a dataset in a bucket may take on the disk of a host, such as 10GB. A larger dataset is read in
+    pieces during training, in an order of two levels (docs/data.md). Empty copies every dataset whole.
+    """
+    shuffle_window: int = 16
+    """Number of pieces whose rows are shuffled together, of a dataset that is read in pieces."""
 
     def __post_init__(self) -> None:
         """Check the numbers and the names."""
         if "" in self.input:
             raise UserError("Expected --data.input to name files or folders, found an empty name; leave it out.")
-        check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1)
+        check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1, shuffle_window=FROM_1)
+        if self.cache_bytes is not None and self.layout is not None:
+            remote.check_layout(self.layout)
+        if self.cache_bytes is not None and self.mixture.sources:
+            raise UserError(
+                "Expected one dataset for --data.cache_limit, found a mixture, whose datasets are copied whole; leave "
+                "the option out, or prepare one dataset of all texts."
+            )
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes that a dataset in a bucket may take on the disk; None for no limit."""
+        return remote.parse_bytes("--data.cache_limit", self.cache_limit) if self.cache_limit else None
 
     def tokens(self, batch_size: int, sequence_length: int) -> int:
         """Return the number of tokens of one global batch."""

@@ -285,7 +285,7 @@ def _dataset(
     run: Experiment, tokenizer: Any, directory: Path, data: Path | None, scratch: Path, split: str, max_unknown: float
 ) -> Any:
     """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
-    from plmjax.data import store
+    from plmjax.data import remote
     from plmjax.data.formats import records
     from plmjax.data.prepare import prepare
 
@@ -293,7 +293,8 @@ def _dataset(
     if data is None or _is_prepared(data):
         if data is None and not own.exists():
             raise UserError(f"Expected the run's dataset at {own}, found none; give held-out text in --data.")
-        dataset = store.open_dataset(data or own, vocab_size=run.model.vocab_size)
+        limit = run.data.cache_bytes if data is None else None
+        dataset = remote.open_dataset(data or own, limit, vocab_size=run.model.vocab_size)
         _check_tokenizer(dataset, tokenizer, directory)
         return dataset
     dataset = prepare(

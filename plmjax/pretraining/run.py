@@ -1,5 +1,6 @@
 """Pretraining end to end: text, tokenizer, prepared dataset, training, and a summary of the result."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -87,10 +88,11 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     Raises:
         UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
-    from plmjax.data import mixture, pipeline, store
+    from plmjax.data import mixture, remote, store
 
     size = run.model.vocab_size
-    dataset = store.open_dataset(run.data.path, vocab_size=size, report=report) if run.data.path else None
+    opened = functools.partial(remote.open_dataset, limit=run.data.cache_bytes, vocab_size=size, report=report)
+    dataset = opened(run.data.path) if run.data.path else None
     datasets = mixture.open_sources(run.data.mixture, size, report)
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
@@ -109,7 +111,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
             if not datasets:
                 with options_named(NAMES):
                     directory = _dataset(run, workdir, tokenizer, report)
-                dataset = dataset or store.open_dataset(directory, vocab_size=size, report=report)
+                dataset = dataset or opened(directory)
             prepared = list(datasets.values()) or [dataset]
             for one in prepared:
                 run.data.layout.prepare(one, tokenizer.vocabulary)
@@ -128,7 +130,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
         one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if history is None:
-        return pipeline.DatasetSource(layout, dataset, vocabulary, seed), tokenizer
+        return remote.source(layout, dataset, vocabulary, seed, run.data.shuffle_window), tokenizer
     hosts.agree("the history of the mixture", history.to_json())
     return mixture.MixtureSource(layout, datasets, history, vocabulary, seed), tokenizer
 

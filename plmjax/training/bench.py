@@ -102,16 +102,18 @@ def _phase(
 
 def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, Iterator[dict[str, np.ndarray]]]:
     if run.data.path or run.data.mixture.sources:
-        from plmjax.data import mixture, pipeline, store, tokenizers
+        from plmjax.data import mixture, remote, tokenizers
 
         folder, *_ = run.data.mixture.paths.values() or [run.data.path]
         vocabulary = tokenizers.load(f"{folder}/tokenizer").vocabulary
-        layout, mixed, seed = run.data.layout, run.data.mixture, run.training.seed
-        if mixed.sources:
-            datasets = mixture.open_sources(mixed, run.model.vocab_size)
-            return vocabulary, mixture.source_of(layout, mixed, datasets, vocabulary, seed).train(phase, 0)
-        dataset = store.open_dataset(folder, vocab_size=run.model.vocab_size)
-        return vocabulary, pipeline.DatasetSource(layout, dataset, vocabulary, seed).train(phase, 0)
+        data, size, seed = run.data, run.model.vocab_size, run.training.seed
+        if data.mixture.sources:
+            datasets = mixture.open_sources(data.mixture, size)
+            source = mixture.source_of(data.layout, data.mixture, datasets, vocabulary, seed)
+        else:
+            dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=size)
+            source = remote.source(data.layout, dataset, vocabulary, seed, data.shuffle_window)
+        return vocabulary, source.train(phase, 0)
     size = run.model.vocab_size
     made = [run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, seed) for seed in range(4)]
     return Vocabulary.placeholder(size), itertools.cycle(made)

@@ -21,6 +21,8 @@ class Cooccurrences(Layout):
     padding cells; row_ids int32 [B].
     """
 
+    in_pieces = False
+
     path: str = ""
     """Folder of plmjax cooccurrence. If empty, the counts go to the folder `cooccurrence` of the prepared dataset."""
     window: int = 10

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax.data.cache import cached, mapped
 from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset, Split
@@ -67,8 +66,7 @@ class FullSentenceRows(LayoutRows):
             "sequence_length": sequence_length,
         }
         build = functools.partial(_build, text, sequence_length - SPECIAL_TOKENS)
-        folder = cached(dataset.directory / "index", settings, build) if text.documents else None
-        self._begins = np.zeros(1, _BEGINS) if folder is None else mapped(folder / "rows.bin", _BEGINS)
+        self._begins = dataset.index(settings, build)("rows.bin", _BEGINS) if text.documents else np.zeros(1, _BEGINS)
         self.count = len(self._begins) - 1
 
     def fields(self, rows: np.ndarray) -> Fields:

@@ -68,6 +68,8 @@ class Layout:
     """True if a row of a batch continues the same row of the batch before, so that rows cannot be mixed."""
     backwards: ClassVar[bool] = False
     """True if rows hold the text from its end to its beginning."""
+    in_pieces: ClassVar[bool] = True
+    """False if rows that do not continue cannot be cut from a part of the text either, because they count all of it."""
     shortest: ClassVar[int] = 1
     longest: ClassVar[int] = np.iinfo(np.int32).max
     """Number of tokens of the shortest and of the longest possible row."""

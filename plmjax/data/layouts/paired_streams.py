@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from plmjax.data import order, packing
-from plmjax.data.cache import cached, mapped
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError, nearest, quoted
@@ -53,7 +52,7 @@ class PairedStreams(Layout):
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
         """Return the counts of the decoder's targets: the target's tokens, and an end token for each document."""
         counts = dataset.unigram_counts(self.target)
-        counts[vocabulary.document_end] += dataset.split("train", self.target).documents
+        counts[vocabulary.document_end] += dataset.documents("train")
         return counts
 
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
@@ -109,9 +108,8 @@ class PairedRows(LayoutRows):
                 "seed": seed if split == "train" else 0,  # held-out rows are the same for every run
             }
             build = functools.partial(self._build, order.fold(settings["seed"], 0))
-            folder = cached(dataset.directory / "index", settings, build)
-            self._documents = mapped(folder / "sequences.bin", _NUMBERS)
-            self._offsets = mapped(folder / "rows.bin", _NUMBERS)
+            index = dataset.index(settings, build)
+            self._documents, self._offsets = index("sequences.bin", _NUMBERS), index("rows.bin", _NUMBERS)
         self.count = len(self._documents) if self._offsets is None else len(self._offsets) - 1
 
     def fields(self, rows: np.ndarray) -> Fields:

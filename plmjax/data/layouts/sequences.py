@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.data import order, packing
-from plmjax.data.cache import cached, mapped
+from plmjax.data.cache import mapped
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
@@ -52,9 +52,9 @@ class SequenceRows(LayoutRows):
             "sequence_length": length,
             "seed": self._seed,
         }
-        folder = cached(dataset.directory / "index", settings, self._build) if self._split.documents else None
-        self._records = np.empty(0, self.record) if folder is None else mapped(folder / "sequences.bin", self.record)
-        self._offsets = mapped(folder / "rows.bin", np.dtype("<i8")) if folder and self._pack > 1 else None
+        index = dataset.index(settings, self._build) if self._split.documents else None
+        self._records = np.empty(0, self.record) if index is None else index("sequences.bin", self.record)
+        self._offsets = index("rows.bin", np.dtype("<i8")) if index and self._pack > 1 else None
         self.count = len(self._records) if self._offsets is None else len(self._offsets) - 1
 
     def draw(self) -> Iterator[np.ndarray]:

@@ -8,7 +8,8 @@
       train.fields.NAME.npy             float64 [documents], one number for every document
       unigram.STREAM.npy                int64 [V], occurrences of each token in the stream's train split
       tokenizer/                        the tokenizer's own files
-      ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources
+      ledger.json                       written last: sizes, checksums, offsets of the payloads, counts, sources;
+                                        the range of every record in its file, with its checksum
       checked/HOSTNAME.json             files whose checksums a machine has verified (`checksums`)
 
 A dataset holds one stream, `text`, or several streams of the same documents, such as `source` and `target`. A record
@@ -18,12 +19,26 @@ document); and for every number that documents have, fields/NAME (float64). All 
 tokens where they lie inside the record, so any token is found in O(1) and reading needs no TensorFlow.
 """
 
-from plmjax.data.store.ledger import LEDGER, SPLITS, TEXT, TFDS_METADATA, check_names, token_dtype
-from plmjax.data.store.reader import Dataset, Split, open_dataset
+from plmjax.data.store.ledger import (
+    LEDGER,
+    LENGTHS,
+    RECORD,
+    SPLITS,
+    TEXT,
+    TFDS_METADATA,
+    all_files,
+    check_names,
+    field_file,
+    offset_files,
+    token_dtype,
+)
+from plmjax.data.store.reader import Dataset, Split, local_copy, open_dataset, read_ledger
 from plmjax.data.store.writer import ShardWriter, Tokens, finish
 
 __all__ = [
     "LEDGER",
+    "LENGTHS",
+    "RECORD",
     "SPLITS",
     "TEXT",
     "TFDS_METADATA",
@@ -31,8 +46,13 @@ __all__ = [
     "ShardWriter",
     "Split",
     "Tokens",
+    "all_files",
     "check_names",
+    "field_file",
     "finish",
+    "local_copy",
+    "offset_files",
     "open_dataset",
+    "read_ledger",
     "token_dtype",
 ]

@@ -19,6 +19,8 @@ TEXT = "text"
 """Stream name of a dataset with a single stream."""
 FIELDS = "fields"
 """Name that replaces the stream's name in files of numeric document fields."""
+RECORD = "record"
+"""Name in a piece of the ledger of the record's place: its first byte in the file, its bytes, and their CRC-32C."""
 TFDS_METADATA = ("dataset_info.json", "features.json")
 LENGTHS = np.dtype("<i4")
 NUMBERS = np.dtype("<f8")
@@ -87,6 +89,9 @@ def check(ledger: Any) -> None:
         if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
             raise ValueError(f"a file is named {quoted(name)}")
     width = token_dtype(ledger["tokenizer"]["vocab_size"]).itemsize
+    of_stream = {"tokens": width, "sentence_lengths": LENGTHS.itemsize, "document_lengths": LENGTHS.itemsize}
+    widths = {f"{stream}/{part}": size for stream in ledger["streams"] for part, size in of_stream.items()}
+    widths |= {f"{FIELDS}/{name}": NUMBERS.itemsize for name in ledger["fields"]}
     for split, entry in ledger["splits"].items():
         for stream in ledger["streams"]:
             if stream not in entry["streams"]:
@@ -100,6 +105,33 @@ def check(ledger: Any) -> None:
                     tokens += place[1]
             if tokens != entry["streams"][stream]["tokens"]:
                 raise ValueError(f"the pieces of {split} have {tokens} tokens")
+        for shard in entry["shards"]:
+            _check_ranges(shard, widths)
+
+
+def _check_ranges(shard: dict[str, Any], widths: dict[str, int]) -> None:
+    """Raise ValueError unless the ranges of a file's records follow each other and hold their payloads whole.
+
+    Files that were written before records had a range have none.
+
+    widths: name of a payload -> bytes of each of its numbers.
+    """
+    if not any(RECORD in piece for piece in shard["pieces"]):
+        return
+    end = 0
+    for piece in shard["pieces"]:
+        begin, last = end, end
+        payloads = {name: place for name, place in piece.items() if name != RECORD}
+        if len(record := piece.get(RECORD, [])) == 3 and record[0] == begin:
+            last = end = begin + record[1]
+        whole = payloads.keys() == widths.keys() and all(
+            len(place) == 2 and begin < place[0] and place[0] + place[1] * widths[name] < last
+            for name, place in payloads.items()
+        )
+        if not whole:
+            raise ValueError(f"a range cuts a record of {quoted(shard['file'])} at byte {begin}")
+    if end != shard["bytes"]:
+        raise ValueError(f"a range cuts a record of {quoted(shard['file'])} at byte {end}")
 
 
 def sum_ledger(ledger: dict[str, Any]) -> int:

@@ -7,14 +7,14 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data import checksums
+from plmjax.data import cache, checksums
 from plmjax.data.store.ledger import (
     FORMAT_VERSION,
     LEDGER,
@@ -33,27 +33,39 @@ from plmjax.errors import UserError, listed, quoted
 
 
 class Split:
-    """One stream of a dataset split, memory-mapped from its files. Tokens are in the order in which they were written.
+    """One stream of a dataset split. Tokens are in the order in which they were written.
 
     sentence_offsets: int64 [sentences + 1], first token of every sentence; documents follow each other without a gap.
     document_offsets: int64 [documents + 1], first sentence of every document.
+    pieces: the tokens, cut into arrays between documents.
     """
 
-    def __init__(self, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype):
+    def __init__(
+        self, name: str, sentence_offsets: np.ndarray, document_offsets: np.ndarray, pieces: Sequence[np.ndarray]
+    ):
         self.name = name
-        self.documents: int = entry["documents"]
-        self.sentences: int = entry["streams"][stream]["sentences"]
-        self.token_count: int = entry["streams"][stream]["tokens"]
-        sentences, documents = offset_files(files, stream)
-        self.sentence_offsets = _offsets(directory / sentences, self.sentences, self.token_count)
-        self.document_offsets = _offsets(directory / documents, self.documents, self.sentences)
-        self._pieces: list[np.ndarray] = []
+        self.sentence_offsets, self.document_offsets = sentence_offsets, document_offsets
+        self.documents, self.sentences = len(document_offsets) - 1, len(sentence_offsets) - 1
+        self._pieces = pieces
+        self._starts = [0, *itertools.accumulate(map(len, pieces))]
+        self.token_count = self._starts[-1]
+
+    @classmethod
+    def mapped(
+        cls, directory: Path, name: str, files: str, stream: str, entry: dict[str, Any], dtype: np.dtype
+    ) -> Self:
+        """Return a stream of the split `files` that is memory-mapped from the files of a dataset."""
+        totals, documents = entry["streams"][stream], entry["documents"]
+        sentence_file, document_file = offset_files(files, stream)
+        sentence_offsets = _offsets(directory / sentence_file, totals["sentences"], totals["tokens"])
+        document_offsets = _offsets(directory / document_file, documents, totals["sentences"])
+        pieces = []
         for record in entry["shards"]:
             data = np.memmap(directory / record["file"], np.uint8, "r").view(np.ndarray)
             for piece in record["pieces"]:
                 start, count = piece[f"{stream}/tokens"]
-                self._pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
-        self._starts = [0, *itertools.accumulate(map(len, self._pieces))]
+                pieces.append(data[start : start + count * dtype.itemsize].view(dtype))
+        return cls(name, sentence_offsets, document_offsets, pieces)
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
         """Return tokens start..stop of the split, [stop - start] uint16 or int32.
@@ -140,6 +152,15 @@ class Dataset:
                 f"Expected a dataset made with {whose} tokenizer, found {self.directory} made with another; {advice}."
             )
 
+    def check_size(self, vocab_size: int | None) -> None:
+        """Raise UserError if the dataset has more tokens than a model of `vocab_size`; None has any."""
+        if vocab_size is not None and self.vocab_size > vocab_size:
+            raise UserError(
+                f"Expected a dataset of at most {vocab_size} tokens, the model's vocabulary, found that "
+                f"{self.directory} was prepared with {self.vocab_size}; use the model's tokenizer or raise its "
+                "vocab_size."
+            )
+
     def split(self, name: str, stream: str = TEXT) -> Split:
         """Return a stream of the split "train" or "validation".
 
@@ -149,7 +170,15 @@ class Dataset:
         self._check(stream)
         files = self._files_of(name)
         dtype = token_dtype(self.vocab_size)
-        return Split(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+        return Split.mapped(self.directory, name, files, stream, self.ledger["splits"][files], dtype)
+
+    def documents(self, name: str) -> int:
+        """Return the number of documents of the split "train" or "validation"."""
+        return self.ledger["splits"][self._files_of(name)]["documents"]
+
+    def index(self, settings: dict[str, Any], build: Callable[[Path], None]) -> cache.Index:
+        """Return the index of rows with these settings. `build(folder)` writes its files if there is none yet."""
+        return cache.on_disk(self.directory / "index", settings, build)
 
     def all_held_out(self) -> "Dataset":
         """Return the dataset with its train split in place of the validation split, for text that no run has seen."""
@@ -190,26 +219,28 @@ def _damaged(path: Path) -> UserError:
     )
 
 
-def _local_copy(dataset: Dataset, report: Callable[[str], None]) -> Path:
-    """Return the local copy of a dataset in a bucket, in the user's cache folder. Copy it if it is not there.
+def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]], report: Callable[[str], None]) -> Path:
+    """Return the local copy of files of a dataset in a bucket. Copy them if they are not there.
 
-    Files can only be memory-mapped from a disk. The copy is named by the fingerprint only when every file has the
-    ledger's checksum, so an interrupted copy is never used. A copy that was damaged later is made anew. Other processes
-    of the machine wait for the process that copies, which may die.
+    Files can only be memory-mapped from a disk. The copy gets its name only when every file has the ledger's checksum,
+    so an interrupted copy is never used. A copy that was damaged later is made anew. Other processes of the machine
+    wait for the process that copies, which may die.
+
+    name: name of the copy in the user's cache folder.
+    expected: the files, each with its size and checksum.
     """
-    copy = storage.cache("datasets", dataset.fingerprint)
+    copy = storage.cache("datasets", name)
     copy.parent.mkdir(parents=True, exist_ok=True)
     with open(copy.with_name(f"{copy.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = storage.files(copy)
-        expected = all_files(dataset.ledger)
         complete = all(name in found and found[name].size == expected[name]["bytes"] for name in expected)
         if complete and checksums.damaged(copy, expected, report) is None:
             return copy
         unfinished = copy.with_name(f"{copy.name}.copying")
         storage.remove(copy)
         storage.remove(unfinished)
-        storage.fetch(dataset.directory, unfinished)
+        storage.fetch(dataset.directory, unfinished, [*expected, LEDGER])
         if bad := checksums.differing(unfinished, expected):
             raise _damaged(dataset.directory / bad)
         unfinished.rename(copy)
@@ -233,6 +264,21 @@ def open_dataset(
             or damaged file, or holds more tokens than the model knows.
     """
     directory = storage.path(directory)
+    dataset = Dataset(directory, read_ledger(directory))
+    dataset.check_size(vocab_size)
+    expected = all_files(dataset.ledger)
+    if storage.in_bucket(directory):
+        return Dataset(local_copy(dataset, dataset.fingerprint, expected, report), dataset.ledger)
+    if bad := checksums.damaged(directory, expected, report):
+        raise _damaged(directory / bad)
+    return dataset
+
+
+def read_ledger(directory: Path) -> dict[str, Any]:
+    """Return the ledger of a finished dataset, after a check that every file has its size.
+
+    Raise the errors of `open_dataset`, but for checksums of other files.
+    """
     if not directory.is_dir():
         raise UserError(f"Expected a prepared dataset at {directory}, found no folder; run plmjax prepare.")
     try:
@@ -272,14 +318,4 @@ def open_dataset(
                 f"Expected {path} to have {expected['bytes']} bytes, found {found[name].size}: it was truncated or "
                 "changed; prepare the dataset again."
             )
-    dataset = Dataset(directory, ledger)
-    if storage.in_bucket(directory):
-        dataset = Dataset(_local_copy(dataset, report), ledger)
-    elif bad := checksums.damaged(directory, all_files(ledger), report):
-        raise _damaged(directory / bad)
-    if vocab_size is not None and dataset.vocab_size > vocab_size:
-        raise UserError(
-            f"Expected a dataset of at most {vocab_size} tokens, the model's vocabulary, found that {directory} was "
-            f"prepared with {dataset.vocab_size}; use the model's tokenizer or raise its vocab_size."
-        )
-    return dataset
+    return ledger

@@ -17,6 +17,7 @@ from plmjax.data.store.ledger import (
     LEDGER,
     LENGTHS,
     NUMBERS,
+    RECORD,
     SPLITS,
     TEXT,
     TFDS_METADATA,
@@ -49,6 +50,8 @@ class ShardWriter:
     Files of one split may be written by different processes. Their `index` fixes their order in the dataset.
 
     streams: names of the texts of every document. fields: names of the numbers of every document.
+    piece_tokens: least number of tokens of a record, over all streams; None takes `PIECE_TOKENS`. Documents that are
+        added together stay together.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class ShardWriter:
         vocab_size: int,
         streams: Sequence[str] = (TEXT,),
         fields: Sequence[str] = (),
+        piece_tokens: int | None = None,
     ):
         if split not in SPLITS:
             raise ValueError(f"Expected a split among {SPLITS}, found {split!r}.")
@@ -71,6 +75,7 @@ class ShardWriter:
         self._streams, self._fields = tuple(streams), tuple(fields)
         self._unigram = {stream: np.zeros(vocab_size, np.int64) for stream in streams}
         self._index = index
+        self._piece_tokens = piece_tokens or PIECE_TOKENS
         self._bytes = 0
         self._crc = 0
         self._pieces: list[dict[str, list[int]]] = []
@@ -103,7 +108,7 @@ class ShardWriter:
             self._tokens += len(texts[stream].ids)
         for name in self._fields:
             self._numbers[name].append(np.asarray(fields[name]))
-        if self._tokens >= PIECE_TOKENS:
+        if self._tokens >= self._piece_tokens:
             self._end_piece()
 
     def close(self) -> dict[str, Any]:
@@ -143,11 +148,13 @@ class ShardWriter:
         }
         record, offsets = _example(payloads, self._bytes + _HEADER_BYTES)
         header = len(record).to_bytes(8, "little")
+        start, crc = self._bytes, 0
         for part in (header, _masked_crc(header), record, _masked_crc(record)):
             self._file.write(part)
-            self._crc = checksums.crc32c(part, self._crc)
+            self._crc, crc = checksums.crc32c(part, self._crc), checksums.crc32c(part, crc)
             self._bytes += len(part)
-        self._pieces.append({name: [offsets[name], len(array)] for name, array in payloads.items()})
+        places = {name: [offsets[name], len(array)] for name, array in payloads.items()}
+        self._pieces.append(places | {RECORD: [start, self._bytes - start, crc]})
         self._begin_piece()
 
 

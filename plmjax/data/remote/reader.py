@@ -1,0 +1,203 @@
+"""The pieces of the next steps, fetched in the background to a folder that never exceeds its limit."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data.layouts import LayoutRows
+from plmjax.data.remote import ranges
+from plmjax.data.remote.dataset import Piece, RemoteDataset
+from plmjax.data.remote.order import TwoLevelOrder
+from plmjax.errors import UserError
+
+AHEAD = 1
+"""Number of windows that are fetched before they are needed."""
+
+
+class Reader:
+    """Fetches the pieces of window `first` and of those after it, and cuts their rows, on a thread of its own.
+
+    The disk holds the pieces of the window that is being read and of the next `AHEAD`. A batch lies in at most two
+    windows, so two windows are all that is ever needed at once. A piece is removed when no window among these needs it.
+
+    Args:
+        rows: function that cuts the rows of a piece.
+
+    Raises:
+        UserError: the limit is too low; the message gives the number of bytes that it needs.
+    """
+
+    def __init__(self, dataset: RemoteDataset, order: TwoLevelOrder, first: int, rows: Callable[[Piece], LayoutRows]):
+        self._dataset, self._order, self._cut = dataset, order, rows
+        self._copied = dataset.copied
+        self._check()
+        self._folder = _Folder(storage.cache("pieces", dataset.fingerprint))
+        self._state = threading.Condition()
+        self._rows: dict[int, LayoutRows] = {}
+        self._last: dict[int, int] = {}  # piece on the disk -> the last window so far that needs it
+        self._window = first
+        self._bytes = self.most_bytes = self._copied
+        self._error: Exception | None = None
+        self._closing = threading.Event()
+        threading.Thread(target=self._fetch_all, name="pieces", daemon=True).start()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the dataset takes on the disk: the copy of the held-out text, and pieces."""
+        return self._bytes
+
+    def rows(self, windows: np.ndarray, pieces: np.ndarray) -> dict[int, LayoutRows]:
+        """Return a dict from piece to its rows, and wait for those that are not there yet.
+
+        Pieces that only windows before all of `windows` need are removed.
+
+        windows and pieces: int64 [n], of the rows of a batch. Windows never go back from call to call.
+
+        Raises:
+            UserError: a piece cannot be read.
+        """
+        wanted = np.unique(pieces).tolist()
+        with self._state:
+            self._window = int(windows.min())
+            self._drop()
+            self._state.notify_all()
+            self._state.wait_for(
+                lambda: self._error or self._closing.is_set() or all(piece in self._rows for piece in wanted)
+            )
+            self.check()
+            if self._closing.is_set():
+                raise ranges.Stopped
+            return {piece: self._rows[piece] for piece in wanted}
+
+    def fail(self, error: Exception) -> None:
+        """End the reading with an error. The first one counts, and none after `close`."""
+        with self._state:
+            if self._error is None and not self._closing.is_set():
+                self._error = error
+            self._state.notify_all()
+
+    def check(self) -> None:
+        """Raise the error that ended the reading, if there is one."""
+        if self._error:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread, and remove the pieces."""
+        self._closing.set()
+        with self._state:
+            self._rows.clear()
+            self._state.notify_all()
+        self._folder.close()
+
+    def _check(self) -> None:
+        """Raise UserError if the limit does not hold the largest windows that are needed at once."""
+        dataset, order = self._dataset, self._order
+        sizes = np.sort([piece.range.size for piece in dataset.pieces])[::-1]
+        window = order.window_pieces
+        least = self._copied + int(sizes[: (1 + AHEAD) * window].sum())
+        if least > dataset.limit:
+            raise UserError(
+                f"Expected a --data.cache_limit of at least {least:,} bytes for the held-out text ({self._copied:,}) "
+                f"and two windows of {window} pieces (the largest has {int(sizes[0]):,}), found {dataset.limit:,}; "
+                f"raise it, lower --data.shuffle_window, or make smaller pieces with plmjax prepare --piece_tokens."
+            )
+
+    def _fetch_all(self) -> None:
+        try:
+            for window in itertools.count(self._window):
+                self._wait_for_turn(window)
+                for piece in self._order.pieces(window).tolist():
+                    if self._closing.is_set():
+                        return
+                    if window >= self._window:
+                        self._fetch(piece, window)
+        except ranges.Stopped:
+            return
+        except Exception as error:
+            self.fail(error)
+
+    def _wait_for_turn(self, window: int) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._closing.is_set() or window <= self._window + AHEAD)
+
+    def _fetch(self, piece: int, window: int) -> None:
+        """Fetch a piece that `window` needs, unless it is there."""
+        with self._state:
+            self._drop()
+            if piece in self._last:
+                self._last[piece] = window
+                return
+        part = self._dataset.pieces[piece].range
+        data = ranges.read(os.fspath(self._dataset.address), part, self._closing.wait)
+        with self._state:
+            if self._bytes + part.size > self._dataset.limit:
+                raise AssertionError(f"{self._bytes + part.size} bytes would exceed the limit {self._dataset.limit}.")
+            self._bytes += part.size
+            self.most_bytes = max(self.most_bytes, self._bytes)
+            self._last[piece] = window
+        rows = self._cut(self._dataset.piece(piece, self._folder.add(piece, data)))
+        if not rows.count:
+            raise UserError(
+                f"Expected text for a row in every piece of {self._dataset.address}, found none in bytes "
+                f"{part.start:,} to {part.start + part.size:,} of {part.file}; make larger ones with plmjax prepare "
+                "--piece_tokens."
+            )
+        with self._state:
+            self._rows[piece] = rows
+            self._state.notify_all()
+
+    def _drop(self) -> None:
+        """Remove the pieces that no window needs any more. The caller holds the lock."""
+        for piece in [piece for piece in self._rows if self._last[piece] < self._window]:
+            del self._last[piece], self._rows[piece]
+            self._folder.remove(piece)
+            self._bytes -= self._dataset.pieces[piece].range.size
+
+
+class _Folder:
+    """A folder of pieces that one process owns. Folders that killed processes left beside it are removed."""
+
+    def __init__(self, parent: Path):
+        parent.mkdir(parents=True, exist_ok=True)
+        with open(parent / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for folder in parent.iterdir():
+                if folder.is_dir() and (owner := _owned(folder)):
+                    owner.close()
+                    shutil.rmtree(folder)
+            self.path = Path(tempfile.mkdtemp(dir=parent))
+            self._owner = _owned(self.path)
+
+    def add(self, piece: int, data: bytes) -> np.ndarray:
+        """Write a piece, and return it memory-mapped, uint8 [bytes]."""
+        path = self.path / str(piece)
+        path.write_bytes(data)
+        return np.memmap(path, np.uint8, "r").view(np.ndarray)
+
+    def remove(self, piece: int) -> None:
+        (self.path / str(piece)).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._owner.close()
+
+
+def _owned(folder: Path) -> IO[str] | None:
+    """Return the open lock of a folder, or None if another process holds it."""
+    lock = open(folder / "lock", "w")  # noqa: SIM115 (the lock is held while the file is open)
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock
+    lock.close()
+    return None

@@ -1,0 +1,149 @@
+"""Commands on a dataset in a bucket that is larger than the disk may hold."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plmjax import cli, storage
+from plmjax.data import remote, store, tokenizers
+from tests.object_store import ObjectStore
+from tests.small_runs import SMALL_BERT
+
+TINY = "experiments/bert_tiny.py"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's cache folder of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield storage.cache()
+
+
+@pytest.fixture(scope="module")
+def served(
+    object_store: ObjectStore, prose: Path, small_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, int]:
+    """The address of a dataset of many small pieces, and the number of its bytes."""
+    folder = tmp_path_factory.mktemp("prepared") / "set"
+    tokenizer = ["--tokenizer", str(small_run / "tokenizer")]
+    pieces = ["--piece_tokens", "2000", "--held_out", "0.02", "--processes", "1"]
+    cli.run(["prepare", "--input", str(prose), *tokenizer, "--output", str(folder), *pieces])
+    object_store.create("large")
+    for name, file in storage.files(folder).items():
+        object_store.put("large", f"set/{name}", file.path.read_bytes())
+    ledger = store.read_ledger(folder)
+    sizes = [piece["text/tokens"][1] for shard in ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+    assert len(sizes) > 20 and min(sizes[:-1]) >= 2000 and max(sizes) < 6000
+    return "gs://large/set", sum(entry["bytes"] for entry in store.all_files(ledger).values())
+
+
+@pytest.fixture(scope="module")
+def options(served: tuple[str, int]) -> list[str]:
+    address, size = served
+    return ["--data.path", address, "--data.cache_limit", f"{size // 2}", "--data.shuffle_window", "4", *SMALL_BERT]
+
+
+@pytest.fixture(scope="module")
+def trained(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a finished run on the dataset, which was read in pieces."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    cli.run(["pretrain", TINY, "--workdir", str(folder), *options])
+    return folder
+
+
+def test_a_run_that_is_stopped_goes_on_to_the_same_end(
+    trained: Path, options: list[str], tmp_path: Path, cache: Path
+) -> None:
+    assert not list((cache / "datasets").rglob("corpus-train*"))
+    assert "eval/loss" in (trained / "metrics.jsonl").read_text()
+    stopped = tmp_path / "run"
+    shutil.copytree(trained, stopped)
+    shutil.rmtree(stopped / "checkpoints" / "6")
+    shutil.rmtree(stopped / "export")
+    cli.run(["pretrain", TINY, "--workdir", str(stopped), *options])
+    whole, parts = (folder / "export" / "model.safetensors" for folder in (trained, stopped))
+    assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_bench_and_evaluate_read_no_more_than_the_limit(
+    trained: Path, options: list[str], cache: Path, capsys: pytest.CaptureFixture
+) -> None:
+    cli.run(["bench", TINY, *options, "--json"])
+    assert '"input": "dataset"' in capsys.readouterr().out
+    cli.run(["evaluate", str(trained)])
+    assert not list((cache / "datasets").rglob("corpus-train*"))
+
+
+def test_other_limits_and_windows_are_another_run(
+    trained: Path, options: list[str], served: tuple[str, int], fails: Callable[..., str]
+) -> None:
+    said = fails("pretrain", TINY, "--workdir", trained, *options, "--data.shuffle_window", 2)
+    assert "Expected data.shuffle_window = 4, found 2" in said
+    said = fails("pretrain", TINY, "--workdir", trained, *options, "--data.cache_limit", "10GB")
+    assert f"Expected data.cache_limit = {served[1] // 2}, found 10GB" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (["--data.cache_limit", "1kB"], "cache_limit of more than"),
+        (["--data.cache_limit", "60kB"], "and two windows of 4 pieces"),
+        (["--data.cache_limit", "plenty"], "a size such as 10GB"),
+        (["--data.shuffle_window", "0"], "--data.shuffle_window of at least 1, found 0"),
+        (["--training.batch_size", "4096"], "raise --data.shuffle_window"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_sentence(
+    changed: list[str], sentence: str, options: list[str], tmp_path: Path, fails: Callable[..., str]
+) -> None:
+    assert sentence in fails("pretrain", TINY, "--workdir", tmp_path, *options, *changed)
+
+
+def test_a_layout_that_needs_the_whole_text_is_one_sentence(served: tuple[str, int], fails: Callable[..., str]) -> None:
+    place = ["--data.path", served[0], "--data.cache_limit", "100kB"]
+    assert "found Streams, which needs the whole text" in fails(
+        "pretrain", "experiments/transformer_xl_tiny.py", *place
+    )
+
+
+def test_a_limit_of_a_mixture_is_one_sentence(small_run: Path, tmp_path: Path, fails: Callable[..., str]) -> None:
+    options = ["--data.mixture.sources", f"one={small_run / 'dataset'}", "--data.cache_limit", "10GB"]
+    said = fails("pretrain", TINY, "--workdir", tmp_path, *options)
+    assert "Expected one dataset for --data.cache_limit, found a mixture" in said
+
+
+def test_a_limit_without_a_bucket_is_one_sentence(
+    small_run: Path, options: list[str], tmp_path: Path, fails: Callable[..., str]
+) -> None:
+    said = fails("pretrain", TINY, "--workdir", tmp_path, *options, "--data.path", small_run / "dataset")
+    assert "a dataset in a bucket for --data.cache_limit" in said
+
+
+def test_a_service_that_fails_in_training_is_one_sentence(
+    served: tuple[str, int],
+    options: list[str],
+    tmp_path: Path,
+    object_store: ObjectStore,
+    fails: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote.ranges, "TRIES", 1)
+    bucket = object_store.buckets["large"]
+    kept = dict(bucket)
+    for name in kept:
+        if "corpus-train" in name:
+            object_store.put("large", name, bytes(len(kept[name].contents)))
+    try:
+        said = fails("pretrain", TINY, "--workdir", tmp_path, *options)
+    finally:
+        bucket.update(kept)
+    assert "their checksum differs" in said
+
+
+def test_tokenizers_are_read_from_the_bucket(served: tuple[str, int], small_run: Path) -> None:
+    dataset = remote.open_dataset(served[0], served[1] // 2)
+    assert dataset.tokenizer_fingerprint == tokenizers.load(small_run / "tokenizer").fingerprint

@@ -1,0 +1,68 @@
+"""The order of two levels: every number of an epoch once, pure, and windows that follow each other."""
+
+import numpy as np
+import pytest
+
+from plmjax.data import order
+from plmjax.data.remote import TwoLevelOrder
+
+VISITS = np.array([7, 0, 5, 9, 1, 8, 6, 4, 10, 3, 2])
+
+
+def make(window: int = 4, key: int = 3, visits: np.ndarray = VISITS) -> TwoLevelOrder:
+    return TwoLevelOrder(visits, window, order.fold(key, 0))
+
+
+@pytest.mark.parametrize("window", [1, 4, 10, 100])
+def test_an_epoch_takes_its_share_of_every_piece_once(window: int) -> None:
+    made = make(window)
+    assert made.rows == VISITS.sum()
+    for epoch in range(3):
+        _, pieces, numbers = made.places(np.arange(made.rows) + epoch * made.rows)
+        found = sorted(zip(pieces.tolist(), numbers.tolist(), strict=True))
+        assert found == [(p, epoch * n + i) for p, n in enumerate(VISITS.tolist()) for i in range(n)]
+
+
+@pytest.mark.parametrize("window", [1, 4, 10])
+def test_windows_follow_each_other_and_hold_their_pieces_alone(window: int) -> None:
+    made = make(window)
+    windows, pieces, _ = made.places(np.arange(3 * made.rows))
+    assert windows[0] == 0 and set(np.diff(windows).tolist()) <= {0, 1} and windows[-1] == 3 * made.windows - 1
+    for number in range(3 * made.windows):
+        own = made.pieces(number)
+        assert sorted(own.tolist()) == sorted(set(pieces[windows == number].tolist()))
+        assert made.window_pieces - 1 <= len(own) <= made.window_pieces <= window
+        assert np.count_nonzero(windows == number) >= made.window_rows
+    assert 1 not in pieces  # too short for a row
+
+
+def test_a_place_depends_on_the_key_and_on_itself_alone() -> None:
+    everything = make().places(np.arange(200))
+    for start in (0, 54, 55, 56, 199):
+        for all_places, alone in zip(everything, make().places(np.array([start])), strict=True):
+            assert all_places[start] == alone[0]
+    assert not np.array_equal(everything.pieces, make(key=4).places(np.arange(200)).pieces)
+
+
+def test_epochs_and_windows_are_shuffled_anew() -> None:
+    made = make(window=100)
+    first, second = (made.places(np.arange(made.rows) + epoch * made.rows) for epoch in (0, 1))
+    assert not np.array_equal(first.pieces, second.pieces)
+    assert np.count_nonzero(np.diff(first.pieces)) > 0.7 * made.rows  # the pieces are not read one after the other
+
+
+def test_a_place_far_away_is_found_as_fast_as_the_first() -> None:
+    made = make()
+    far = made.places(np.array([10**15]))
+    assert far.windows[0] // made.windows == 10**15 // made.rows
+    assert far.numbers[0] // VISITS[far.pieces[0]] == 10**15 // made.rows
+
+
+def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
+    """A visit continues where the last one ended, also where a piece has more rows than a visit takes."""
+    made, counts = make(), 3 * VISITS - 1
+    _, pieces, numbers = made.places(np.arange(6 * made.rows))
+    for piece in np.flatnonzero(VISITS):
+        rows = order.shuffled(np.sort(numbers[pieces == piece]), counts[piece], order.fold(0, piece))
+        assert sorted(rows[: counts[piece]].tolist()) == list(range(counts[piece]))
+        assert np.ptp(np.bincount(rows, minlength=counts[piece])) <= 1

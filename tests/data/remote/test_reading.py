@@ -1,0 +1,484 @@
+"""Training text that is read in pieces: what lies on the disk, what is asked of the store, and what it may answer."""
+
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plmjax import storage
+from plmjax.data import order, remote, store
+from plmjax.data.layouts import (
+    Blocks,
+    ContinuedPairs,
+    Cooccurrences,
+    FullSentences,
+    Layout,
+    PairedStreams,
+    Segments,
+    SentencePairs,
+    Streams,
+    TwoWayStreams,
+    Windows,
+)
+from plmjax.data.remote import RemoteSource, ranges
+from plmjax.data.store import ledger as ledgers
+from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+from tests.data import corpora
+from tests.object_store import ObjectStore
+
+V = 64
+PAIRS = SentencePairs(duplicates=2)
+SHARD = "set/corpus-train.tfrecord-00000"
+TRAIN = ("corpus-train", "train.")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> store.Dataset:
+    """A dataset of about thirty pieces in three files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.writer, "PIECE_TOKENS", 3000)
+        folder = tmp_path_factory.mktemp("written")
+        return corpora.write(folder, corpora.documents(300, V), corpora.documents(10, V, 1), V)
+
+
+@pytest.fixture
+def served(object_store: ObjectStore, bucket: str, written: store.Dataset) -> str:
+    upload(object_store, bucket, written.directory)
+    return f"gs://{bucket}/set"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return storage.cache()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once, those of the client too."""
+    retry = pytest.importorskip("gcsfs.retry")
+    monkeypatch.setattr(ranges, "FIRST_WAIT", 1e-3)
+    monkeypatch.setattr(retry, "asyncio", SimpleNamespace(sleep=lambda seconds: _nothing()))
+
+
+async def _nothing() -> None:
+    pass
+
+
+def upload(object_store: ObjectStore, bucket: str, folder: Path) -> None:
+    for name, file in storage.files(folder).items():
+        object_store.put(bucket, f"set/{name}", file.path.read_bytes())
+
+
+def limit_of(written: store.Dataset, share: float = 0.4) -> int:
+    return int(share * sum(entry["bytes"] for entry in store.all_files(written.ledger).values()))
+
+
+def opened(
+    address: str, written: store.Dataset, layout: Layout = PAIRS, window: int = 4, seed: int = 0, limit: int = 0
+) -> RemoteSource:
+    dataset = remote.open_dataset(address, limit or limit_of(written))
+    assert isinstance(dataset, remote.RemoteDataset)
+    return remote.source(layout, dataset, corpora.Words(V).vocabulary, seed, window)
+
+
+def take(source: RemoteSource, phase: Any, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
+    batches = source.train(phase, start, places)
+    try:
+        return [next(batches) for _ in range(count)]
+    finally:
+        batches.close()
+
+
+def equal(first: list[dict], second: list[dict]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in {*a, *b})
+
+
+# ----------------------------------------------------------------------------------------------------- the rows
+
+
+@pytest.mark.parametrize("layout", [PAIRS, SentencePairs(pack=3), Segments(), FullSentences(), Blocks()], ids=repr)
+def test_a_row_is_that_of_its_piece_as_a_dataset(
+    layout: Layout, served: str, written: store.Dataset, tmp_path: Path
+) -> None:
+    """Every row of one piece in the first epoch, from rows of a dataset that holds the documents of that piece."""
+    source, phase = opened(served, written, layout), corpora.phase(32, 8)
+    plan, chosen = source.order(phase), 17
+    counts = [piece.arrays["text/document_lengths"][1] for piece in source.dataset.pieces]
+    text, first = written.split("train"), sum(counts[:chosen])
+    documents = [
+        [text.tokens(*text.sentence_offsets[s : s + 2]).tolist() for s in range(*text.document_offsets[d : d + 2])]
+        for d in range(first, first + counts[chosen])
+    ]
+    assert sum(counts) == text.documents
+    made = corpora.write(tmp_path / "piece", documents, [], V, shards=1)
+    alone = layout.rows(made, "train", 32, source.vocabulary, 0)
+    key = order.fold(order.fold(order.fold(order.fold(0, 1), 0), 1), chosen)
+    names, compared = {}, 0
+    for step, batch in enumerate(take(source, phase, 0, plan.rows // 8)):
+        _, pieces, numbers = plan.places(np.arange(8) + step * 8)
+        here = np.flatnonzero(pieces == chosen)
+        compared += len(here)
+        if not len(here):
+            continue
+        for name, array in alone.fields(order.shuffled(numbers[here], alone.count, key)).items():
+            assert np.array_equal(batch[name][here], array), name
+    for batch in take(source, phase, 0, plan.rows // 8):
+        assert batch["row_ids"].min() >= 0
+        for name, tokens in zip(batch["row_ids"].tolist(), batch["input_ids"], strict=True):
+            assert names.setdefault(name, tokens.tobytes()) == tokens.tobytes()
+    assert compared >= source.dataset.pieces[chosen].tokens // 32 - 8
+    assert len(names) > 0.7 * plan.rows  # a layout that leaves tokens out has fewer rows than an epoch takes
+
+
+@pytest.mark.parametrize("pack", [1, 3])
+def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, tmp_path: Path, pack: int) -> None:
+    texts = [corpora.documents(600, V, seed, sentences=3, words=12) for seed in (1, 2)]
+    records = {}
+    for split, documents in (("train", slice(20, None)), ("validation", slice(20))):
+        writer = store.ShardWriter(tmp_path / "set", split, 0, V, ("source", "target"), piece_tokens=500)
+        for source_text, target_text in zip(*(text[documents] for text in texts), strict=True):
+            writer.add({"source": source_text, "target": target_text})
+        records[split] = [writer.close()]
+    store.finish(tmp_path / "set", records, corpora.Words(V), [], {})
+    upload(object_store, bucket, tmp_path / "set")
+    flat = [[tuple(itertools.chain.from_iterable(document)) for document in text] for text in texts]
+    pairs = set(zip(*flat, strict=True))
+    dataset = remote.open_dataset(f"gs://{bucket}/set", limit_of(store.open_dataset(tmp_path / "set"), 0.6))
+    assert isinstance(dataset, remote.RemoteDataset) and dataset.documents("train") == 580
+    words = Vocabulary(size=V, pad=0, begin=2, end=3)
+    source, phase = remote.source(PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
+    assert source.unigram_counts[words.document_end] == 580
+    assert source.unigram_counts.sum() == sum(map(len, flat[1][20:])) + 580
+    seen = set()
+    for batch in take(source, phase, 0, 2 * source.order(phase).rows // 4):
+        for row in range(4):
+            for segment in range(1, batch["segment_ids"][row].max() + 1):
+                here = batch["input_ids"][row][batch["segment_ids"][row] == segment].tolist()
+                there = batch["next_ids"][row][batch["decoder_segment_ids"][row] == segment].tolist()
+                if len(here) < 24 and len(there) < 24:  # neither was truncated
+                    assert (tuple(here[:-1]), tuple(there[:-1])) in pairs
+                    seen.add(tuple(here))
+    assert len(seen) > 200
+
+
+def test_batches_depend_on_seed_phase_and_step_for_any_number_of_hosts(served: str, written: store.Dataset) -> None:
+    phase = corpora.phase(32, 8)
+    whole = take(opened(served, written), phase, 5, 20)
+    halves = [take(opened(served, written), phase, 5, 20, places) for places in (np.arange(3), np.arange(3, 8))]
+    joined = [{name: np.concatenate([a[name], b[name]]) for name in a} for a, b in zip(*halves, strict=True)]
+    assert equal(whole, joined)
+    assert not equal(whole, take(opened(served, written, seed=1), phase, 5, 20))
+    assert not equal(whole, take(opened(served, written), corpora.phase(32, 8, index=1), 5, 20))
+
+
+def test_held_out_rows_are_those_of_the_whole_dataset(served: str, written: store.Dataset) -> None:
+    from plmjax.data.pipeline import DatasetSource
+
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    local = DatasetSource(PAIRS, written, source.vocabulary, 0)
+    assert source.fingerprint == local.fingerprint
+    assert source.held_out(32) == local.held_out(32) > 8
+    assert equal(list(source.evaluation(phase)), list(local.evaluation(phase)))
+    assert np.array_equal(source.unigram_counts, local.unigram_counts)
+
+
+# ----------------------------------------------------------------------------------------------- the disk and the store
+
+
+def directory_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:  # removed meanwhile
+            continue
+    return total
+
+
+def watched(folder: Path, stop: threading.Event) -> Iterator[int]:
+    while not stop.is_set():
+        yield directory_bytes(folder)
+        time.sleep(0.002)
+
+
+def test_the_limit_is_never_exceeded_and_each_piece_is_read_once_an_epoch(
+    served: str, written: store.Dataset, object_store: ObjectStore, cache: Path
+) -> None:
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    stop, sizes = threading.Event(), []
+    watcher = threading.Thread(target=lambda: sizes.extend(watched(cache, stop)))
+    watcher.start()
+    object_store.ranges.clear()
+    plan = source.order(phase)
+    batches = source.train(phase, 0)
+    for _ in range(plan.rows // 8 - 8):  # before a piece of the next epoch is due
+        next(batches)
+    read, most = [place for place in object_store.ranges if place[0].startswith(SHARD[:-1])], batches.reader.most_bytes
+    for _ in range(plan.rows // 8):
+        next(batches)
+    stop.set()
+    watcher.join()
+    batches.close()
+    limit = limit_of(written)
+    assert most <= batches.reader.most_bytes <= limit and len(sizes) > 20
+    assert limit / 2 < max(sizes) <= batches.reader.most_bytes
+    pieces = source.dataset.pieces
+    first = [plan.pieces(window).tolist() for window in range(plan.windows)]
+    asked = [(f"set/{p.range.file}", p.range.start, p.range.start + p.range.size - 1) for p in pieces]
+    assert read[: len(pieces)] == [asked[piece] for window in first for piece in window]
+    files = {path.name.split("-")[0] for path in (cache / "datasets").rglob("*") if path.is_file()}
+    assert "corpus" in files and not any(path.name.startswith(TRAIN) for path in cache.rglob("*"))
+
+
+def test_a_run_begins_at_any_step_with_the_pieces_of_its_window(
+    served: str, written: store.Dataset, object_store: ObjectStore
+) -> None:
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    plan = source.order(phase)
+    through = take(source, phase, 0, 300)
+    step = 250
+    window = int(plan.places(np.array([step * 8])).windows[0])
+    object_store.ranges.clear()
+    object_store.requests.clear()
+    assert equal(take(source, phase, step, 3), through[step : step + 3])
+    ahead = [source.dataset.pieces[piece].range for w in (window, window + 1) for piece in plan.pieces(w)]
+    asked = [(f"set/{part.file}", part.start, part.start + part.size - 1) for part in ahead]
+    read = list(object_store.ranges)
+    assert len(read) >= len(plan.pieces(window)) and read == asked[: len(read)]
+    media = [path for _, path in object_store.requests if "alt=media" in path]
+    assert len(media) == len(read)  # the held-out text is there already
+
+
+def test_a_folder_of_a_killed_process_is_removed_and_one_in_use_is_not(
+    served: str, written: store.Dataset, cache: Path
+) -> None:
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    pieces = cache / "pieces" / source.dataset.fingerprint
+    left = pieces / "left"
+    left.mkdir(parents=True)
+    (left / "3").write_bytes(b"piece")
+    batches = source.train(phase, 0)
+    next(batches)
+    other = opened(served, written).train(phase, 0)
+    next(other)
+    folders = [path for path in pieces.iterdir() if path.is_dir()]
+    assert len(folders) == 2 and left not in folders
+    assert equal([next(batches) for _ in range(50)], [next(other) for _ in range(50)])
+    batches.close()
+    assert len([path for path in pieces.iterdir() if path.is_dir()]) == 1
+    other.close()
+    assert not [path for path in pieces.iterdir() if path.is_dir()]
+
+
+def test_a_dataset_that_fits_is_copied_whole_and_fully_shuffled(served: str, written: store.Dataset) -> None:
+    size = limit_of(written, 1.0)
+    for limit in (None, size, size + 1):
+        dataset = remote.open_dataset(served, limit)
+        assert not isinstance(dataset, remote.RemoteDataset)
+        source = remote.source(PAIRS, dataset, corpora.Words(V).vocabulary, 0, 4)
+        assert type(source) is not RemoteSource
+    assert isinstance(remote.open_dataset(served, size - 1), remote.RemoteDataset)
+
+
+# ------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_busy_service_is_tried_again(served: str, written: store.Dataset, object_store: ObjectStore) -> None:
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    expected = take(source, phase, 0, 5)
+    for name in object_store.buckets[served.split("/")[2]]:
+        if "corpus-train" in name:
+            object_store.busy[name] = 15  # more than the client itself repeats
+    try:
+        assert equal(take(source, phase, 0, 5), expected)
+        assert sum(object_store.busy.values()) < 30
+    finally:
+        object_store.busy.clear()
+
+
+def test_a_service_that_stays_busy_is_one_sentence(
+    served: str, written: store.Dataset, object_store: ObjectStore, capfd: pytest.CaptureFixture
+) -> None:
+    source, phase = opened(served, written), corpora.phase(32, 8)
+    batches = source.train(phase, 0)
+    next(batches)
+    object_store.busy |= dict.fromkeys(
+        (name for name in object_store.buckets[served.split("/")[2]] if "corpus-train" in name), 10**6
+    )
+    try:
+        with pytest.raises(UserError, match=rf"bytes .* of {served}/corpus-train.* no whole answer in 6 tries .*busy"):
+            for _ in range(1000):
+                next(batches)
+    finally:
+        object_store.busy.clear()
+        batches.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda data: data[:50] + bytes([data[50] ^ 1]) + data[51:], "bytes 0 to .* checksum differs in 6 tries"),
+        (lambda data: data[:60], "found no whole answer in 6 tries|the object is shorter or gone"),
+        (None, "the object is shorter or gone; copy the dataset again"),
+    ],
+    ids=["damaged", "cut short", "gone"],
+)
+def test_a_piece_that_is_not_as_it_was_prepared_is_refused(
+    change: Callable[[bytes], bytes] | None,
+    sentence: str,
+    served: str,
+    written: store.Dataset,
+    object_store: ObjectStore,
+) -> None:
+    source, phase = opened(served, written, window=8, limit=limit_of(written, 0.8)), corpora.phase(32, 8)
+    bucket = served.split("/")[2]
+    for name, known in list(object_store.buckets[bucket].items()):
+        if "corpus-train" in name and change is None:
+            object_store.delete(bucket, name)
+        elif "corpus-train" in name:
+            object_store.put(bucket, name, change(known.contents))
+    with pytest.raises(UserError, match=sentence) as raised:
+        take(source, phase, 0, source.order(phase).rows // 8)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"), [(403, "forbidden; ask for the roles"), (401, "Expected credentials for")]
+)
+def test_what_cannot_pass_is_not_tried_again(
+    status: int, sentence: str, served: str, written: store.Dataset, object_store: ObjectStore
+) -> None:
+    batches = opened(served, written).train(corpora.phase(32, 8), 0)
+    next(batches)
+    object_store.denied[served.split("/")[2]] = (("GET",), status, "no access")
+    object_store.requests.clear()
+    with pytest.raises(Exception, match=r"no access") as raised:
+        for _ in range(1000):
+            next(batches)
+    assert re.search(sentence, storage.explain(raised.value))
+    assert len([path for _, path in object_store.requests if "alt=media" in path]) == 1
+    batches.close()
+
+
+def test_the_waits_double_and_a_closed_reader_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> bytes:
+        raise ConnectionResetError("reset")
+
+    monkeypatch.setattr("plmjax.buckets.client", lambda: SimpleNamespace(cat_file=broken))
+    monkeypatch.setattr(ranges, "FIRST_WAIT", 1.0)
+    waits: list[float] = []
+    part = ranges.Range("file", 0, 10, 0)
+    with pytest.raises(UserError, match="6 tries"):
+        ranges.read("gs://bucket", part, lambda seconds: bool(waits.append(seconds)))
+    assert len(waits) == ranges.TRIES - 1
+    assert all(0.5 * 2**n <= wait <= 1.5 * 2**n for n, wait in enumerate(waits))
+    with pytest.raises(ranges.Stopped):
+        ranges.read("gs://bucket", part, lambda seconds: True)
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_limit_below_two_windows_is_refused_with_the_number_that_suffices(
+    served: str, written: store.Dataset
+) -> None:
+    source, phase = opened(served, written, window=4, limit=45_000), corpora.phase(32, 8)
+    with pytest.raises(UserError, match=r"at least [0-9,]+ bytes .* two windows of 4 pieces") as raised:
+        source.train(phase, 0)
+    enough = int(str(raised.value).split("at least ")[1].split(" bytes")[0].replace(",", ""))
+    assert len(take(opened(served, written, window=4, limit=enough), phase, 0, 2)) == 2
+    with pytest.raises(UserError, match=f"at least {enough:,} bytes"):
+        opened(served, written, window=4, limit=enough - 1).train(phase, 0)
+
+
+def test_a_limit_below_the_held_out_text_is_refused(served: str) -> None:
+    with pytest.raises(UserError, match=r"cache_limit of more than [0-9,]+ bytes, the held-out text"):
+        remote.open_dataset(served, 1000)
+
+
+def test_a_window_below_a_batch_is_refused(served: str, written: store.Dataset) -> None:
+    with pytest.raises(UserError, match="windows of at least 500 rows of 32 tokens, a batch, found"):
+        opened(served, written).train(corpora.phase(32, 500), 0)
+
+
+def test_a_limit_for_a_folder_is_refused(written: store.Dataset) -> None:
+    with pytest.raises(UserError, match=r"dataset in a bucket for --data\.cache_limit"):
+        remote.open_dataset(written.directory, 10**6)
+
+
+@pytest.mark.parametrize("layout", [Streams(), Windows(), TwoWayStreams(), ContinuedPairs(), Cooccurrences()], ids=repr)
+def test_a_layout_that_needs_the_whole_text_is_refused(layout: Layout, served: str, written: store.Dataset) -> None:
+    with pytest.raises(UserError, match=f"found {type(layout).__name__}, which needs the whole text"):
+        opened(served, written, layout)
+
+
+def change_ledger(object_store: ObjectStore, address: str, change: Callable[[dict], object]) -> None:
+    bucket = address.split("/")[2]
+    ledger = json.loads(object_store.buckets[bucket]["set/ledger.json"].contents)
+    change(ledger["splits"]["train"]["shards"][0]["pieces"])
+    ledger["crc32c"] = ledgers.sum_ledger(ledger)
+    object_store.put(bucket, "set/ledger.json", json.dumps(ledger).encode())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pieces: pieces[1]["record"].__setitem__(0, pieces[1]["record"][0] + 8),
+        lambda pieces: pieces[1]["record"].__setitem__(1, pieces[1]["record"][1] - 8),
+        lambda pieces: pieces[-1]["record"].__setitem__(1, pieces[-1]["record"][1] - 8),
+        lambda pieces: pieces[1].pop("record"),
+        lambda pieces: pieces[1]["text/tokens"].__setitem__(0, pieces[1]["record"][0] - 100),
+        lambda pieces: pieces[1]["text/sentence_lengths"].__setitem__(1, 10**6),
+        lambda pieces: pieces[1].pop("text/document_lengths"),
+        lambda pieces: pieces[1].update({"text/document_lengths": []}),
+        lambda pieces: pieces[1]["record"].pop(),
+    ],
+    ids=["start", "size", "last size", "absent", "payload", "long payload", "no payload", "no place", "no checksum"],
+)
+def test_a_range_that_cuts_a_record_is_refused(
+    change: Callable[[list], object], served: str, object_store: ObjectStore
+) -> None:
+    change_ledger(object_store, served, change)
+    with pytest.raises(UserError, match=r"Expected a ledger as plmjax writes it at .*a range cuts a record of"):
+        remote.open_dataset(served, 10**5)
+
+
+def test_a_dataset_of_an_earlier_version_is_read_whole_only(
+    served: str, written: store.Dataset, object_store: ObjectStore
+) -> None:
+    bucket = served.split("/")[2]
+    ledger = json.loads(object_store.buckets[bucket]["set/ledger.json"].contents)
+    for entry in ledger["splits"].values():
+        for shard in entry["shards"]:
+            for piece in shard["pieces"]:
+                del piece["record"]
+    ledger["crc32c"] = ledgers.sum_ledger(ledger)
+    object_store.put(bucket, "set/ledger.json", json.dumps(ledger).encode())
+    with pytest.raises(UserError, match="found a dataset of an earlier version; prepare it again"):
+        remote.open_dataset(served, limit_of(written))
+    assert remote.open_dataset(served, None).fingerprint == written.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10GB", 10**10), ("512MiB", 2**29), ("1.5e9", 1_500_000_000), ("3 kB", 3000), ("7", 7), ("2t", 2 * 10**12)],
+)
+def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
+    assert remote.parse_bytes("--data.cache_limit", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "10 apples", "1.2.3MB", "1e999"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"size such as 10GB or 512MiB for --data\.cache_limit"):
+        remote.parse_bytes("--data.cache_limit", text)
