@@ -2,7 +2,7 @@
 
     plmjax prepare --input TEXT --tokenizer TOKENIZER --output DATASET --piece_tokens 16384 --held_out 0.01
     python benchmarks/remote_reading.py DATASET
-    python benchmarks/remote_reading.py DATASET --losses 0 8 64 --steps 800
+    python benchmarks/remote_reading.py DATASET --losses 0 8 64 458 --steps 800
 
 The dataset, with a tokenizer of at most 4,096 tokens, is served by tests/object_store.py on this machine.
 experiments/bert_tiny.py trains on it with a limit of a tenth of its size. `--losses` compares the order of two levels
