@@ -91,7 +91,8 @@ def recurrence(
         visible: bool [B T], the padding mask, false at padding: padding leaves the state unchanged whatever the value
             of `starts`, and its output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
-        cell_clip, projection_clip: largest absolute value in the cell and in the projected output.
+        cell_clip: largest absolute value in the cell; None: no limit.
+        projection_clip: largest absolute value in the projected output; None: no limit.
         forget_bias: added to the forget gate; TensorFlow's cells have 1 there, besides the bias.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
