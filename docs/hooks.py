@@ -39,17 +39,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Change the links of a page that lead out of docs/ into links that the site can follow."""
-    folder = (Path(config.docs_dir) / page.file.src_uri).parent
+    """Change the links of a page that lead out of docs/ into links that the site can follow.
+
+    A link whose text is the name of a page, as in `[data.md](data.md)`, gets its title in the navigation.
+    """
+    docs = Path(config.docs_dir)
+    folder = (docs / page.file.src_uri).parent
 
     def on_site(found: re.Match) -> str:
         if found["text"] is None or "://" in found["target"]:
             return found[0]
         name, sharp, anchor = found["target"].partition("#")
         file = Path(os.path.normpath(folder / name))
-        if file.is_relative_to(config.docs_dir):
-            return found[0]
-        return link(found["text"], file, sharp + anchor, config.repo_url)
+        if not file.is_relative_to(docs):
+            return link(found["text"], file, sharp + anchor, config.repo_url)
+        named = files.get_file_from_path(file.relative_to(docs).as_posix()) if found["text"] == name else None
+        return f"[{named.page.title}]({found['target']})" if named else found[0]
 
     return FENCE_OR_LINK.sub(on_site, markdown)
 
