@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: links lead to what is there, and commands are commands of this version.
+"""README.md, CONTRIBUTING.md and docs/: links lead to what is there, and commands are commands of this version.
 
 Here commands are parsed, their experiments loaded and the options set, but nothing is computed: other tests run the
 commands of README.md, finetuning.md, contextual_vectors.md, word_vectors.md and tpu.md.
@@ -20,10 +20,10 @@ from plmjax.errors import UserError
 from tests.paths import ROOT
 from tpu import __main__ as submission
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
-INSTALLED = ("pip", ".venv/bin/pip", ".venv/bin/ruff")
+INSTALLED = ("pip", "pre-commit", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
 
