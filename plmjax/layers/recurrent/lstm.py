@@ -213,12 +213,15 @@ def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
 class Lstm(RecurrentLayer):
     """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
-        matters.
-    projected: P, the size of the output; None: the output is not projected.
-    cell_clip, projection_clip, forget_bias: as in `recurrence`.
-
     The parameters are also `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
+
+    Attributes:
+        recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
+            matters.
+        projected: P, the size of the output; None: the output is not projected.
+        cell_clip: as in `recurrence`.
+        projection_clip: as in `recurrence`.
+        forget_bias: as in `recurrence`.
     """
 
     recurrent_bias: bool = False
