@@ -32,7 +32,7 @@ def blocks(page: Path) -> list[str]:
     """The commands of a page in blocks of code, fenced or indented."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     fenced = [line for language, body in FENCE.findall(text) if language == "bash" for line in body.splitlines()]
-    indented = re.findall(r"^ {4}(\S.*)$", FENCE.sub("", text), re.M)
+    indented = re.findall(r"^ {4}([^\s-].*)$", FENCE.sub("", text), re.M)  # with a dash, it is an item of a list
     return [part for line in [*fenced, *indented] if line.strip() for part in line.split(" && ")]
 
 
