@@ -41,6 +41,7 @@ CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash 
 DOCS = ["mkdocs-material>=9.8", "mkdocstrings[python]>=1.0.8", "ruff>=0.17"]  # ruff formats signatures
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
+SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch
 COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
@@ -49,8 +50,10 @@ EXTRAS = {
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
     "hdf5": HDF5,
-    "parity": ["torch==2.13.0"],  # for the tests that compare with torch, or with a model of transformers
+    # For the tests that compare with torch, or with a model of transformers.
+    "parity": ["torch==2.13.0", "sentence-transformers==6.2.0"],
     "plan": COMPILER,
+    "sentences": SENTENCES,
     "wandb": WANDB,
     "tpu": [*COMPILER, *SUBMISSION],
     "test": [

@@ -39,6 +39,7 @@ VERBS: dict[str, Callable] = {
     "augment": compression.augment,
     "import": exchange.import_,
     "export": exchange.export,
+    "card": reporting.card,
     "report": reporting.report,
 }
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))

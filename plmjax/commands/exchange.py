@@ -1,6 +1,7 @@
 """The commands that import a checkpoint from another library, and export one to it."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from tyro.conf import Positional
 
@@ -45,18 +46,45 @@ def export(
     output: Positional[Location],
     architecture: str = "auto",
     vectors: Literal["text", "binary", "glove"] | None = None,
+    to: Literal["transformers", "sentence-transformers", "jax"] = "transformers",
+    pooling: Literal["mean", "cls"] | None = None,
+    normalize: bool = False,
+    platforms: tuple[str, ...] = (),
+    rows: int | None = None,
+    length: int | None = None,
     experiment: Reference | None = None,
 ) -> None:
-    """Export a checkpoint in the format of transformers, of ELMo or of AWD-LSTM, or export word vectors only.
+    """Export a checkpoint for another library, or export word vectors only.
 
     Args:
         checkpoint: Run directory or checkpoint; with --vectors also a file of word vectors.
         output: Folder to write; with --vectors a file.
         architecture: Class of transformers to write for; auto chooses the one that has all parameters.
         vectors: Write only the word vectors, in the text or binary format of word2vec or in the format of GloVe.
+        to: Library that opens the folder. ELMo and AWD-LSTM, which transformers lacks, are written in their own format.
+            sentence-transformers takes encoders; jax takes a function of jax.export.
+        pooling: For sentence-transformers, the vector of a text: the mean over its tokens, the default, or the hidden
+            state of [CLS].
+        normalize: For sentence-transformers, vectors of length 1.
+        platforms: For jax, where the function can be called: cpu, the default, cuda, rocm or tpu.
+        rows: For jax, the number of rows of a call; by default 1.
+        length: For jax, the number of tokens of a row; by default that of the run's rows.
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
+    options = {"pooling": pooling, "normalize": normalize or None, "platforms": platforms or None}
+    options = {name: value for name, value in (options | {"rows": rows, "length": length}).items() if value is not None}
+    _check_options(to, vectors, architecture, options)
+    if to == "sentence-transformers":
+        from plmjax.exchange.sentence_transformers import export_sentence_transformer
+
+        print(export_sentence_transformer(checkpoint, output, **options))
+        return
+    if to == "jax":
+        from plmjax.exchange.exported_function import export_function
+
+        print(export_function(checkpoint, output, **options))
+        return
     if vectors is not None:
         if architecture != "auto":
             raise UserError(f"Expected no --architecture with --vectors, found {architecture}; leave one of them out.")
@@ -67,3 +95,22 @@ def export(
     from plmjax.exchange.run_directories import export_checkpoint
 
     print(export_checkpoint(checkpoint, output, architecture))
+
+
+OPTIONS = {
+    "transformers": (),
+    "sentence-transformers": ("pooling", "normalize"),
+    "jax": ("platforms", "rows", "length"),
+}
+"""Library -> the options of its exports."""
+
+
+def _check_options(to: str, vectors: str | None, architecture: str, options: Mapping[str, Any]) -> None:
+    """Raise UserError for an option of another library."""
+    for name in options:
+        if name not in OPTIONS[to]:
+            (own,) = (library for library, names in OPTIONS.items() if name in names)
+            raise UserError(f"Expected --{name} with --to {own}, found it with --to {to}; leave one of them out.")
+    if to != "transformers" and (vectors is not None or architecture != "auto"):
+        found = "--vectors" if vectors is not None else "--architecture"
+        raise UserError(f"Expected no {found} with --to {to}, found one; leave one of them out.")

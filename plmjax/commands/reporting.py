@@ -1,4 +1,4 @@
-"""The command that shows runs on a page."""
+"""The commands that show runs on a page, and describe one in a model card."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,3 +36,17 @@ def report(
         places = [dict(zip(words, plane(read(workdir), words), strict=True)) for workdir in workdirs]
     run(workdirs, output, curve=curve, places=places)
     print(output)
+
+
+def card(workdir: Positional[Location], output: Positional[Location], experiment: Reference | None = None) -> None:
+    """Write the model card of a run, in the form of the Hugging Face Hub.
+
+    Args:
+        workdir: Run directory.
+        output: Folder for README.md, such as that of an export, or a file.
+        experiment: Experiment file that defines classes which the run uses.
+    """
+    load_classes(experiment)
+    from plmjax.report import model_card
+
+    print(model_card.write(workdir, output))

@@ -15,7 +15,6 @@ import numpy as np
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.compression import ancestry
 from plmjax.compression.compression import Compression, Params
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
@@ -24,7 +23,7 @@ from plmjax.finetuning.run import finetune, unresolved
 from plmjax.objectives.wrapped import of_model
 from plmjax.parallel import hosts
 from plmjax.pretraining.run import pretrain
-from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints import ancestry, checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
 
 TRAINING = "training"
@@ -70,7 +69,15 @@ class Source:
         flat = flax.traverse_util.flatten_dict(params, sep="/")
         collections = checkpoints.load_collections(directory)
         constants = checkpoints.read_constants(directory.parent.parent)
-        return cls(str(checkpoint), directory, flat, collections, constants, description, ancestry.read(directory))
+        return cls(
+            str(checkpoint),
+            directory,
+            flat,
+            collections,
+            constants,
+            description,
+            ancestry.read(directory.parent.parent),
+        )
 
     def dataset(self, run: Experiment) -> str:
         """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""

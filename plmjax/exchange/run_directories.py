@@ -203,7 +203,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         "problem_type": problem_types.problem_type_of(run.objective),
     }
     output = storage.path(directory)
-    _claim(output, architecture, description.step)
+    claim(output, architecture, description.step)
     with tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         if description.tokenizer:
             tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
@@ -256,7 +256,7 @@ def _written_generation(
     return content, lacks
 
 
-def _claim(folder: Path, architecture: str, step: int) -> None:
+def claim(folder: Path, architecture: str, step: int) -> None:
     """Mark a folder as an export, which a later export may replace. Raise UserError if it holds other files."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"Expected a folder to export to, found the file {folder}; name another.")
@@ -291,7 +291,7 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
     params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
-    _claim(output, name, description.step)
+    claim(output, name, description.step)
     with storage.output(output) as folder:
         own.save(module, params, folder)
         if description.tokenizer:

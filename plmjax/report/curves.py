@@ -38,7 +38,15 @@ def measures(runs: list[Run]) -> list[str]:
     """Return names to chart, one for `train/x` and `eval/x`: losses, accuracies, the rest in logged order."""
     keys = {key: None for run in runs for record in run.records for key in record}
     names = {_measure(key): None for key in keys if key not in ("step", "time", "eval/unigram_entropy")}
-    last = ["joint_loss", "gradient_norm", "learning_rate", "tokens_per_second", "mfu", "input_wait"]
+    last = [
+        "joint_loss",
+        "gradient_norm",
+        "learning_rate",
+        "tokens_per_second",
+        "model_flops_per_second",
+        "mfu",
+        "input_wait",
+    ]
 
     def rank(name: str) -> tuple[int, bool, bool]:
         return (last.index(name) + 1 if name in last else 0, name != "loss", "accuracy" not in name)

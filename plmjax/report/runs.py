@@ -62,8 +62,12 @@ class Run:
     @property
     def tokens(self) -> int:
         """Return the number of tokens in the finished steps, including padding."""
+        return self.tokens_until(self.steps)
+
+    def tokens_until(self, step: int) -> int:
+        """Return the number of tokens in the first `step` steps, including padding."""
         return sum(
-            min(max(self.steps - phase.first_step, 0), phase.steps)
+            min(max(step - phase.first_step, 0), phase.steps)
             * self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
             for phase in phases.resolve(self.experiment)
         )

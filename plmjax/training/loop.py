@@ -412,6 +412,7 @@ class _Session:
             seconds = pace.seconds
             values["learning_rate"] = float(metrics["learning_rate"])
             values["tokens_per_second"] = rates.tokens / seconds
+            values["model_flops_per_second"] = rates.flops / seconds
             values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
             self.file.write(step, values)

@@ -28,7 +28,7 @@ from tests.strangers.source import ChainSource
 from tests.xla_flags import cpu_flags
 
 find_devices = loop.devices
-CLOCK = ("time", "tokens_per_second", "mfu", "input_wait")
+CLOCK = ("time", "tokens_per_second", "model_flops_per_second", "mfu", "input_wait")
 
 
 def options(**groups):

@@ -6,18 +6,14 @@ With content k_j, a vector r for each distance, and two learned vectors u and v 
     score(i, j) = (q_i + u) . k_j + (q_i + v) . r[i - j]
 
 `ContentBias` is the term with u, and `PositionalScores` the one with r. One product gives the scores of every query for
-all distances, the farthest first. Then each row moves to the left, one place less than the row above it, so that every
-distance is below its key. With two queries, a key of a memory and the distances 2, 1 and 0:
+all distances, the farthest first. Then a change of shape moves each row to the left, one place less than the row above
+it, so that every distance is below its key. This takes an additional column, the first. With two queries, a key of a
+memory and the distances 2, 1 and 0:
 
-    a b c          b c .
-    d e f    ->    d e f
+    . a b c          b c .
+    . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
-The dot is above the diagonal, for a hidden key. Nothing is looked up. The rows move in one of two ways, by the device:
-
-- A change of shape, as the paper does. This takes an additional column, the first. All numbers stand in one line
-  without the first two, in rows of three. On a CPU or GPU it costs at most a copy.
-- A TPU keeps arrays in tiles, and a row of another length moves every number to another tile. There the rows move by
-  the binary digits of their places: first those that move an odd number of places by 1, then by 2, by 4, and so on.
+Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
 """
 
 import functools
@@ -95,9 +91,12 @@ class PositionalScores(ScoreTerm):
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        queries = (query + self.vectors.astype(query.dtype)).reshape(len(self.table), -1, *query.shape[1:])
-        found = jax.lax.platform_dependent(queries, self.table, tpu=_moved_by_digits, default=_moved_by_shape)
-        return found.reshape(len(query), *found.shape[2:])[..., : key.shape[1]]
+        table = jnp.pad(self.table, [(0, 0), (1, 0), (0, 0), (0, 0)])
+        parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])
+        found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
+        *_, heads, queries, columns = found.shape
+        moved = found.reshape(len(query), heads, queries * columns)[..., queries:]
+        return moved.reshape(len(query), heads, queries, columns - 1)[..., : key.shape[1]]
 
     def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         """Return a copy that has a row for every pair; rows that were absent are 0."""
@@ -113,24 +112,3 @@ class PositionalScores(ScoreTerm):
     def _first_row(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array) -> int | jax.Array:
         """Return the row of the last query of a block and its first key."""
         return first_key - first_query + self.queries - queries
-
-
-def _products(queries: jax.Array, table: jax.Array) -> jax.Array:
-    return float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), queries, table)
-
-
-def _moved_by_shape(queries: jax.Array, table: jax.Array) -> jax.Array:
-    """Return the scores of queries [G B T N H] for a table [G R N H], row t moved by T - 1 - t, float32 [G B N T R]."""
-    found = _products(queries, jnp.pad(table, [(0, 0), (1, 0), (0, 0), (0, 0)]))
-    *leading, rows, columns = found.shape
-    return found.reshape(*leading, rows * columns)[..., rows:].reshape(*leading, rows, columns - 1)
-
-
-def _moved_by_digits(queries: jax.Array, table: jax.Array) -> jax.Array:
-    """Return what `_moved_by_shape` does; numbers that it takes from the next row are others of the same row."""
-    found = _products(queries, table)
-    rows = found.shape[-2]
-    places = (rows - 1 - jnp.arange(rows))[:, None]
-    for digit in range((rows - 1).bit_length()):
-        found = jnp.where(places >> digit & 1, jnp.roll(found, -(1 << digit), axis=-1), found)
-    return found

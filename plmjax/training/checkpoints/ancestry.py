@@ -56,15 +56,13 @@ def digest(params: dict[str, np.ndarray]) -> str:
     return found.hexdigest()
 
 
-def read(checkpoint: Path) -> list[Ancestor]:
-    """Return the records of a checkpoint's run, the oldest first; none for a run that was not compressed.
-
-    checkpoint: the folder of one checkpoint, WORKDIR/checkpoints/STEP.
+def read(workdir: Path) -> list[Ancestor]:
+    """Return the records of a run directory, the oldest first; none for a run that was not compressed.
 
     Raises:
         UserError: the file is damaged.
     """
-    path = checkpoint.parent.parent / RECORD
+    path = workdir / RECORD
     if not path.exists():
         return []
     what, advice = "the record of a compression", "restore the file, or take another run"

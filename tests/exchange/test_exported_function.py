@@ -1,0 +1,93 @@
+"""Functions of jax.export, read back and called without the project's own code."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.exchange.exported_function import export_function
+from plmjax.exchange.run_directories import import_checkpoint
+from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.interop import huggingface
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.bert import BertConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.next_token import NextToken
+from plmjax.training.checkpoints import checkpoints
+from tests.exchange.test_import_export import VOCABULARY
+from tests.interop.odd_bert import SIZES, random_params
+
+ROWS, LENGTH = 3, 7
+BERT = BertConfig(**SIZES)
+GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=19)
+LABELS = SequenceClassification(labels=("no", "yes"))
+CASES = {
+    "an encoder": (BERT, BertPretraining(), Data(layout=SentencePairs()), Purpose.ENCODING, "last_hidden_state"),
+    "a task": (BERT, LABELS, Sentences(train="t.tsv"), None, "logits"),
+    "a language model": (GPT2, NextToken(), Data(layout=Blocks()), Purpose.PRETRAINING, "logits"),
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The files of a tokenizer of letters: name -> contents."""
+    folder = tmp_path / "there"
+    model = BERT.module(Purpose.ENCODING, Execution())
+    huggingface.save(model, random_params(model), folder)
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    import_checkpoint(folder, tmp_path / "imported")
+    return checkpoints.describe(checkpoints.find(tmp_path / "imported")).tokenizer
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
+    config, objective, data, purpose, output = CASES[name]
+    module = objective.module(config, Execution()) if purpose is None else config.module(purpose, Execution())
+    params = random_params(module)
+    tree = {module.name: params} if purpose is Purpose.ENCODING else params
+    run = Experiment(model=config, objective=objective, data=data, optimizer=None)
+    checkpoints.save_parameters(tmp_path / "run", tree, run, files)
+    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, LENGTH)
+    assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
+
+    described = json.loads((tmp_path / "out" / "signature.json").read_text())
+    assert described["platforms"] == ["cpu", "tpu"] and described["outputs"][output]["dtype"] == "float32"
+    function = jax.export.deserialize(bytearray((tmp_path / "out" / "function.bin").read_bytes()))
+    mask = np.arange(LENGTH) < np.array([[7], [4], [2]])
+    rows = {"input_ids": np.random.default_rng(1).integers(0, 37, (ROWS, LENGTH), np.int32), "attention_mask": mask}
+    if "token_type_ids" in described["inputs"]:
+        rows["token_type_ids"] = np.eye(ROWS, LENGTH, dtype=np.int32)
+    assert {one: [*value.shape] for one, value in rows.items()} == {
+        one: value["shape"] for one, value in described["inputs"].items()
+    }
+    found = function.call(safetensors.numpy.load_file(tmp_path / "out" / "parameters.safetensors"), rows)[output]
+    expected = getattr(module.apply({"params": params}, **rows, deterministic=True), output)
+    where = mask if found.shape[:2] == mask.shape else np.ones(len(found), bool)
+    np.testing.assert_allclose(found[where], expected[where], rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--platforms", "cpu", "npu"], "npu"),
+        (["--rows", "0", "--length", "7"], "Expected positive numbers for --rows and --length, found 0 and 7"),
+        (["--length", "20"], "Expected a --length of at most the model's 19 positions, found 20"),
+    ],
+)
+def test_what_no_function_has_is_one_sentence(options, sentence, files, tmp_path, fails) -> None:
+    assert sentence in fails("export", tmp_path / "imported", tmp_path / "out", "--to", "jax", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_reads_two_texts_is_one_sentence(tmp_path, fails) -> None:
+    run = Experiment(model=BartConfig.base(), objective=NextToken(), data=Data(layout=Blocks()), optimizer=None)
+    checkpoints.save_parameters(tmp_path / "run", {"x": np.zeros(1, np.float32)}, run, {})
+    message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "jax")
+    assert "Expected a model of one row of token ids for --to jax" in message

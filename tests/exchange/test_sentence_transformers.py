@@ -1,0 +1,102 @@
+"""Folders of sentence-transformers, whose vectors are those of `plmjax embed`."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.data.layouts import SentencePairs
+from plmjax.exchange.run_directories import import_checkpoint
+from plmjax.exchange.sentence_transformers import export_sentence_transformer
+from plmjax.experiment import Data, Experiment
+from plmjax.inference.embed import embed
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig
+from plmjax.models.t5 import T5Config
+from plmjax.objectives.objective import Objective
+from plmjax.training.checkpoints import checkpoints
+from tests.exchange.test_import_export import VOCABULARY
+from tests.interop.odd_bert import SIZES, random_params
+from tests.optional import needs_torch
+
+TEXTS = ["a b cd", "efg hij a", "j"]
+needs_library = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers (extra sentences)"
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory of a BERT with random parameters and a tokenizer of letters."""
+    folder = tmp_path / "there"
+    model = BertConfig(**SIZES).module(Purpose.ENCODING, Execution())
+    huggingface.save(model, random_params(model), folder)
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    import_checkpoint(folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@needs_torch
+@needs_library
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", False), ("cls", True)])
+def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> None:
+    import sentence_transformers
+
+    line = export_sentence_transformer(run, tmp_path / "out", pooling, normalize=normalize)
+    assert "BertModel of step 0" in line and f"{pooling} pooling" in line and ("length 1" in line) == normalize
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    embed(run, tmp_path / "texts.txt", tmp_path / "vectors.npz", pooling=pooling, max_unknown=1.0)
+    with np.load(tmp_path / "vectors.npz") as found:
+        expected = found["embeddings"]
+    if normalize:
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), expected, rtol=0, atol=1e-5)
+
+
+@needs_torch
+@needs_library
+def test_a_later_export_replaces_it_and_other_files_stay(run, tmp_path, fails) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    assert "found other files" in fails("export", run, tmp_path / "mine", "--to", "sentence-transformers")
+    for _ in range(2):
+        export_sentence_transformer(run, tmp_path / "out")
+
+
+def test_without_the_library_it_is_one_sentence(run, tmp_path, fails, monkeypatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "sentence_transformers" else found(name, *rest)
+    )
+    message = fails("export", run, tmp_path / "out", "--to", "sentence-transformers")
+    assert "Expected sentence_transformers to be installed" in message and "plmjax[sentences]" in message
+    assert not (tmp_path / "out").exists()
+
+
+@needs_torch
+@needs_library
+def test_a_model_without_an_encoder_is_one_sentence(tmp_path, fails) -> None:
+    config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    run = Experiment(model=config, objective=Objective(), data=Data(layout=SentencePairs()), optimizer=None)
+    checkpoints.save_parameters(tmp_path / "run", {"shared": np.zeros((32, 8), np.float32)}, run, {})
+    message = fails("export", tmp_path / "run", tmp_path / "out", "--to", "sentence-transformers")
+    assert "Expected a model that embeds a text alone" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--pooling", "mean"], "Expected --pooling with --to sentence-transformers"),
+        (["--to", "jax", "--normalize"], "Expected --normalize with --to sentence-transformers"),
+        (["--to", "sentence-transformers", "--rows", "2"], "Expected --rows with --to jax"),
+        (["--to", "jax", "--vectors", "text"], "Expected no --vectors with --to jax"),
+        (["--to", "sentence-transformers", "--architecture", "BertModel"], "Expected no --architecture with --to"),
+        (["--to", "sentence-transformers", "--pooling", "max"], "max"),
+    ],
+)
+def test_an_option_of_another_library_is_one_sentence(options, sentence, run, tmp_path, fails) -> None:
+    assert sentence in fails("export", run, tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
