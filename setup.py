@@ -38,6 +38,7 @@ CORE = [
 ]
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash for near duplicates
+DOCS = ["mkdocs-material>=9.8", "mkdocstrings[python]>=1.0.8", "ruff>=0.17"]  # ruff formats signatures
 HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
 SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch
@@ -45,6 +46,7 @@ COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the c
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
     "clean": CLEAN,
+    "docs": DOCS,
     "gcs": BUCKETS,
     "gpu": ["jax[cuda12]>=0.10"],
     "hdf5": HDF5,

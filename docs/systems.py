@@ -139,7 +139,8 @@ def _item(proof: Proof) -> str:
         rows.setdefault(name, []).extend([row] if row else [])
     shown = [_shown(name) + "".join(f", `{row}`" for row in found) for name, found in rows.items()]
     mark = f"**{proof.mark}**: " if proof.mark else ""
-    return "\n".join([f"- {mark}{proof.claim}", *(f"  - {one}" for one in shown)])
+    # Python-Markdown, which the site is built with, takes an item for a nested one from four spaces on.
+    return "\n".join([f"- {mark}{proof.claim}", *(f"    - {one}" for one in shown)])
 
 
 def _shown(name: str) -> str:

@@ -66,8 +66,9 @@ def parse(
 ) -> Callable:
     """Return the command with its arguments bound; `program` is the text before them on the command line.
 
-    further: function that returns the options of the experiment. An error message suggests them for an option that has
-        only the last part of their name.
+    Args:
+        further: function that returns the options of the experiment. An error message suggests them for an option that
+            has only the last part of their name.
 
     Raises:
         UserError: an unknown option, a missing one, or a value of the wrong kind.

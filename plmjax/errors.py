@@ -48,8 +48,9 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
 def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]:
     """Add the path of a file to the message of a `UserError`, if the message does not have it yet.
 
-    prefix: prefix of options, which is removed from the message: a file has a field where the command line has an
-        option.
+    Args:
+        prefix: prefix of options, which is removed from the message: a file has a field where the command line has an
+            option.
     """
     try:
         yield

@@ -69,10 +69,11 @@ COUNT = range(2**62)
 def check(found: Any, shape: Any, name: str = "it") -> None:
     """Compare a JSON value with its expected shape.
 
-    shape: str, bool, int or float (which includes integers); `object` for any value; a range of integers; a tuple of
-        alternative shapes; `[shape]`, a list; `{str: shape}`, an object with any names; `{"name": shape}`, an object
-        that has at least these names.
-    name: name of the value, for the message.
+    Args:
+        shape: str, bool, int or float (which includes integers); `object` for any value; a range of integers; a tuple
+            of alternative shapes; `[shape]`, a list; `{str: shape}`, an object with any names; `{"name": shape}`, an
+            object that has at least these names.
+        name: name of the value, for the message.
 
     Raises:
         ValueError: it has another shape.

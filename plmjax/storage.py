@@ -122,8 +122,9 @@ def check_file(path: Path, option: str, ours: Callable[[bytes], bool]) -> None:
 
     A command may write a new file, an empty one, a file like those that it writes, or a device.
 
-    option: the option that named the path. ours: function from the first bytes of a file to true if the command writes
-        such files.
+    Args:
+        option: the option that named the path.
+        ours: function from the first bytes of a file to true if the command writes such files.
     """
     if path.is_dir():
         raise UserError(f"Expected a file for {option}, found the folder {path}; name a file in it.")

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: links lead to what is there, and commands are commands of this version.
+"""README.md, CONTRIBUTING.md and docs/: links lead to what is there, and commands are commands of this version.
 
 Here commands are parsed, their experiments loaded and the options set, but nothing is computed: other tests run the
 commands of README.md, finetuning.md, contextual_vectors.md, word_vectors.md and tpu.md.
@@ -20,10 +20,10 @@ from plmjax.errors import UserError
 from tests.paths import ROOT
 from tpu import __main__ as submission
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
-INSTALLED = ("pip", ".venv/bin/pip", ".venv/bin/ruff")
+INSTALLED = ("pip", "pre-commit", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
 
@@ -32,7 +32,7 @@ def blocks(page: Path) -> list[str]:
     """The commands of a page in blocks of code, fenced or indented."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     fenced = [line for language, body in FENCE.findall(text) if language == "bash" for line in body.splitlines()]
-    indented = re.findall(r"^ {4}(\S.*)$", FENCE.sub("", text), re.M)
+    indented = re.findall(r"^ {4}([^\s-].*)$", FENCE.sub("", text), re.M)  # with a dash, it is an item of a list
     return [part for line in [*fenced, *indented] if line.strip() for part in line.split(" && ")]
 
 

@@ -6,6 +6,7 @@ import runpy
 
 import pytest
 import setuptools
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -69,13 +70,15 @@ def test_pythons_without_torch_can_run_the_tests(declared: dict) -> None:
 
 
 def test_the_licence_is_the_one_declared(declared: dict) -> None:
-    assert declared["license_expression"] == "Apache-2.0"
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert declared["license_expression"] == citation["license"] == "Apache-2.0"
     for name in declared["license_files"]:
         text = (ROOT / name).read_text(encoding="utf-8")
         assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"] and "END OF TERMS AND CONDITIONS" in text
 
 
 def test_the_changes_of_this_version_are_listed(declared: dict) -> None:
-    assert declared["version"] == plmjax.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert declared["version"] == plmjax.__version__ == citation["version"]
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert headings[-1] == "0.1.0" and plmjax.__version__ in headings

@@ -75,7 +75,7 @@ def proved_on_page() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for section in text.split("\n## ")[2:]:
         marks = found.setdefault(section.splitlines()[0], {})
-        for mark, items in re.findall(r"^- \*\*([\w-]+)\*\*: .+\n((?:  - .+\n)+)", section, re.M):
+        for mark, items in re.findall(r"^- \*\*([\w-]+)\*\*: .+\n((?:    - .+\n)+)", section, re.M):
             marks.setdefault(mark, []).extend(items.splitlines())
     return found
 

@@ -1,9 +1,10 @@
-"""The workflows of .github: they name commands, files, extras and Pythons that the repository has."""
+"""The files of .github: they name commands, files, extras and Pythons that the repository has."""
 
 import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import setuptools
@@ -12,8 +13,8 @@ import yaml
 from tests.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PROGRAMS = {"pip", "pytest", "ruff"}
-"""What a step may run, all of them from the extra `test`, or beside Python."""
+PROGRAMS = {"codespell", "mkdocs", "pip", "pytest", "ruff"}
+"""What a step may run: from the extras `test` and `docs`, installed by the job itself, or beside Python."""
 ACTIONS = {"actions/checkout", "actions/setup-python"}
 
 
@@ -85,3 +86,22 @@ def test_every_python_is_tested_as_the_readme_tests(extras: dict[str, list[str]]
     assert any("slow" in command for job in whole for command in commands(job))
     assert any(command[0] == "ruff" for job in every for command in commands(job))
     assert {path.name for path in (ROOT / "constraints").iterdir()} == {f"python-{python}.txt" for python in named}
+
+
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize("file", FORMS, ids=lambda file: file.stem)
+def test_a_form_of_an_issue_has_what_github_asks_for(file: Path) -> None:
+    form = yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert form["name"] and form["description"] and form.keys() == {"name", "description", "labels", "body"}
+    ids = [question["id"] for question in form["body"]]
+    assert len(ids) == len(set(ids)) and all(question["attributes"]["label"] for question in form["body"])
+    assert any(question.get("validations") == {"required": True} for question in form["body"])
+
+
+def test_the_hooks_of_a_commit_are_the_programs_of_the_lint_job() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = {hook["id"].partition("-")[0] for repository in config["repos"] for hook in repository["hooks"]}
+    (lint,) = [job.values[0] for job in jobs() if job.id == "tests-lint"]
+    assert hooks == {command[0] for command in commands(lint)} - {"pip"}

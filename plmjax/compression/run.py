@@ -101,8 +101,15 @@ def write(
 ) -> str:
     """Write the smaller model as a run directory, and return a line that compares it with its source.
 
-    params: by path, without those that the compression added. run: the experiment of the result. constants: those of
-        its objective; by default those of the run that trained it, or else of the source.
+    Args:
+        output: the folder to write.
+        source: the model that was made smaller.
+        params: by path, without those that the compression added.
+        run: the experiment of the result.
+        by: the compression, for the record.
+        settings: its settings, for the record.
+        collections: the other collections of the variables; by default those of the source.
+        constants: those of the objective; by default those of the run that trained it, or else of the source.
 
     Raises:
         UserError: the folder has a run.

@@ -42,9 +42,10 @@ ENCODER = "encoder"
 class _Prepared:
     """A run on a task, ready to train.
 
-    run: the experiment, with the labels of its train file and the numbers of steps that follow from it. origin: with
-        rows for the special tokens that were added to the tokenizer. unknown: tokens of the validation file that the
-        tokenizer does not know.
+    Attributes:
+        run: the experiment, with the labels of its train file and the numbers of steps that follow from it.
+        origin: with rows for the special tokens that were added to the tokenizer.
+        unknown: tokens of the validation file that the tokenizer does not know.
     """
 
     run: Experiment
@@ -61,11 +62,12 @@ def finetune(
 ) -> dict[str, float]:
     """Fine-tune a checkpoint on the task `run.data`, or resume the run of WORKDIR.
 
-    checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
-        which initializes every parameter from the seed; or a file of word vectors, with which the embedding table of
-        the experiment's own model is initialized.
-    like: with "random", a checkpoint whose model config and tokenizer are taken; without it, the experiment's own are
-        taken.
+    Args:
+        checkpoint: a run directory or one checkpoint, whose encoder, model config and tokenizer are taken; or "random",
+            which initializes every parameter from the seed; or a file of word vectors, with which the embedding table
+            of the experiment's own model is initialized.
+        like: with "random", a checkpoint whose model config and tokenizer are taken; without it, the experiment's own
+            are taken.
 
     Returns:
         the evaluation of the checkpoint that represents WORKDIR, the last one or the best: "eval/loss", the task's

@@ -55,8 +55,9 @@ class CausalDecoder:
 
     Its module takes a `cache` and returns the next cache with `scores` (contracts/cache.py).
 
-    reads_prefix: true if the tokens of a prompt attend to all of the prompt. The model then takes `prefix_lengths`.
-        Generated tokens attend to preceding tokens in any case.
+    Attributes:
+        reads_prefix: true if the tokens of a prompt attend to all of the prompt. The model then takes `prefix_lengths`.
+            Generated tokens attend to preceding tokens in any case.
     """
 
     config: ModelConfig

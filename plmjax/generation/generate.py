@@ -71,8 +71,9 @@ def decoding_of(run: Experiment) -> tuple[Decoding, str]:
 class Generator:
     """A model that generates text, with its tokenizer.
 
-    settings: the settings for calls without any: those of the task or the checkpoint, greedy decoding if both leave
-        that open.
+    Attributes:
+        settings: the settings for calls without any: those of the task or the checkpoint, greedy decoding if both leave
+            that open.
     """
 
     def __init__(

@@ -49,10 +49,13 @@ def prefill(
     """Read the prompts and generate the first token.
 
     Args:
-        decoder, strategy, constraints: static arguments of the compilation.
+        decoder: the model, static in the compilation.
+        strategy: the choice of tokens, static too.
+        constraints: the tokens that are forbidden or forced, static too.
         mesh: the mesh that holds the parameters.
         params: the result of `weights.placed`.
-        prompt, prompt_mask: int32 [B W], padded on the left.
+        prompt: int32 [B W], padded on the left.
+        prompt_mask: int32 [B W], 0 at padding.
         source: the encoder's inputs (`Decoder.prefill`), or None.
         keys: random keys [B].
         lengths: the lengths of the texts.

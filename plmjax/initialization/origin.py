@@ -95,9 +95,12 @@ class Origin:
         All parameters of a checkpoint are taken, except for those of a new head and those that `run.start` draws. Heads
         that the checkpoint lacks are sampled too.
 
-        tokenizer: the tokenizer of the run. in_new_head: function from a name (`classifier/kernel`) to true if the
-            parameter belongs to a head that is sampled even if the checkpoint has it. report: called with a line about
-            word vectors that are found, or about parameters that are sampled because the checkpoint lacks them.
+        Args:
+            tokenizer: the tokenizer of the run.
+            in_new_head: function from a name (`classifier/kernel`) to true if the parameter belongs to a head that is
+                sampled even if the checkpoint has it.
+            report: called with a line about word vectors that are found, or about parameters that are sampled because
+                the checkpoint lacks them.
         """
         if self.vectors is not None:
             return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, report))

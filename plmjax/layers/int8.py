@@ -71,8 +71,10 @@ def product(
 ) -> jax.Array:
     """Multiply [... in] by [in out] in int8 to [... out] of a dtype.
 
-    contracted: number of input axes. scales: of x, a scalar or [... 1] with an axis of size 1 for each input axis; and
-        of the kernel, with the shape of its outputs.
+    Args:
+        contracted: number of input axes.
+        scales: of x, a scalar or [... 1] with an axis of size 1 for each input axis; and of the kernel, with the shape
+            of its outputs.
     """
     of_x, of_kernel = scales
     left, right = rounded(x, of_x).astype(jnp.int8), rounded(kernel, of_kernel).astype(jnp.int8)

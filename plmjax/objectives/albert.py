@@ -132,8 +132,9 @@ def _first_apart(order: jax.Array, candidates: jax.Array, taken: jax.Array, reac
 
     A candidate is decided as soon as no undecided earlier candidate meets its run.
 
-    taken: bool [W], words in runs taken already. reached: bool [n W], true if a run includes the n-th word from its
-        first.
+    Args:
+        taken: bool [W], words in runs taken already.
+        reached: bool [n W], true if a run includes the n-th word from its first.
     """
     longest, last = len(reached), jnp.iinfo(order.dtype).max
 

@@ -101,8 +101,10 @@ def spans_of_words(order: jax.Array, words: jax.Array, lengths: jax.Array) -> tu
 def covered(starts: jax.Array, inside: jax.Array, spans: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the tokens in spans of whole words. Spans may overlap but never leave a sequence.
 
-    starts: bool [N], the first tokens of words. inside: bool [N], the tokens that may be covered; others end a
-        sequence. spans: int [N], number of words of the span that starts with each word.
+    Args:
+        starts: bool [N], the first tokens of words.
+        inside: bool [N], the tokens that may be covered; others end a sequence.
+        spans: int [N], number of words of the span that starts with each word.
 
     Returns:
         bool [N], tokens that start a span outside any earlier span; bool [N], all other tokens in spans;

@@ -1,8 +1,8 @@
 """XLNet's pretraining objective: tokens in a random order, each from all tokens before it in the order (Yang et al.,
 arXiv 1906.08237, sections 2.2 to 2.5; zihangdai/xlnet data_utils.py, train.py).
 
-Rows are such as `ContinuedPairs` gives: the first half continues a text, the second half is A [SEP] B [SEP] [CLS]. Each
-half has an order of its own, and the first half sees nothing of the second. Within a half,
+Rows are such as `ContinuedPairs` gives: the first half continues a text, the second half is `A [SEP] B [SEP] [CLS]`.
+Each half has an order of its own, and the first half sees nothing of the second. Within a half,
 
     tokens that are not predicted come first, and see each other;
     all others follow in a random order, and each sees the tokens before it; the predicted ones do not see themselves.

@@ -128,8 +128,9 @@ class WordPrediction(ReadsRows, Objective):
     def factors(self, ids: jax.Array, updates: jax.Array, total: jax.Array) -> jax.Array:
         """Return the factors of the gradients of the rows `ids`, int [...] -> float32 [...].
 
-        updates: the number of updates of all rows. total: the number of predictions of the batch; the loss is their
-            mean.
+        Args:
+            updates: the number of updates of all rows.
+            total: the number of predictions of the batch; the loss is their mean.
         """
         return total * jnp.minimum(self.row_updates / jnp.maximum(updates, 1), 1)[ids]
 

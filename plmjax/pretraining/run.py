@@ -36,10 +36,11 @@ def pretrain(
 ) -> loop.Result:
     """Run an experiment in `workdir`, or resume the run there.
 
-    checkpoint: a run directory or one checkpoint, for the initial parameters, the model config and the tokenizer, and
-        for the objective and the layout if the experiment has none; the run starts at step 0 with a new optimizer.
-        Heads that the checkpoint lacks are sampled from the seed. Or "random". Or a file of word vectors, which
-        initialize the embedding table of the experiment's own model.
+    Args:
+        checkpoint: a run directory or one checkpoint, for the initial parameters, the model config and the tokenizer,
+            and for the objective and the layout if the experiment has none; the run starts at step 0 with a new
+            optimizer. Heads that the checkpoint lacks are sampled from the seed. Or "random". Or a file of word
+            vectors, which initialize the embedding table of the experiment's own model.
 
     Raises:
         UserError: an error that the user can correct.

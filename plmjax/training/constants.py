@@ -33,8 +33,9 @@ def shapes(objective: Objective, config: Any, vocabulary: Vocabulary) -> Any:
 def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description: Description) -> ConstantSources:
     """Return the sources of a run.
 
-    token_counts: int64 [V]; None, as in fine-tuning, counts 0 for every token. description: description of the run, for
-        its tokenizer.
+    Args:
+        token_counts: int64 [V]; None, as in fine-tuning, counts 0 for every token.
+        description: description of the run, for its tokenizer.
     """
     counts = np.zeros(vocabulary.size, np.int64)
     if token_counts is not None:

@@ -63,8 +63,9 @@ def batches(
     The corruption of a batch is sampled from the seed and the number of the batch, so every evaluation has the same
     targets.
 
-    loss_inputs: from `Program.loss_inputs`, with the carry of the first batch. limit: maximum number of batches; 0
-        takes all.
+    Args:
+        loss_inputs: from `Program.loss_inputs`, with the carry of the first batch.
+        limit: maximum number of batches; 0 takes all.
     """
     key = jax.random.fold_in(jax.random.key(seed), 2)
     shapes = program.evaluation_batch
@@ -90,10 +91,11 @@ class Totals(dict[str, np.ndarray]):
 class HeldOut:
     """Means over the held-out rows of a source: {"loss": ..., "unigram_entropy": ..., ...}.
 
-    coefficients: term -> coefficient, of an objective with weighted terms; their joint loss is then one of the means. A
-        term without a coefficient has 1, as in training.
-    seed: seed of the corruption of the batches.
-    multiples: name -> factor, of metrics that are the loss in another unit.
+    Attributes:
+        coefficients: term -> coefficient, of an objective with weighted terms; their joint loss is then one of the
+            means. A term without a coefficient has 1, as in training.
+        seed: seed of the corruption of the batches.
+        multiples: name -> factor, of metrics that are the loss in another unit.
     """
 
     source: BatchSource

@@ -260,9 +260,10 @@ class _Session:
     def _finish_saving(self, all_hosts: bool) -> None:
         """Wait for a save that is in progress.
 
-        all_hosts: true if every host calls this. Then no host leaves before all have written their part. The hosts
-            agree that a checkpoint is complete through JAX's coordination service, which ends with the process of host
-            0.
+        Args:
+            all_hosts: true if every host calls this. Then no host leaves before all have written their part. The hosts
+                agree that a checkpoint is complete through JAX's coordination service, which ends with the process of
+                host 0.
         """
         self.keeper.close()
         if all_hosts:

@@ -236,8 +236,9 @@ class Terminal:
     def show_unlogged(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
         """Move the bar after a step that is not logged; show its loss after QUIET_SECONDS without a line.
 
-        loss: converted to a float only when it is shown. pace: tokens per second and seconds left, or None if not known
-            yet.
+        Args:
+            loss: converted to a float only when it is shown.
+            pace: tokens per second and seconds left, or None if not known yet.
         """
         if time.monotonic() - self._shown >= QUIET_SECONDS:
             known = f"  {compact(pace[0]):>7} tok/s  eta {duration(pace[1])}" if pace else ""

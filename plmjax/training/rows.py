@@ -26,9 +26,10 @@ Params = Any
 class TableRows(NamedTuple):
     """The rows of a table that a batch reads, each once, and their gradient.
 
-    ids: int32 [N]. A repeated row has its id in one place only; its other places have the number of the table's rows,
-        an id that no row has.
-    gradient: float32 [N D], 0 in those other places.
+    Attributes:
+        ids: int32 [N]. A repeated row has its id in one place only; its other places have the number of the table's
+            rows, an id that no row has.
+        gradient: float32 [N D], 0 in those other places.
     """
 
     ids: jax.Array
@@ -80,8 +81,9 @@ class Tables:
     ) -> tuple[Params, optax.OptState]:
         """Return the parameters and the optimizer state after a step.
 
-        gradient: gradient of the parameters without the tables. row_gradients: path -> float32 [B ... D], gradients of
-            the rows `ids`.
+        Args:
+            gradient: gradient of the parameters without the tables.
+            row_gradients: path -> float32 [B ... D], gradients of the rows `ids`.
         """
         rest, tables = self.split(params)
         if not self.by_rows:

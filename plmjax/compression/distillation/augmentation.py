@@ -1,7 +1,7 @@
 """TinyBERT's further examples of a task: words of a text are replaced (Jiao et al. 2020, algorithm 1).
 
 A word of one token is replaced by what a masked language model puts in its place. The model reads the text twice,
-"[CLS] text with [MASK] [SEP] text [SEP]", so that it knows the word itself. A word of several tokens is replaced by one
+`[CLS] text with [MASK] [SEP] text [SEP]`, so that it knows the word itself. A word of several tokens is replaced by one
 of its nearest neighbors among word vectors, such as GloVe's. Every copy of a text replaces each of its words with a
 probability p by one of its M candidates (huawei-noah TinyBERT data_augmentation.py; M = 15, p = 0.4).
 

@@ -71,9 +71,11 @@ def observed(
 ) -> Iterator[Reading]:
     """Fill the reading that is returned while a module of `config` is applied in the block.
 
-    hidden_states: the encoder returns the output of every layer. every_token: a masked language model computes the
-        logits of all tokens; its caller still gets those of `masked_positions`. scores: those of a next token are
-        computed at once, [B T V], as `ComputedScores`.
+    Args:
+        hidden_states: the encoder returns the output of every layer.
+        every_token: a masked language model computes the logits of all tokens; its caller still gets those of
+            `masked_positions`.
+        scores: those of a next token are computed at once, [B T V], as `ComputedScores`.
     """
     reading, depth = Reading(config, params), 0
 

@@ -59,7 +59,8 @@ def prune(
         output: the run directory to write.
         method: one of `WITHOUT_TRAINING` or `WITH_TRAINING`.
         sparsity: share of the layers' weights that become 0; with `heads`, of the heads that are removed.
-        rows, rounds: with `heads`, the number of training rows that measure the importance, and of measurements.
+        rows: with `heads`, the number of training rows that measure the importance.
+        rounds: with `heads`, the number of measurements.
         rewind: with `lottery`, the checkpoint whose weights are trained.
         experiment: the experiment that trains the model, if not that of the checkpoint.
         overrides: options of the experiment.

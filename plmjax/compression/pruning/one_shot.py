@@ -57,8 +57,12 @@ def by_pattern(params: Params, model: ModelConfig) -> Params:
 def ticket(params: Params, before: Params, model: ModelConfig, sparsity: float) -> Params:
     """Return the parameters at an earlier time with the weights set to 0 that are among the smallest of `params`.
 
-    params: those of the trained model. before: those of an earlier checkpoint of it, or the same. Parameters that it
-        lacks, such as the head of a task, keep their trained values.
+    Args:
+        params: those of the trained model, by path.
+        before: those of an earlier checkpoint of it, or the same. Parameters that it lacks, such as the head of a task,
+            keep their trained values.
+        model: the config of the model.
+        sparsity: share of the layers' weights that become 0.
 
     Raises:
         UserError: the earlier checkpoint is of another model.

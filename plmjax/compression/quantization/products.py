@@ -15,8 +15,9 @@ from plmjax.training.checkpoints import stored
 def with_products(params: Params, ranges: Params, model: ModelConfig, *, static: bool) -> Params:
     """Return parameters in their stored form with the scales of the kernels, and with `static` the ranges.
 
-    ranges: path -> float32 range of each projection that computes in int8. Where layers share their parameters, the
-        largest range of all of them is taken.
+    Args:
+        ranges: path -> float32 range of each projection that computes in int8. Where layers share their parameters, the
+            largest range of all of them is taken.
     """
     added = {}
     for path, value in ranges.items():

@@ -22,9 +22,10 @@ class Document(NamedTuple):
 class Format(NamedTuple):
     """A format of files, one module each.
 
-    split: (path, decompressed blocks of the file) -> (place, text) of every raw document, with a few megabytes in
-        memory.
-    prose: a raw document -> its paragraphs without markup and boilerplate; empty if it has no running text.
+    Attributes:
+        split: (path, decompressed blocks of the file) -> (place, text) of every raw document, with a few megabytes in
+            memory.
+        prose: a raw document -> its paragraphs without markup and boilerplate; empty if it has no running text.
     """
 
     split: Callable[[Path, Iterator[bytes]], Iterator[tuple[str, str]]]

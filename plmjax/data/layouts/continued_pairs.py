@@ -33,7 +33,7 @@ _IS_RANDOM, _CUT, _BEGIN = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class ContinuedPairs(Layout):
-    """T / 2 tokens of a text, then A [SEP] B [SEP] [CLS]; row b of a batch continues row b of the batch before.
+    """T / 2 tokens of a text, then `A [SEP] B [SEP] [CLS]`; row b of a batch continues row b of the batch before.
 
     Adds: token_type_ids int32 [B T], 0 up to the first [SEP], 1 up to the second, 2 for [CLS]; backwards bool [B], true
     for rows that read the text from its end to its beginning; begins int32 [B], 1 where a row does not continue the

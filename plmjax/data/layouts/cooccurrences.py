@@ -109,7 +109,7 @@ class Cooccurrences(Layout):
 
 
 class CooccurrenceRows(LayoutRows):
-    """Row r holds cells r*T .. r*T + T - 1 of the split, in shuffled order.
+    """Row r holds cells `r*T .. r*T + T - 1` of the split, in shuffled order.
 
     The last cells are held out. In training, a last row that is not full is dropped; in held-out cells it is filled
     with zeros.

@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SP
 from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, quoted
 from plmjax.vocabulary import Vocabulary
+
+if TYPE_CHECKING:  # what needs no tokenizer runs without the library
+    import tokenizers
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -55,11 +59,11 @@ def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
 class Tokenizer:
     """Converts text to ids and back. Made by `train` and `load`."""
 
-    def __init__(self, engine, files: dict[str, bytes], special: dict[str, str]):
+    def __init__(self, engine: "tokenizers.Tokenizer", files: dict[str, bytes], special: dict[str, str]):
         """Create a tokenizer from a tokenizers.Tokenizer.
 
         Args:
-            engine: a tokenizers.Tokenizer.
+            engine: the tokenizer of the library.
             files: its other forms by file name.
             special: role -> token.
         """

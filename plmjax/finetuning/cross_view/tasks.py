@@ -94,8 +94,9 @@ class CrossViewTask(TaskObjective, abc.ABC):
     ) -> tuple[jax.Array, jax.Array]:
         """Return (loss of the auxiliary modules on unlabelled sentences, number of words that it is summed over).
 
-        read: states without dropout; the primary module computes the targets of the others from them. states: states
-            with dropout.
+        Args:
+            read: states without dropout; the primary module computes the targets of the others from them.
+            states: states with dropout.
         """
 
     @abc.abstractmethod

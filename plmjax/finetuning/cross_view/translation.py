@@ -229,10 +229,12 @@ class CrossViewTranslation(CrossViewTask):
 class Translator:
     """The primary decoder for a decoding loop (plmjax.generation.decoder.Decoder).
 
-    modules: modules of the task. sentences: K, the number of sentences of a row. The translations of a row are stored
-        side by side, in the order of its sentences.
-
     A state consists of the encoder's states, the segments of the rows, and the state of the LSTM.
+
+    Attributes:
+        modules: modules of the task.
+        sentences: K, the number of sentences of a row. The translations of a row are stored side by side, in the order
+            of its sentences.
     """
 
     modules: TaskModules

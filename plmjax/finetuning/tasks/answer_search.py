@@ -1,8 +1,8 @@
 """Extractive question answering with a search over starts and ends (zihangdai/xlnet run_squad.py, function_builder.py).
 
-A row is text [SEP] question [SEP] [CLS]. The model scores each token as the start of the answer, then each token as its
-end, given the start, and says if there is no answer. The most likely starts and ends of all windows of a question are
-ranked by the sum of their log probabilities. Files and windows are those of `questions`.
+A row is `text [SEP] question [SEP] [CLS]`. The model scores each token as the start of the answer, then each token as
+its end, given the start, and says if there is no answer. The most likely starts and ends of all windows of a question
+are ranked by the sum of their log probabilities. Files and windows are those of `questions`.
 
 Deviation: the release ranks pairs of a start and an end with a limit of 64 tokens; here `answer_length` is the limit.
 Deviation: transformers ranks by the product of probabilities in place of the sum of logarithms, with the same order.

@@ -49,8 +49,9 @@ def window_starts(length: int, room: int, stride: int) -> range:
 def tokens_of(answer: tuple[int, str], spans: np.ndarray) -> tuple[int, int] | None:
     """Return first and last token of an answer, which is given as (its first character, its text).
 
-    spans: int [N 2], characters of each token. The result is None if no token is in the answer, because the tokenizer
-        drops it.
+    Args:
+        spans: int [N 2], characters of each token. The result is None if no token is in the answer, because the
+            tokenizer drops it.
     """
     start, text = answer
     inside = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < start + len(text)) & (spans[:, 1] > spans[:, 0]))
@@ -62,9 +63,10 @@ def candidates(
 ) -> tuple[list[Candidate], float]:
     """Return the best answers of a question, best first, and the score of "no answer".
 
-    scores: float32 [tokens 2] of each window's sequence, the scores of a start and of an end at each token. best:
-        number of starts and ends of a window, and of answers, to consider. longest: largest number of tokens of an
-        answer.
+    Args:
+        scores: float32 [tokens 2] of each window's sequence, the scores of a start and of an end at each token.
+        best: number of starts and ends of a window, and of answers, to consider.
+        longest: largest number of tokens of an answer.
     """
     chex.assert_shape(spans, (None, 2))
     chex.assert_shape(scores, (None, 2))
@@ -100,8 +102,11 @@ def searched(
 ) -> list[Candidate]:
     """Return the best answers of a question, best first, from a search over starts and ends (XLNet's run_squad.py).
 
-    found: float32 [4 n] of each window's sequence: log probabilities of starts, starts, log probabilities of ends given
-        the start, and ends; positions count from the first token of the sequence. best, longest: as in `candidates`.
+    Args:
+        found: float32 [4 n] of each window's sequence: log probabilities of starts, starts, log probabilities of ends
+            given the start, and ends; positions count from the first token of the sequence.
+        best: as in `candidates`.
+        longest: as in `candidates`.
     """
     chex.assert_shape(spans, (None, 2))
     best_window = _best_context(windows, len(spans))

@@ -31,8 +31,10 @@ from plmjax.objectives.objective import Batch, cross_entropy
 class ChoiceExamples(Examples):
     """Examples of multiple choice.
 
-    contexts: the texts. choices: the choices of each question, with the question before each of them. answers: the
-        number of the right choice, or None where it is unknown.
+    Attributes:
+        contexts: the texts.
+        choices: the choices of each question, with the question before each of them.
+        answers: the number of the right choice, or None where it is unknown.
     """
 
     contexts: list[str]

@@ -43,8 +43,11 @@ SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
 class QuestionExamples(Examples):
     """Examples of question answering.
 
-    contexts: the texts. context_of: number of each question's text. answers: (first character, text) of every
-        annotator, -1 for an answer that is not in the text; an empty list where the question has no answer.
+    Attributes:
+        contexts: the texts.
+        context_of: number of each question's text.
+        answers: (first character, text) of every annotator, -1 for an answer that is not in the text; an empty list
+            where the question has no answer.
     """
 
     contexts: list[str]

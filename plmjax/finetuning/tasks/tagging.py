@@ -112,8 +112,9 @@ def lines_of_words(path: str) -> Iterator[tuple[int, list[str]]]:
 class _Words:
     """Sentences for a model that reads the characters of whole words. Each word is one token.
 
-    pieces: pieces from `tokenizer.encode_words`. A word that the tokenizer lacks or would split becomes the unknown
-        token with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
+    Attributes:
+        pieces: pieces from `tokenizer.encode_words`. A word that the tokenizer lacks or would split becomes the unknown
+            token with the word's own spelling. A word of the tokenizer has the tokenizer's spelling.
     """
 
     def __init__(self, sentences: list[list[str]], tokenizer: Any, length: int) -> None:
@@ -146,9 +147,11 @@ class _Words:
 class EncodedWords:
     """Sentences of words as rows of tokens.
 
-    rows: the row of every sentence. firsts: of every sentence, int64, the words that have a first piece in its row, and
-        the positions of these pieces. characters: uint16 [N C] of all tokens; None for a model that reads no
-        characters.
+    Attributes:
+        rows: the row of every sentence.
+        firsts: of every sentence, int64, the words that have a first piece in its row, and the positions of these
+            pieces.
+        characters: uint16 [N C] of all tokens; None for a model that reads no characters.
     """
 
     rows: list[TokenRow]

@@ -68,8 +68,9 @@ def dense(
 class _Groups(NamedTuple):
     """Groups of heads that are computed one after the other.
 
-    count: number of groups. pieces: number of pieces into which devices divide the heads; each piece has a part of
-        every group.
+    Attributes:
+        count: number of groups.
+        pieces: number of pieces into which devices divide the heads; each piece has a part of every group.
     """
 
     count: int

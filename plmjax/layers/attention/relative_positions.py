@@ -26,9 +26,10 @@ from plmjax.errors import UserError
 class RelativePositions(nn.Module):
     """The numbers, a parameter `embedding`, float32 [buckets N]. Any number of layers may share them.
 
-    both_sides: true if keys after their query have half of the buckets for themselves; otherwise they share the bucket
-        of the query itself.
-    largest: all distances from this one on are in the last bucket.
+    Attributes:
+        both_sides: true if keys after their query have half of the buckets for themselves; otherwise they share the
+            bucket of the query itself.
+        largest: all distances from this one on are in the last bucket.
     """
 
     both_sides: bool

@@ -58,7 +58,9 @@ def recurrence(
         recurrent_kernel: U, [H 3 H].
         candidate_bias: c, [H].
         state: h before the first token that is read, [B H].
-        starts, visible, reverse: as those of an LSTM (layers/recurrent/lstm.py).
+        starts: bool [B T], as that of an LSTM (layers/recurrent/lstm.py).
+        visible: bool [B T], likewise.
+        reverse: reads from the last token to the first; outputs stay at their tokens.
 
     Returns:
         outputs [B T H] in the dtype of `gates`, and the state after the last token that is read, in the dtype of
@@ -160,7 +162,8 @@ class Gru(RecurrentLayer):
 
         Args:
             state: before the first token that is read; None is zero.
-            starts, visible: as those of an LSTM (layers/recurrent/lstm.py).
+            starts: bool [B T], as that of an LSTM (layers/recurrent/lstm.py).
+            visible: bool [B T], likewise.
         """
         if state is None:
             state = jnp.zeros((x.shape[0], self.features))

@@ -91,7 +91,8 @@ def recurrence(
         visible: bool [B T], the padding mask, false at padding: padding leaves the state unchanged whatever the value
             of `starts`, and its output is 0.
         projection_kernel: [H P]; None: P is H, and outputs are not projected.
-        cell_clip, projection_clip: largest absolute value in the cell and in the projected output.
+        cell_clip: largest absolute value in the cell; None: no limit.
+        projection_clip: largest absolute value in the projected output; None: no limit.
         forget_bias: added to the forget gate; TensorFlow's cells have 1 there, besides the bias.
         reverse: reads from the last token to the first; outputs stay at their tokens.
 
@@ -212,12 +213,15 @@ def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
 class Lstm(RecurrentLayer):
     """One layer in one direction, with the fields of `RecurrentLayer`.
 
-    recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
-        matters.
-    projected: P, the size of the output; None: the output is not projected.
-    cell_clip, projection_clip, forget_bias: as in `recurrence`.
-
     The parameters are also `recurrent_kernel` [P 4 H], `recurrent_bias` [4 H] and `projection_kernel` [H P].
+
+    Attributes:
+        recurrent_bias: true for a second bias, besides the recurrent kernel, as in torch; only the sum of both biases
+            matters.
+        projected: P, the size of the output; None: the output is not projected.
+        cell_clip: as in `recurrence`.
+        projection_clip: as in `recurrence`.
+        forget_bias: as in `recurrence`.
     """
 
     recurrent_bias: bool = False

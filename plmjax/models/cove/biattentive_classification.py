@@ -149,7 +149,9 @@ class BiattentiveNetwork(nn.Module):
         """Map [B T F] to float32 [B labels].
 
         Args:
-            first, second: bool [B T], the tokens of each text; both are equal if there is one text.
+            x: [B T F], the embeddings of the words of both texts.
+            first: bool [B T], the tokens of the first text.
+            second: bool [B T], the tokens of the second text; equal to `first` if there is one text.
             starts: bool [B T], true at the first token of a text.
 
         Raises:

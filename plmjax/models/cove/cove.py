@@ -362,9 +362,10 @@ class CoveForTranslation(nn.Module):
             attention_mask: [B S], 0 for tokens that are not read.
             decoder_input_ids: int [B T], the target, each token one position before its prediction.
             decoder_attention_mask: [B T], as `attention_mask`.
-            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: 1 at tokens and 0 at padding.
-            positions, decoder_positions: int [B S] and [B T]; LSTMs do not need positions, so only the shape is
-                checked.
+            segment_ids: int [B S], 1 at tokens and 0 at padding; given together with `decoder_segment_ids`.
+            positions: int [B S]; LSTMs do not need positions, so only the shape is checked.
+            decoder_segment_ids: int [B T], as `segment_ids`.
+            decoder_positions: int [B T], as `positions`.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
 
         Raises:

@@ -54,9 +54,11 @@ class TranslationHead(LuongAttention):
     ) -> TokenScores:
         """Return the scores of the word after each of U words.
 
-        g: [B U P]. sentences: int [B U], the source of each word, a number of `segment_ids`. h: [B T D], of the
-            sources.
-        segment_ids: int [B T], the source of each word.
+        Args:
+            g: [B U P].
+            sentences: int [B U], the source of each word, a number of `segment_ids`.
+            h: [B T D], of the sources.
+            segment_ids: int [B T], the source of each word.
         """
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
         a = self.attend(g, h, seen, deterministic)
@@ -97,11 +99,12 @@ class TranslationModules(nn.Module):
     ) -> dict[str, TokenScores]:
         """Return the scores of the decoders with these names after each word of the translations, [B U V].
 
-        tokens: `segment_ids` int [B T], the sentence of each word; `decoder_input_ids` int [B U], the words of their
-            translations, each beginning with the mark that ends it; `decoder_segment_ids` int [B U], the sentence of
-            each word, 0 for padding.
-
         At the position of y_{t-1} the primary decoder predicts y_t, and `future` predicts y_{t+1}.
+
+        Args:
+            tokens: `segment_ids` int [B T], the sentence of each word; `decoder_input_ids` int [B U], the words of
+                their translations, each beginning with the mark that ends it; `decoder_segment_ids` int [B U], the
+                sentence of each word, 0 for padding.
         """
         sentences = tokens["decoder_segment_ids"]
         dropout = self.labelled_dropout if PRIMARY in names else self.unlabelled_dropout

@@ -194,9 +194,11 @@ class EncoderDecoderModel(nn.Module):
             attention_mask: [B S], 1 for tokens that may be attended to; all by default.
             decoder_input_ids: int [B T], the target, each token one position before its prediction.
             decoder_attention_mask: [B T], as `attention_mask`.
-            segment_ids, decoder_segment_ids: int [B S] and [B T], given together: the packed pair of each token, 0 for
-                padding.
-            positions, decoder_positions: int [B S] and [B T], from 0 in every sequence; 0, 1, ... by default.
+            segment_ids: int [B S], the packed pair of each token, 0 for padding; given together with
+                `decoder_segment_ids`.
+            positions: int [B S], from 0 in every sequence; 0, 1, ... by default.
+            decoder_segment_ids: int [B T], as `segment_ids`.
+            decoder_positions: int [B T], as `positions`.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
             of_source: further inputs of the source that a system has (`_source`).

@@ -121,8 +121,9 @@ class NearOrGlobal(Condition):
 class LongformerAttention(MultiHeadAttention):
     """Attention of rows to themselves, with three projections more, for the global tokens.
 
-    dilation: distance between the adjacent keys of a window: one number for all heads, or one for each head. Above 1 no
-        token may be global.
+    Attributes:
+        dilation: distance between the adjacent keys of a window: one number for all heads, or one for each head. Above
+            1 no token may be global.
     """
 
     dilation: tuple[int, ...] = (1,)

@@ -106,12 +106,15 @@ def attend(
     """Attend within chunks.
 
     Args:
-        query, key, value: [B N S H]; the scores are query . key. S is a multiple of the chunk's size.
+        query: [B N S H]; the scores are query . key. S is a multiple of the chunk's size.
+        key: [B N S H].
+        value: [B N S H].
         tokens: the tokens in the same order.
         chunks: the size of a chunk and its neighbours.
         causal: hides later tokens of the row.
         itself: score of a token for itself; None: the product.
-        rate, dropout_key: of dropout of attention probabilities; None: no dropout.
+        rate: of the dropout of attention probabilities.
+        dropout_key: the key of the dropout; None: no dropout.
         at_once: computes all chunks at the same time; otherwise a chunk at a time, and again in the backward pass.
     """
     split = functools.partial(jax.tree.map, chunks.split)

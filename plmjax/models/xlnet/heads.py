@@ -72,11 +72,14 @@ class XlnetForMultipleChoice(XlnetForSequenceClassification):
 class SearchedAnswers:
     """The output of the search for answers; fields that were not asked for are None.
 
-    starts: int [B n], the most likely starts. start_probabilities: float32 [B n].
-    ends: int [B m*n], the most likely end for each start, then the second for each, and so on.
-    end_probabilities: float32 [B m*n], of these ends, given the start.
-    impossible_logits: float32 [B], above 0 if the text has no answer.
-    start_logits, end_logits: float32 [B T], the latter given the right start; in training.
+    Attributes:
+        starts: int [B n], the most likely starts.
+        start_probabilities: float32 [B n].
+        ends: int [B m n], the most likely end for each start, then the second for each, and so on.
+        end_probabilities: float32 [B m n], of these ends, given the start.
+        impossible_logits: float32 [B], above 0 if the text has no answer.
+        start_logits: float32 [B T]; in training.
+        end_logits: float32 [B T], given the right start; in training.
     """
 
     starts: jax.Array | None = None

@@ -14,9 +14,10 @@ Record = tuple[float, int]
 class Best:
     """The comparison of a run's evaluations.
 
-    metric: a metric of the evaluation, such as eval/loss. A leading `-` means that larger is better; the empty string
-        compares nothing.
-    patience: number of evaluations without improvement after which the run ends; 0 never ends it.
+    Attributes:
+        metric: a metric of the evaluation, such as eval/loss. A leading `-` means that larger is better; the empty
+            string compares nothing.
+        patience: number of evaluations without improvement after which the run ends; 0 never ends it.
     """
 
     metric: str

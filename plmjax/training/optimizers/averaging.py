@@ -12,9 +12,11 @@ Params = Any
 class AverageState(NamedTuple):
     """inner: the state of the rule. mean: float32, with the parameters' shapes, over `count` steps.
 
-    averaging: bool scalar, true if the mean is updated. count: int32 scalar. recent: float32 [patience], the values of
-        the last evaluations, oldest first. best: float32, the smallest value of the evaluations before them. Both are
-        infinity at first.
+    Attributes:
+        averaging: bool scalar, true if the mean is updated.
+        count: int32 scalar.
+        recent: float32 [patience], the values of the last evaluations, oldest first.
+        best: float32, the smallest value of the evaluations before them. It and `recent` are infinity at first.
     """
 
     inner: optax.OptState
@@ -32,8 +34,9 @@ def average(
 
     The mean starts at the first step, or when `on_evaluation` starts it.
 
-    least: smallest weight of a step. The mean is that of all steps as long as each has at least this weight. Then it is
-        an exponential moving average of decay 1 - least.
+    Args:
+        least: smallest weight of a step. The mean is that of all steps as long as each has at least this weight. Then
+            it is an exponential moving average of decay 1 - least.
     """
 
     def init(params: Params) -> AverageState:

@@ -20,8 +20,8 @@ class Lamb(Moments):
     """LAMB as in ALBERT's lamb_optimizer.py.
 
     Deviation: algorithm 2 of the paper corrects the bias of the moments and gives every parameter a trust ratio.
-        ALBERT's released code, followed here, has no correction, and no trust ratio for the parameters that are not
-        decayed.
+    ALBERT's released code, followed here, has no correction, and no trust ratio for the parameters that are not
+    decayed.
     """
 
     name: ClassVar[str] = "lamb"

@@ -67,8 +67,8 @@ class Linear(WarmedUp):
     """Linear decay from the peak at step 0 to 0 at the end of the run (BERT).
 
     Deviation: BERT's paper (appendix A.2) describes warm-up followed by decay. Its released optimization.py, which
-        trained the published models and is followed here, decays from step 0, and the warm-up replaces the first steps.
-        So the rate jumps at the end of the warm-up, from almost the peak to (1 - warmup / steps) * peak.
+    trained the published models and is followed here, decays from step 0, and the warm-up replaces the first steps.
+    So the rate jumps at the end of the warm-up, from almost the peak to (1 - warmup / steps) * peak.
     """
 
     name: ClassVar[str] = "linear"
@@ -239,8 +239,10 @@ class SlantedTriangular(Schedule):
 class PlateauState(NamedTuple):
     """The state of `Plateau`, three scalars.
 
-    factor: float32, factor of the learning rate. best: float32, the smallest value. waited: int32, evaluations since
-        then.
+    Attributes:
+        factor: float32, factor of the learning rate.
+        best: float32, the smallest value.
+        waited: int32, evaluations since then.
     """
 
     factor: jax.Array

@@ -1,0 +1,116 @@
+"""The documentation site: mkdocs.yml lists every page once, and the hooks add docstrings and change links."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.paths import ROOT
+
+DOCS = ROOT / "docs"
+SPECIFICATION = importlib.util.spec_from_file_location("site_hooks", DOCS / "hooks.py")
+hooks = importlib.util.module_from_spec(SPECIFICATION)
+SPECIFICATION.loader.exec_module(hooks)
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without the objects of Python and the variables of the environment that its tags name."""
+
+
+for tag in ("!ENV", "tag:yaml.org,2002:python/"):
+    Loader.add_multi_constructor(tag, lambda *_: None)
+
+
+@pytest.fixture
+def nav() -> list:
+    """The navigation of the site, with what the hook adds."""
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+    return hooks.on_config(types.SimpleNamespace(nav=config["nav"])).nav
+
+
+def pages(nav: list) -> Iterator[str]:
+    """The paths of a navigation, in its order."""
+    for entry in nav:
+        for below in entry.values():
+            yield from [below] if isinstance(below, str) else pages(below)
+
+
+def test_the_navigation_has_every_page_once(nav: list) -> None:
+    written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    listed = list(pages(nav))
+    assert len(listed) == len(set(listed)) and set(listed) == written | hooks.api_pages().keys()
+
+
+def test_every_room_and_module_has_docstrings_on_a_page() -> None:
+    found = hooks.api_pages()
+    rooms = {path.parent.name for path in (ROOT / "plmjax").glob("*/__init__.py")} - {"experiments"}
+    assert {f"api/{room}.md" for room in rooms} == found.keys() - {"api/index.md"}
+    assert all(found[f"api/{room}.md"] == f"::: plmjax.{room}\n" for room in rooms)
+    modules = {path.stem for path in (ROOT / "plmjax").glob("*.py")} - {"__init__", "__main__"}
+    assert set(re.findall(r"^::: plmjax\.(\w+)$", found["api/index.md"], re.M)) == modules
+
+
+TITLED = types.SimpleNamespace(page=types.SimpleNamespace(title="Data"))
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("[BERT](../plmjax/models/bert.py)", "[BERT][plmjax.models.bert]"),
+        ("[room](../plmjax/data/__init__.py)", "[room][plmjax.data]"),
+        ("[package](../plmjax/)", "[package][plmjax]"),
+        ("[script](../plmjax/__main__.py)", "[script](https://example.org/repository/blob/main/plmjax/__main__.py)"),
+        ("[test](../tests/test_site.py)", "[test](https://example.org/repository/blob/main/tests/test_site.py)"),
+        ("[s](../README.md#systems)", "[s](https://example.org/repository/blob/main/README.md#systems)"),
+        ("[errors](../plmjax/errors.py)", "[errors][plmjax.errors]"),
+        ("[data.md](data.md)", "[Data](data.md)"),
+        ("[data.md](data.md#formats)", "[Data](data.md#formats)"),
+        ("[formats](data.md#formats)", "[formats](data.md#formats)"),
+        ("[below](#below)", "[below](#below)"),
+        ("[a library](https://example.org/../x)", "[a library](https://example.org/../x)"),
+        ("```python\n[x](../plmjax/models/bert.py)\n```", "```python\n[x](../plmjax/models/bert.py)\n```"),
+    ],
+)
+def test_links_of_a_page_lead_to_what_the_site_has(link: str, expected: str) -> None:
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="page.md"))
+    files = types.SimpleNamespace(get_file_from_path={"data.md": TITLED}.get)
+    config = types.SimpleNamespace(docs_dir=str(DOCS), repo_url="https://example.org/repository")
+    assert hooks.on_page_markdown(f"Before\n{link}\nafter", page, config, files) == f"Before\n{expected}\nafter"
+
+
+def test_without_a_repository_a_link_to_it_is_its_text() -> None:
+    assert hooks.outside("the test", ROOT / "tests" / "test_site.py", "", None) == "the test"
+    assert hooks.outside("BERT", ROOT / "plmjax" / "models" / "bert.py", "", None) == "[BERT][plmjax.models.bert]"
+
+
+def test_the_front_page_has_the_commands_of_the_readme() -> None:
+    def commands(page: Path) -> list[str]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        return [" ".join(command.split()) for command in re.findall(r"^python3 -m venv .*$", text, re.M)]
+
+    assert len(commands(ROOT / "README.md")) == 2
+    assert commands(DOCS / "index.md") == commands(ROOT / "README.md")
+
+
+# Reads and formats every docstring, 30 s: pytest -m slow tests/test_site.py
+@pytest.mark.slow
+@pytest.mark.parametrize("repository", ["", "https://example.org/repository"])
+def test_the_site_is_built_without_a_warning(repository: str, tmp_path: Path) -> None:
+    for name in ("material", "mkdocs", "mkdocstrings_handlers.python"):
+        pytest.importorskip(name, reason="needs mkdocs, which the extra `docs` installs")
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "REPOSITORY_URL": repository}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    page = (tmp_path / "site" / "api" / "models" / "index.html").read_text(encoding="utf-8")
+    assert 'id="plmjax.models.bert.BertModel"' in page
+    linked = (tmp_path / "site" / "systems" / "index.html").read_text(encoding="utf-8")
+    assert ("https://example.org/repository/blob/main/experiments/" in linked) == bool(repository)
+    assert 'href="../api/models/#plmjax.models.bert"' in linked
