@@ -168,10 +168,10 @@ def measure(runs: dict[str, Path], rounds: int = ROUNDS) -> dict[str, Measured]:
 
 def table(accuracies: dict[str, dict[str, list[float]]], measured: dict[str, Measured]) -> list[str]:
     """Return the lines of the table; accuracies: name -> task -> one for each seed."""
-    lines = [
-        f"| | {' | '.join(TASKS)} | parameters | not zero | bytes | multiply-adds | 1 row, ms | 32 rows, ms | speed |",
-        "|" + "---|" * (len(TASKS) + 8),
-    ]
+    sizes_and_speeds = (
+        "parameters | not zero | bytes | multiply-adds | 1 row, ms | 32 rows, ms | 1,000 tokens a second | speed"
+    )
+    lines = [f"| | {' | '.join(TASKS)} | {sizes_and_speeds} |", "|" + "---|" * (len(TASKS) + 9)]
     teacher = measured["teacher"]
     for name, one in measured.items():
         cells = []
@@ -181,8 +181,9 @@ def table(accuracies: dict[str, dict[str, list[float]]], measured: dict[str, Mea
             cells.append(f"{statistics.fmean(values):.1f}{deviation}")
         sizes = (f"{one.parameters:,}", f"{one.nonzero:,}", f"{one.bytes:,}", f"{one.products:.3g}")
         times = (f"{1e3 * one.seconds[rows]:.2f}" for rows in BATCHES)
-        speed = teacher.seconds[BATCHES[-1]] / one.seconds[BATCHES[-1]]
-        lines.append(f"| {name} | {' | '.join((*cells, *sizes, *times))} | {speed:.2f} |")
+        seconds = one.seconds[BATCHES[-1]]
+        throughput, speed = BATCHES[-1] * LENGTH / seconds / 1000, teacher.seconds[BATCHES[-1]] / seconds
+        lines.append(f"| {name} | {' | '.join((*cells, *sizes, *times))} | {throughput:.1f} | {speed:.2f} |")
     return lines
 
 

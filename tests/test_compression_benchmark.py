@@ -46,9 +46,9 @@ def test_the_table_has_means_and_ratios(tmp_path: Path) -> None:
     accuracies = {name: {task: [0.8, 0.9] for task in benchmark.TASKS} for name in found}
     _, _, teacher, smaller = benchmark.table(accuracies, found)
     assert teacher.startswith(
-        "| teacher | 85.0 ± 7.1 | 85.0 ± 7.1 | 1,000 | 400 | 4,000 | 2e+06 | 10.00 | 200.00 | 1.00 |"
+        "| teacher | 85.0 ± 7.1 | 85.0 ± 7.1 | 1,000 | 400 | 4,000 | 2e+06 | 10.00 | 200.00 | 20.5 | 1.00 |"
     )
-    assert smaller.endswith("| 4.00 | 80.00 | 2.50 |")
+    assert smaller.endswith("| 4.00 | 80.00 | 51.2 | 2.50 |")
     benchmark.picture(accuracies, found, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
