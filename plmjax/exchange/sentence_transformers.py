@@ -52,8 +52,7 @@ def export_sentence_transformer(
     run_directories.claim(output, architecture, description.step)
     with tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         run_directories.export_checkpoint(checkpoint, scratch, architecture)
-        sizes = (_mode(run.model.template, pooling), run.model.longest)
-        dimension = _write(Path(scratch), folder, *sizes, normalize=normalize)
+        dimension = _write(Path(scratch), folder, _mode(run.model.template, pooling), normalize=normalize)
         theirs = _vectors_there(folder)
         module, encoder = huggingface.load(scratch)
     ours = _vectors(module, encoder, start.tokenizer_of(description), run.model, pooling, normalize=normalize)
@@ -103,7 +102,7 @@ def _mode(template: Template, pooling: str) -> str:
     return "mean" if pooling == "mean" else "cls" if template.position(2) == 0 else "lasttoken"
 
 
-def _write(encoder: Path, folder: Path, mode: str, longest: int | None, *, normalize: bool) -> int:
+def _write(encoder: Path, folder: Path, mode: str, *, normalize: bool) -> int:
     """Write the folder from an encoder in the form of transformers. Return the size of its vectors."""
     import sentence_transformers
     import transformers
@@ -111,7 +110,7 @@ def _write(encoder: Path, folder: Path, mode: str, longest: int | None, *, norma
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     with notices.none_from(transformers):
-        parts = [modules.Transformer(os.fspath(encoder), **({} if longest is None else {"max_seq_length": longest}))]
+        parts = [modules.Transformer(os.fspath(encoder))]  # truncates texts at the tokenizer's model_max_length
         dimension = parts[0].get_embedding_dimension()
         parts.append(Pooling(dimension, pooling_mode=mode))
         if normalize:
