@@ -247,6 +247,16 @@ def object_store() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's cache folder, for the tests of one file."""
+    from plmjax import storage
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield storage.cache()
+
+
 @pytest.fixture
 def bucket(object_store: ObjectStore) -> str:
     """The name of a new, empty bucket there."""

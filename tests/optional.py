@@ -12,6 +12,11 @@ import pytest
 REASON = "needs torch, which the extra `parity` installs"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason=REASON)
 """Marks tests of what plmjax itself does with torch, or with the models of transformers."""
+needs_sentence_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None,
+    reason="needs sentence-transformers, which the extra `parity` installs",
+)
+"""Marks tests of the folders that sentence-transformers opens; it brings torch."""
 
 
 class Library:

@@ -34,14 +34,7 @@ from tests.small_runs import SMALL_BERT
 from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state, shapes
 
 TINY = "experiments/bert_tiny.py"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's cache folder of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield storage.cache()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

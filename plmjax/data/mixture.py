@@ -4,9 +4,8 @@ A row of a batch comes from the source that the pattern of the mixture names (`p
 has epochs of its own, and each epoch its own order. So the rows of a step follow from the seed, the step and the
 history of the mixture, and a run resumes at any step without reading an earlier one.
 
-A run may resume with other shares, with another source or without one. The history has a stage for each mixture. A
-source continues after the last row that it gave in an earlier stage: no row is lost, and none is repeated before the
-source's epoch ends.
+A run may resume with other shares, with another source or without one. The history has a stage for each mixture. Each
+source keeps its position from stage to stage, so no row is lost, and none is repeated before its epoch ends.
 """
 
 import dataclasses
@@ -339,7 +338,7 @@ class _StageOfPhase:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise UserError if rows of the layout continue from batch to batch: a batch takes rows of all sources in turn."""
+    """Raise UserError if rows of the layout continue from batch to batch. Rows of a mixture are shuffled."""
     if layout.continues:
         raise UserError(
             f"Expected a layout of shuffled rows for a mixture, found {type(layout).__name__}, whose rows continue "

@@ -143,7 +143,7 @@ def test_a_changed_mixture_loses_and_repeats_no_row(datasets) -> None:
 
 
 def test_positions_of_a_later_phase_begin_there(datasets) -> None:
-    """A phase of longer rows has other rows: its order begins anew, and a change within it keeps positions."""
+    """A phase with longer rows has an order of its own. A change of the mixture in it keeps the positions."""
     phase = SimpleNamespace(index=1, first_step=10, last_step=40, sequence_length=64, batch_size=4)
     early, late = (4, {"wiki": 1, "books": 2}), (13, {"wiki": 3, "books": 1})
     begin = (0, {"wiki": 2, "books": 1})

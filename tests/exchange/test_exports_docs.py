@@ -16,17 +16,15 @@ from plmjax.models.bert import BertConfig
 from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW
 from tests.exchange.test_import_export import VOCABULARY
-from tests.exchange.test_sentence_transformers import needs_library
 from tests.interop.odd_bert import SIZES, random_params
-from tests.optional import needs_torch
+from tests.optional import needs_sentence_transformers
 from tests.report.test_page import records
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
 SPEED = {"tokens_per_second": 4000.0, "model_flops_per_second": 3e9}
 
 
-@needs_torch
-@needs_library
+@needs_sentence_transformers
 def test_every_command_and_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = BertConfig(**(SIZES | {"max_position_embeddings": 32})).module(Purpose.ENCODING, Execution())
     huggingface.save(model, random_params(model), tmp_path / "there")

@@ -19,12 +19,9 @@ from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
 from tests.exchange.test_import_export import VOCABULARY
 from tests.interop.odd_bert import SIZES, random_params
-from tests.optional import needs_torch
+from tests.optional import needs_sentence_transformers
 
 TEXTS = ["a b cd", "efg hij a", "j"]
-needs_library = pytest.mark.skipif(
-    importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers (extra sentences)"
-)
 
 
 @pytest.fixture
@@ -38,8 +35,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-@needs_torch
-@needs_library
+@needs_sentence_transformers
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", False), ("cls", True)])
 def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> None:
     import sentence_transformers
@@ -57,8 +53,7 @@ def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> No
     np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), expected, rtol=0, atol=1e-5)
 
 
-@needs_torch
-@needs_library
+@needs_sentence_transformers
 def test_a_later_export_replaces_it_and_other_files_stay(run, tmp_path, fails) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -77,8 +72,7 @@ def test_without_the_library_it_is_one_sentence(run, tmp_path, fails, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
-@needs_torch
-@needs_library
+@needs_sentence_transformers
 def test_a_model_without_an_encoder_is_one_sentence(tmp_path, fails) -> None:
     config = T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
     run = Experiment(model=config, objective=Objective(), data=Data(layout=SentencePairs()), optimizer=None)

@@ -70,7 +70,7 @@ class RemoteSource(DatasetSource):
         if self._batches_of_phase is not None:
             self._batches_of_phase.close()
         places = np.arange(phase.batch_size) if places is None else places
-        key = order.fold(order.fold(self._seed, 1), phase.index)
+        key = self._key(phase)
         rows_key, names_key = order.fold(key, _ROWS), order.fold(key, _NAMES)
         plan = self.order(phase)
         if plan.windows == 0 or plan.window_rows < phase.batch_size:
@@ -106,8 +106,7 @@ class RemoteSource(DatasetSource):
     def order(self, phase: Any) -> TwoLevelOrder:
         """Return the order of the rows of a phase."""
         visits = [piece.tokens // phase.sequence_length for piece in self.dataset.pieces]
-        key = order.fold(order.fold(self._seed, 1), phase.index)
-        return TwoLevelOrder(np.array(visits, np.int64), self._window, order.fold(key, _ORDER))
+        return TwoLevelOrder(np.array(visits, np.int64), self._window, order.fold(self._key(phase), _ORDER))
 
 
 def check_layout(layout: Layout) -> None:

@@ -223,7 +223,7 @@ def local_copy(dataset: Dataset, name: str, expected: dict[str, dict[str, int]],
     """Return the local copy of files of a dataset in a bucket. Copy them if they are not there.
 
     Files can only be memory-mapped from a disk. The copy gets its name only when every file has the ledger's checksum,
-    so an interrupted copy is never used. A copy that was damaged later is made anew. Other processes of the machine
+    so an interrupted copy is never used. A damaged copy is replaced. Other processes of the machine
     wait for the process that copies, which may die.
 
     name: name of the copy in the user's cache folder.

@@ -1,7 +1,7 @@
 """Commands on a dataset in a bucket that is larger than the disk may hold."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,7 @@ from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT
 
 TINY = "experiments/bert_tiny.py"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's cache folder of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield storage.cache()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_a_place_depends_on_the_key_and_on_itself_alone() -> None:
     assert not np.array_equal(everything.pieces, make(key=4).places(np.arange(200)).pieces)
 
 
-def test_epochs_and_windows_are_shuffled_anew() -> None:
+def test_every_epoch_and_every_window_has_an_order_of_its_own() -> None:
     made = make(window=100)
     first, second = (made.places(np.arange(made.rows) + epoch * made.rows) for epoch in (0, 1))
     assert not np.array_equal(first.pieces, second.pieces)
