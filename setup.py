@@ -36,6 +36,7 @@ CORE = [
     "sacrebleu>=2.6",
     "rouge-score>=0.1.2",
 ]
+BEAM = ["apache-beam>=2.77"]  # wants an older protobuf and NumPy than the rest: constraints/beam.txt
 BUCKETS = ["gcsfs>=2026.10", "google-cloud-storage>=3.4"]  # the second is what Orbax removes checkpoints with
 CLEAN = ["py3langid>=0.4", "rensa>=0.5"]  # languages of documents, and MinHash for near duplicates
 DOCS = ["mkdocs-material>=9.8", "mkdocstrings[python]>=1.0.8", "ruff>=0.17"]  # ruff formats signatures
@@ -45,6 +46,7 @@ SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch
 COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
 SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
 EXTRAS = {
+    "beam": BEAM,
     "clean": CLEAN,
     "docs": DOCS,
     "gcs": BUCKETS,

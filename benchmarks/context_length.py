@@ -34,7 +34,7 @@ from plmjax import experiment as experiments
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.data.prepare import prepare
+from plmjax.data.preparation import prepare
 from plmjax.experiment import Experiment, Tokenizer
 from plmjax.inference.evaluate import evaluate
 from plmjax.objectives.transformer_xl import TransformerXlPretraining

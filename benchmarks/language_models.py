@@ -18,7 +18,7 @@ import jax
 from plmjax import storage
 from plmjax.data import formats, sentences
 from plmjax.data.layouts import Streams
-from plmjax.data.prepare import split_of
+from plmjax.data.preparation import split_of
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
 from plmjax.inference.zero_shot import zero_shot

@@ -60,7 +60,7 @@ def main() -> None:
     import tokenizers as library
 
     from plmjax.data import formats, tokenizers
-    from plmjax.data.prepare import prepare
+    from plmjax.data.preparation import prepare
 
     with tempfile.TemporaryDirectory() as folder:
         sample = formats.texts(options.paths, options.format, 1 << 24)

@@ -226,6 +226,15 @@ def output(folder: Path, last: str = "") -> Iterator[Path]:
             buckets.client().put_file(os.fspath(Path(scratch) / last), os.fspath(folder / last))
 
 
+def move(source: Path, target: Path) -> None:
+    """Rename a file within a disk or within a bucket; a file at `target` is replaced."""
+    if in_bucket(source):
+        buckets.client().cp_file(os.fspath(source), os.fspath(target))
+        buckets.client().rm_file(os.fspath(source))
+    else:
+        source.replace(target)
+
+
 def remove(path: Path) -> None:
     """Remove a file, or a folder with its contents, if it exists."""
     if in_bucket(path):
@@ -320,6 +329,14 @@ def size(path: Path) -> int:
     """Return the bytes of a file."""
     status = path.stat()
     return status.length if in_bucket(path) else status.st_size
+
+
+def state(path: Path) -> str:
+    """Return a text that changes when a file is written again."""
+    if in_bucket(path):
+        return str(buckets.client().info(os.fspath(path))["generation"])
+    status = path.stat()
+    return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,12 +49,13 @@ WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
 READING = (By("tokenizer train"), By("prepare"), PRETRAIN, EVALUATE)
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
 PRINTED_BY = {
+    "data/beam": (By("prepare"),),
     "cli": (), "command_line": (), "option_values": RUNNING,
     "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/cleaning": (By("prepare"), PRETRAIN),
     "data/formats": READING,
     "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
-    "data/prepare": (By("prepare"), PRETRAIN, EVALUATE),
+    "data/preparation": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),
     ),

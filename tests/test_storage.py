@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from plmjax import cli, storage
-from plmjax.data import prepare, store, tokenizers
+from plmjax.data import store, tokenizers
+from plmjax.data.preparation import prepare
 from plmjax.data.store import ledger as ledgers
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.sentences import Sentences
@@ -131,7 +132,7 @@ def test_a_dataset_whose_upload_was_killed_is_prepared_anew(run, small_run: Path
     with pytest.raises(UserError, match="never finished"):
         store.open_dataset(target)
     text, tokenizer = "gs://running/text/reference.txt", tokenizers.load("gs://running/run/tokenizer")
-    made = prepare.prepare([text], "auto", tokenizer, target, validation=0.05, processes=1, progress=False)
+    made = prepare([text], "auto", tokenizer, target, validation=0.05, processes=1, progress=False)
     assert made.fingerprint == store.open_dataset(small_run / "dataset").fingerprint
     assert "run/dataset/begun.json" not in object_store.buckets["unprepared"]
 

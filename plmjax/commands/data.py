@@ -73,6 +73,8 @@ def prepare(
     bad_words: str = "",
     piece_tokens: int | None = None,
     processes: int | None = None,
+    runner: str = "",
+    runner_options: tuple[str, ...] = (),
 ) -> None:
     """Convert raw text to a prepared dataset, once.
 
@@ -94,11 +96,17 @@ def prepare(
         piece_tokens: Least number of tokens of a piece, the part that a run with --data.cache_limit reads at once;
             4,194,304 by default.
         processes: Number of worker processes; all cores by default.
+        runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
+        runner_options: Options of Apache Beam, each as NAME=VALUE, or NAME for a switch.
     """
     from plmjax.data import tokenizers
     from plmjax.data.formats import records
-    from plmjax.data.prepare import prepare as run
+    from plmjax.data.preparation import prepare as run
 
+    if runner and processes:
+        raise UserError("Expected either --processes of this machine or a --runner, found both; leave one of them out.")
+    if runner_options and not runner:
+        raise UserError("Expected a --runner with --runner_options, found none; name one or leave the options out.")
     dataset = run(
         list(input),
         format,
@@ -114,6 +122,8 @@ def prepare(
         bad_words=bad_words,
         piece_tokens=piece_tokens,
         processes=processes,
+        runner=runner,
+        runner_options=runner_options,
     )
     for name in ("train", "validation"):
         for stream in dataset.streams:

@@ -1,14 +1,19 @@
-"""Reading of raw text files in blocks of bytes or characters; the first bytes of a file show if it is compressed."""
+"""Reading of raw text files in blocks of bytes or characters; the first bytes of a file show if it is compressed.
+
+A range of an uncompressed file has the records that begin in it, so that several processes can read one file.
+"""
 
 import bz2
 import codecs
 import gzip
 import lzma
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from plmjax import storage
 from plmjax.errors import UserError, quoted
 
 BLOCK = 1 << 20
@@ -56,6 +61,55 @@ def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> 
         ) from error
     if size == 0:
         raise UserError(f"Expected text in {path}, found an empty file; leave it out.")
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether a file is compressed, so that it can only be read from its beginning."""
+    with path.open("rb") as file:
+        return file.read(max(map(len, _OPENERS))).startswith(tuple(_OPENERS))
+
+
+WINDOW, LAST_WINDOW = 1 << 24, 1 << 28
+"""Number of bytes in which a boundary between records is searched, and in which the last kind of boundary is."""
+_LOOK_BACK = 1 << 16
+
+
+def boundary(path: Path, at: int, boundaries: Sequence[re.Pattern[bytes]]) -> int:
+    """Return the first byte of the first record of an uncompressed file that begins at byte `at` or later.
+
+    Ranges of a file between such bytes have all of its records, each once.
+
+    boundaries: patterns of the bytes between two records, the best one first. The next one is taken where `WINDOW`
+        bytes that follow have none of it, and the end of the file where none is left.
+    """
+    size = storage.size(path)
+    if at <= 0 or at >= size:
+        return min(max(at, 0), size)
+    with path.open("rb") as file:
+        for pattern in boundaries:
+            window = LAST_WINDOW if pattern is boundaries[-1] else WINDOW
+            file.seek(at - 1)  # a record may begin at `at` itself
+            found, searched = b"", 0
+            while len(found) < window:
+                if not (block := file.read(BLOCK)):
+                    return size  # the last record goes on to the end
+                found += block
+                # A boundary at the end of the block may continue in the next one.
+                match = pattern.search(found, searched)
+                if match and (match.end() < len(found) or at - 1 + len(found) == size):
+                    return at - 1 + match.end()
+                searched = max(0, len(found) - _LOOK_BACK)
+    return size
+
+
+def range_blocks(path: Path, begin: int, end: int, progress: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield the blocks of the bytes from `begin` to `end` of an uncompressed file."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        while begin < end and (block := file.read(min(BLOCK, end - begin))):
+            begin += len(block)
+            progress(len(block))
+            yield block
 
 
 def _damaged(path: Path) -> UserError:

@@ -287,7 +287,7 @@ def _dataset(
     """Return the run's dataset (plmjax.data.store.Dataset), another one, or one prepared here from raw text."""
     from plmjax.data import remote
     from plmjax.data.formats import records
-    from plmjax.data.prepare import prepare
+    from plmjax.data.preparation import prepare
 
     own = storage.path(run.data.path) if run.data.path else directory.parent.parent / "dataset"
     if data is None or _is_prepared(data):

@@ -216,7 +216,7 @@ def _tokenizer(run: Experiment, workdir: Path, found_tokenizer: Any, report: Cal
 def _dataset(run: Experiment, workdir: Path, tokenizer, report: Callable[[str], None]) -> Path:
     """Return the folder of the run's dataset: the one that it names, or WORKDIR/dataset, prepared if needed."""
     from plmjax.data.formats import records
-    from plmjax.data.prepare import prepare
+    from plmjax.data.preparation import prepare
 
     if run.data.path:
         return storage.path(run.data.path)

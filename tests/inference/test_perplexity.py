@@ -11,7 +11,7 @@ from plmjax import cli, experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers
-from plmjax.data.prepare import prepare
+from plmjax.data.preparation import prepare
 from plmjax.errors import UserError
 from plmjax.inference import perplexity
 from plmjax.inference.evaluate import evaluate

@@ -5,6 +5,6 @@
 
 from plmjax.data.cleaning.catalogue import RULES, SETS, names
 from plmjax.data.cleaning.cleaner import REPORT, Cleaner, Screened, cleaner
-from plmjax.data.cleaning.report import Report
+from plmjax.data.cleaning.report import Count, Effect, Report
 
-__all__ = ["REPORT", "RULES", "SETS", "Cleaner", "Report", "Screened", "cleaner", "names"]
+__all__ = ["REPORT", "RULES", "SETS", "Cleaner", "Count", "Effect", "Report", "Screened", "cleaner", "names"]

@@ -1,16 +1,18 @@
 """The rules of a preparation applied to a stream of documents, in the order that the user gives.
 
-The rules are divided into stages. A stage has rules on single documents, which run in the workers, and at its end a
-rule that compares documents, whose signatures the workers compute and the first process compares. The documents of a
-stage go on to the next one in the order of reading, so that the result does not depend on the number of workers.
+The rules are divided into stages. A stage has rules on single documents, which run in any process, and at its end a
+rule that compares documents. Any process computes the keys of that rule, and one process compares them in the order of
+reading. So the result does not depend on the number of processes.
 """
 
 import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from plmjax import storage
 from plmjax.data import formats, text_files
@@ -24,22 +26,27 @@ REPORT = "cleaning.json"
 """File of a dataset with the report."""
 
 
-class _Stage(NamedTuple):
+class Stage(NamedTuple):
     """Rules on documents, and the rule that compares documents after them. start: position of the first of them."""
 
     start: int
     rules: tuple[TextRule, ...]
     last: CorpusRule | None
 
+    @property
+    def end(self) -> int:
+        """Position after the rules on documents: that of the last rule."""
+        return self.start + len(self.rules)
+
 
 class Screened(NamedTuple):
-    """The documents that the rules of a stage leave of a batch, with the signature of each for the last rule.
+    """The documents that the rules of a stage leave of a batch, with the keys of each for the last rule.
 
     first: the number of documents and characters before the rules.
     """
 
     documents: list[formats.Document]
-    signatures: list[Any]
+    keys: list[np.ndarray]
     effects: list[Effect]
     first: tuple[int, int]
 
@@ -61,7 +68,7 @@ class Cleaner:
         return {"cleaning": list(self.names), **digest}
 
     @functools.cached_property
-    def stages(self) -> list[_Stage]:
+    def stages(self) -> list[Stage]:
         """The stages of the rules."""
         found, rules, start = [], [], 0
         for number, name in enumerate(self.names):
@@ -69,9 +76,9 @@ class Cleaner:
             if isinstance(rule, TextRule):
                 rules.append(rule)
             else:
-                found.append(_Stage(start, tuple(rules), rule))
+                found.append(Stage(start, tuple(rules), rule))
                 rules, start = [], number + 1
-        return [*found, _Stage(start, tuple(rules), None)] if rules else found
+        return [*found, Stage(start, tuple(rules), None)] if rules else found
 
     def report(self) -> Report:
         """Return an empty report."""
@@ -81,7 +88,7 @@ class Cleaner:
         """Apply the rules of a stage to each document of a batch."""
         stage = self.stages[number]
         effects = [Effect() for _ in stage.rules]
-        kept, signatures, count, characters = [], [], 0, 0
+        kept, keys, count, characters = [], [], 0, 0
         for document in documents:
             text = document.text if number else _lines(document)
             if not text:
@@ -93,52 +100,38 @@ class Cleaner:
                     break
             else:
                 kept.append(formats.Document("text", document.place, text))
-                signatures.append(stage.last.sign(text, self.settings) if stage.last else None)
-        return Screened(kept, signatures, effects, (count, characters))
+                if stage.last:
+                    keys.append(stage.last.keys(text, self.settings))
+        return Screened(kept, keys, effects, (count, characters))
 
-    def clean(
-        self,
-        batches: Iterator[list[formats.Document]],
-        screened: Callable[[int, Iterator[list[formats.Document]]], Iterator[Screened]],
-        report: Report,
+    def without_repeated(
+        self, number: int, documents: Iterable[formats.Document], repeated: Iterable[np.ndarray], effect: Effect
     ) -> Iterator[formats.Document]:
-        """Yield the documents that are left, and count the others in `report`.
+        """Yield what the last rule of a stage leaves of its documents, and count the rest in `effect`.
 
-        screened: applies `screen` of a stage to every batch and returns the results in order.
+        repeated: what the rule's memory returns for each document, bool [P].
         """
-        for number in range(len(self.stages)):
-            batches = self._stage(number, screened(number, batches), report)
-        for batch in batches:
-            report.kept.add(len(batch), sum(len(document.text) for document in batch))
-            yield from batch
-
-    def _stage(self, number: int, batches: Iterator[Screened], report: Report) -> Iterator[list[formats.Document]]:
-        stage = self.stages[number]
-        after = stage.start + len(stage.rules)
-        judge = stage.last.judge(self.settings) if stage.last else None
-        for batch in batches:
-            if number == 0:
-                report.read.add(*batch.first)
-            for effect, more in zip(report.effects[stage.start : after], batch.effects, strict=True):
-                effect.add(more)
-            if judge is None:
-                yield batch.documents
-                continue
-            kept = []
-            for document, signature in zip(batch.documents, batch.signatures, strict=True):
-                left = judge.judge(document.text, signature)
-                if text := _judged(report.effects[after], document.place, document.text, left):
-                    kept.append(document._replace(text=text))
-            yield kept
+        without = self.stages[number].last.without
+        for document, parts in zip(documents, repeated, strict=True):
+            left = without(document.text, parts, self.settings)
+            if text := _judged(effect, document.place, document.text, left):
+                yield document._replace(text=text)
 
     def texts(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield what the rules leave of texts, in this process."""
-        batches = ([formats.Document("text", "", text)] for text in texts)
+        """Yield what the rules leave of texts, one after another in this process."""
+        documents = (formats.Document("text", "", text) for text in texts)
+        for number in range(len(self.stages)):
+            documents = self._stage(number, documents)
+        yield from (document.text for document in documents)
 
-        def screened(number: int, batches: Iterator[list[formats.Document]]) -> Iterator[Screened]:
-            return (self.screen(number, batch) for batch in batches)
-
-        yield from (document.text for document in self.clean(batches, screened, self.report()))
+    def _stage(self, number: int, documents: Iterator[formats.Document]) -> Iterator[formats.Document]:
+        last = self.stages[number].last
+        memory = last.memory() if last else None
+        for document in documents:
+            kept, keys, _, _ = self.screen(number, [document])
+            if memory is not None:
+                kept = self.without_repeated(number, kept, map(memory.repeated, keys), Effect())
+            yield from kept
 
 
 def _lines(document: formats.Document) -> str:

@@ -1,8 +1,8 @@
 """Rules that drop what occurred before: documents, lines, spans of sentences, and documents that are nearly the same.
 
-Workers compute signatures of a text. The first process compares them with those of all documents before, in the order
-of reading, so that the first of several copies is kept for any number of processes. Signatures of the whole corpus are
-in the memory of that process.
+The keys of a text are hashes of its parts, and any process computes them. One process compares them with those of all
+documents before, in the order of reading, so that the first of several copies is kept for any number of processes. The
+keys of the whole corpus are in the memory of that process.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import sentences
-from plmjax.data.cleaning.rule import CorpusRule, Dropped, Judge, Settings, words
+from plmjax.data.cleaning.rule import CorpusRule, Dropped, Memory, Settings, words
 from plmjax.errors import UserError
 
 SPAN = 3
@@ -36,78 +36,61 @@ def _hashes(texts: Iterable[str]) -> np.ndarray:
     return np.fromiter(map(_hash, texts), np.uint64)
 
 
+class _Keys(Memory):
+    """Remembers every key. Each of them is a part of the document."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def repeated(self, keys: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(keys), bool)
+        for at, key in enumerate(keys.tolist()):
+            found[at] = key in self._seen
+            self._seen.add(key)
+        return found
+
+
 # ------------------------------------------------------------------------------------------------ whole documents
 
 
-class _Documents(Judge):
-    """Documents whose text occurred before are dropped."""
+class _Digests(Memory):
+    """Remembers whole documents, each by all of its keys together."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
-    def judge(self, text: str, signature: bytes) -> str | Dropped:
-        if signature in self._seen:
-            return Dropped("the same text occurred before")
-        self._seen.add(signature)
-        return text
+    def repeated(self, keys: np.ndarray) -> np.ndarray:
+        digest = keys.tobytes()
+        found = digest in self._seen
+        self._seen.add(digest)
+        return np.array([found])
 
 
-def _digest(text: str, settings: Settings) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _digest(text: str, settings: Settings) -> np.ndarray:
+    return np.frombuffer(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), np.uint64)
+
+
+def _without_copy(text: str, repeated: np.ndarray, settings: Settings) -> str | Dropped:
+    return Dropped("the same text occurred before") if repeated.any() else text
 
 
 # ---------------------------------------------------------------------------------------------------------- lines
-
-
-class _Lines(Judge):
-    """Lines that occurred before are removed.
-
-    Deviation: of several copies of a line, the code of C4 keeps that of the page whose address has the least hash. Here
-    the first one in the order of reading is kept.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._seen: set[int] = set()
-
-    def judge(self, text: str, signature: np.ndarray) -> str:
-        kept = []
-        for line, key in zip(text.split("\n"), signature.tolist(), strict=True):
-            if key not in self._seen:
-                self._seen.add(key)
-                kept.append(line)
-        return "\n".join(kept)
 
 
 def _line_keys(text: str, settings: Settings) -> np.ndarray:
     return _hashes(line.strip().lower() for line in text.split("\n"))
 
 
+def _without_lines(text: str, repeated: np.ndarray, settings: Settings) -> str:
+    """Return the lines that did not occur before.
+
+    Deviation: of several copies of a line, the code of C4 keeps that of the page whose address has the least hash. Here
+    the first one in the order of reading is kept.
+    """
+    return "\n".join(line for line, again in zip(text.split("\n"), repeated, strict=True) if not again)
+
+
 # -------------------------------------------------------------------------------------------------------- spans
-
-
-class _Spans(Judge):
-    """Spans of sentences that occurred before are removed."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._seen: set[int] = set()
-        self._language = settings.language
-
-    def judge(self, text: str, signature: np.ndarray) -> str:
-        repeated = set()
-        for at, key in enumerate(signature.tolist()):
-            if key in self._seen:
-                repeated |= set(range(at, at + SPAN))
-            self._seen.add(key)
-        if not repeated:
-            return text
-        lines, number = [], 0
-        for line in text.split("\n"):
-            found = sentences.split([line], self._language)
-            kept = [sentence for at, sentence in enumerate(found, start=number) if at not in repeated]
-            number += len(found)
-            if kept:
-                lines.append(" ".join(kept) if len(kept) < len(found) else line)
-        return "\n".join(lines)
 
 
 def _span_keys(text: str, settings: Settings) -> np.ndarray:
@@ -115,24 +98,39 @@ def _span_keys(text: str, settings: Settings) -> np.ndarray:
     return _hashes("\n".join(found[at : at + SPAN]) for at in range(len(found) - SPAN + 1))
 
 
+def _without_spans(text: str, repeated: np.ndarray, settings: Settings) -> str:
+    """Return the sentences that are in no repeated span."""
+    if not repeated.any():
+        return text
+    removed = {at + offset for at in np.flatnonzero(repeated).tolist() for offset in range(SPAN)}
+    lines, number = [], 0
+    for line in text.split("\n"):
+        found = sentences.split([line], settings.language)
+        kept = [sentence for at, sentence in enumerate(found, start=number) if at not in removed]
+        number += len(found)
+        if kept:
+            lines.append(" ".join(kept) if len(kept) < len(found) else line)
+    return "\n".join(lines)
+
+
 # ----------------------------------------------------------------------------------------------- near duplicates
 
 
-class _Bands(Judge):
-    """Documents that share a band with an earlier one are dropped.
+class _Bands(Memory):
+    """Remembers bands. A document that shares one with an earlier document is repeated.
 
     Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared with
     those before it alone. If it links two documents that were kept, both stay.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def judge(self, text: str, signature: np.ndarray) -> str | Dropped:
-        keys = signature.tolist()
-        found = not self._seen.isdisjoint(keys)
-        self._seen.update(keys)
-        return Dropped("nearly the same text occurred before") if found else text
+    def repeated(self, keys: np.ndarray) -> np.ndarray:
+        bands = keys.tolist()
+        found = not self._seen.isdisjoint(bands)
+        self._seen.update(bands)
+        return np.array([found])
 
 
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
@@ -182,22 +180,32 @@ def _band_keys(text: str, settings: Settings) -> np.ndarray:
     return np.frombuffer(b"".join(keys), np.uint64)
 
 
+def _without_similar(text: str, repeated: np.ndarray, settings: Settings) -> str | Dropped:
+    return Dropped("nearly the same text occurred before") if repeated.any() else text
+
+
 NEAR = CorpusRule(
     "near_duplicates",
     "huggingface/datatrove, src/datatrove/pipeline/dedup/minhash.py and examples/fineweb.py",
     _band_keys,
     _Bands,
+    _without_similar,
 )
 RULES = (
     CorpusRule(
-        "exact_duplicates", "huggingface/datatrove, src/datatrove/pipeline/dedup/exact_dedup.py", _digest, _Documents
+        "exact_duplicates",
+        "huggingface/datatrove, src/datatrove/pipeline/dedup/exact_dedup.py",
+        _digest,
+        _Digests,
+        _without_copy,
     ),
     CorpusRule(
         "c4_duplicate_lines",
         "tensorflow/datasets, tensorflow_datasets/text/c4_utils.py, remove_duplicate_text",
         _line_keys,
-        _Lines,
+        _Keys,
+        _without_lines,
     ),
-    CorpusRule("three_sentence_spans", "Raffel et al. 2020, section 2.2", _span_keys, _Spans),
+    CorpusRule("three_sentence_spans", "Raffel et al. 2020, section 2.2", _span_keys, _Keys, _without_spans),
     NEAR,
 )

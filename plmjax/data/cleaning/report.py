@@ -67,6 +67,19 @@ class Report:
         self.effects = [Effect() for _ in rules]
         self._rules = rules
 
+    def counts(self) -> dict[str, Any]:
+        """Return the counts and examples as JSON data, for `add`."""
+        effects = [dataclasses.asdict(effect) for effect in self.effects]
+        return {"read": dataclasses.asdict(self.read), "kept": dataclasses.asdict(self.kept), "effects": effects}
+
+    def add(self, counts: dict[str, Any]) -> None:
+        """Add the counts of the same rules on later documents."""
+        for count, more in ((self.read, counts["read"]), (self.kept, counts["kept"])):
+            count.add(**more)
+        for effect, more in zip(self.effects, counts["effects"], strict=True):
+            dropped, changed = Count(**more["dropped"]), Count(**more["changed"])
+            effect.add(Effect(dropped, changed, [tuple(example) for example in more["examples"]]))
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data."""
         return {

@@ -3,7 +3,9 @@
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 
 class Dropped(NamedTuple):
@@ -35,25 +37,32 @@ class TextRule(NamedTuple):
     apply: Callable[[str, Settings], str | Dropped]
 
 
-class Judge:
-    """The memory of a rule that compares documents; it runs in the first process, in the order of reading."""
+class Memory:
+    """The keys of all documents before, of a rule that compares documents. It belongs to one process."""
 
-    def judge(self, text: str, signature: Any) -> str | Dropped:
-        """Return the text that is left of a document, or the reason to drop it, and remember the document."""
+    def repeated(self, keys: np.ndarray) -> np.ndarray:
+        """Return which parts of a document occurred before, bool [P], and remember the document.
+
+        keys: what `CorpusRule.keys` returns for it, uint64 [K].
+        """
         raise NotImplementedError
 
 
 class CorpusRule(NamedTuple):
-    """A rule that compares a document with those before it.
+    """A rule that compares a document with those before it, by three functions.
 
-    sign: the signature of a text, computed in the worker processes.
-    judge: makes an empty memory.
+    Only the memory needs all documents, one after another in the order of reading. The other two run anywhere.
+
+    keys: the hashes of a text's parts, uint64 [K].
+    memory: makes an empty memory.
+    without: the text that is left of a document without its repeated parts, bool [P], or the reason to drop it.
     """
 
     name: str
     source: str
-    sign: Callable[[str, Settings], Any]
-    judge: Callable[[Settings], Judge]
+    keys: Callable[[str, Settings], np.ndarray]
+    memory: Callable[[], Memory]
+    without: Callable[[str, np.ndarray, Settings], str | Dropped]
 
 
 Rule = TextRule | CorpusRule

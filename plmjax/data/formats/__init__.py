@@ -1,8 +1,8 @@
 """Raw text to documents and their paragraphs, one file per format.
 
 `inputs` lists files and folders and selects the format. A module per format splits a file into raw documents and
-removes its markup. `corpora` reads published corpora. `recognition` recognises formats. `records` reads the parts of a
-document with several texts.
+removes its markup. `ranges` cuts the input into parts for several processes. `corpora` reads published corpora.
+`recognition` recognises formats. `records` reads the parts of a document with several texts.
 """
 
 from plmjax.data.formats.corpora import CORPORA
@@ -21,6 +21,7 @@ from plmjax.data.formats.inputs import (
     streams_of,
     texts,
 )
+from plmjax.data.formats.ranges import Input, Range
 
 __all__ = [
     "CORPORA",
@@ -28,6 +29,8 @@ __all__ = [
     "FORMATS",
     "TFDS",
     "Document",
+    "Input",
+    "Range",
     "check",
     "documents",
     "fields_of",

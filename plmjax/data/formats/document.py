@@ -1,5 +1,6 @@
 """A raw document, and the interface of a format: it splits a file into documents, and a document into paragraphs."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,10 +27,17 @@ class Format(NamedTuple):
         split: (path, decompressed blocks of the file) -> (place, text) of every raw document, with a few megabytes in
             memory.
         prose: a raw document -> its paragraphs without markup and boilerplate; empty if it has no running text.
+        boundaries: patterns of the bytes between two documents, the best one first, if a file can be read from there;
+            empty if it can only be read from its beginning.
     """
 
     split: Callable[[Path, Iterator[bytes]], Iterator[tuple[str, str]]]
     prose: Callable[[Document], list[str]]
+    boundaries: tuple[re.Pattern[bytes], ...] = ()
+
+
+LINE_END = re.compile(rb"\n")
+"""The boundary of formats with a document on every line."""
 
 
 def nonblank_lines(document: Document) -> list[str]:

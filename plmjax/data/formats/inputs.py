@@ -157,7 +157,7 @@ def _sources(
         return [(Document("text", f"documentation of {name}", text) for name, text in documentation.documents())]
     if format.startswith(TFDS):
         return [tfds.documents(format.removeprefix(TFDS), inputs, key, parts)]
-    return [_file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
+    return [file_documents(path, format, key, parts, progress) for path in files(inputs, format)]
 
 
 def is_exact(format: str) -> bool:
@@ -248,20 +248,43 @@ def _no_records(place: object, format: str) -> UserError:
     )
 
 
-def _file_documents(
-    path: Path, format: str, key: str, parts: records.Parts | None, progress: Callable[[int], None]
+def boundaries(path: Path, format: str) -> tuple[re.Pattern[bytes], ...]:
+    """Return the boundaries between the documents of a file (see `Format`); empty if it is read from its beginning."""
+    if any(format == name or (format == "auto" and table.recognise(path)) for name, table in _TABLES.items()):
+        return ()
+    if text_files.is_compressed(path):
+        return ()
+    if format == "auto":
+        format = recognition.recognise(path, next(text_files.blocks(path)))
+    return _BY_NAME[format].boundaries if format in _BY_NAME else ()
+
+
+def file_documents(
+    path: Path,
+    format: str,
+    key: str,
+    parts: records.Parts | None,
+    progress: Callable[[int], None],
+    bounds: tuple[int, int | None] | None = None,
 ) -> Iterator[Document]:
+    """Yield the raw documents of a file.
+
+    bounds: first byte, and the byte after the last one or None, between two documents; None reads the whole file.
+    """
     for name, table in _TABLES.items():
         if format == name or (format == "auto" and table.recognise(path)):
             yield from table.documents(path, key, parts, progress)
             return
-    blocks = text_files.blocks(path, progress)
-    first = next(blocks)
     if format == "auto":
-        format = recognition.recognise(path, first)
+        format = recognition.recognise(path, next(text_files.blocks(path)))
     if parts and format not in records.FORMATS:
         raise _no_records(path, format)
-    blocks = itertools.chain([first], blocks)
+    if bounds is None:
+        blocks = text_files.blocks(path, progress)
+    else:
+        begin, end = bounds[0], storage.size(path) if bounds[1] is None else bounds[1]
+        blocks = text_files.range_blocks(path, begin, end, progress)
+        path = path.with_name(f"{path.name} (from byte {begin:,})") if begin else path
     if format == "tsv":
         found, format = tsv.split(path, blocks, parts.keys if parts else (key,)), "jsonl"
     else:

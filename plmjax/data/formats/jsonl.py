@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plmjax.data.formats import cutting, records
-from plmjax.data.formats.document import Document, Format, nonblank_lines
+from plmjax.data.formats.document import LINE_END, Document, Format, nonblank_lines
 from plmjax.data.text_files import characters
 
 
@@ -18,4 +18,4 @@ def _prose(document: Document) -> list[str]:
     return nonblank_lines(document._replace(text=text))
 
 
-JSONL = Format(_split, _prose)
+JSONL = Format(_split, _prose, (LINE_END,))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plmjax.data.formats import cutting
-from plmjax.data.formats.document import Format, nonblank_lines
+from plmjax.data.formats.document import LINE_END, Format, nonblank_lines
 from plmjax.data.text_files import characters
 
 
@@ -16,4 +16,4 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
         yield place, line
 
 
-LINES = Format(_split, nonblank_lines)
+LINES = Format(_split, nonblank_lines, (LINE_END,))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plmjax.data.formats import cutting
-from plmjax.data.formats.document import Format, nonblank_lines
+from plmjax.data.formats.document import LINE_END, Format, nonblank_lines
 from plmjax.data.text_files import characters
 
 UNMARKED = 1000
@@ -54,4 +54,6 @@ def _between_blank_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield pending, False
 
 
-TEXT = Format(_split, nonblank_lines)
+_BLANK_LINE_BYTES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
+
+TEXT = Format(_split, nonblank_lines, (_BLANK_LINE_BYTES, LINE_END, re.compile(rb" ")))

@@ -1,8 +1,10 @@
 """The format `tfds:NAME`: the examples of a dataset of TensorFlow Datasets."""
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from plmjax.data import tensorflow_runtime
 from plmjax.data.formats import records
@@ -11,14 +13,8 @@ from plmjax.data.formats.document import Document
 from plmjax.errors import UserError, listed, quoted
 
 
-def documents(
-    name: str, inputs: Sequence[str | os.PathLike], key: str, parts: records.Parts | None
-) -> Iterator[Document]:
-    """Yield the examples of all splits of a dataset; `inputs` may name the folder of its data.
-
-    Raises:
-        UserError: two folders are named, TFDS cannot provide the dataset, or the dataset lacks the text.
-    """
+def _builder(name: str, inputs: Sequence[str | os.PathLike]) -> Any:
+    """Return the builder of a dataset whose data are on the disk."""
     tfds = tensorflow_runtime.tensorflow_datasets()
 
     if len(inputs) > 1:
@@ -31,9 +27,45 @@ def documents(
         raise UserError(
             f"Expected TFDS to provide the dataset {quoted(name)}, found that it cannot: {reason}"
         ) from error
+    return builder
+
+
+def ranges(name: str, inputs: Sequence[str | os.PathLike], size: int) -> list[tuple[str, int, int]]:
+    """Return (split, first example, example after the last one) of ranges of about `size` bytes of a dataset.
+
+    Raises:
+        UserError: two folders are named, or TFDS cannot provide the dataset.
+    """
+    found = []
+    for split, info in _builder(name, inputs).info.splits.items():
+        count = max(1, -(-info.num_bytes // size))
+        cuts = [info.num_examples * index // count for index in range(count + 1)]
+        found += [(split, begin, end) for begin, end in itertools.pairwise(cuts) if begin < end]
+    return found
+
+
+def documents(
+    name: str,
+    inputs: Sequence[str | os.PathLike],
+    key: str,
+    parts: records.Parts | None,
+    part: tuple[str, int, int] | None = None,
+) -> Iterator[Document]:
+    """Yield the examples of a dataset; `inputs` may name the folder of its data.
+
+    part: one of `ranges`; None stands for all splits.
+
+    Raises:
+        UserError: two folders are named, TFDS cannot provide the dataset, or the dataset lacks the text.
+    """
+    tfds = tensorflow_runtime.tensorflow_datasets()
+
+    builder = _builder(name, inputs)
     features = [_text_feature(name, builder.info.features, one) for one in (parts.streams.values() if parts else [key])]
-    for split in builder.info.splits:
-        for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
+    whole_splits = [(split, 0, info.num_examples) for split, info in builder.info.splits.items()]
+    for split, begin, end in [part] if part else whole_splits:
+        read = tfds.core.ReadInstruction(split, from_=begin, to=end, unit="abs")
+        for index, example in enumerate(tfds.as_numpy(builder.as_dataset(split=read)), begin):
             try:
                 found = {feature: example[feature].decode("utf-8") for feature in features}
             except UnicodeDecodeError as error:
@@ -46,8 +78,8 @@ def documents(
                 found |= {field: example[field].item() for field in parts.fields if field in example}
                 yield Document("jsonl", place, json.dumps(found, ensure_ascii=False))
                 continue
-            for _, part in whole(place, found.values()):
-                yield Document("text", place, part)
+            for _, text in whole(place, found.values()):
+                yield Document("text", place, text)
 
 
 def _text_feature(name: str, features, key: str) -> str:

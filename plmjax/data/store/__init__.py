@@ -33,7 +33,7 @@ from plmjax.data.store.ledger import (
     token_dtype,
 )
 from plmjax.data.store.reader import Dataset, Split, local_copy, open_dataset, read_ledger
-from plmjax.data.store.writer import ShardWriter, Tokens, finish
+from plmjax.data.store.writer import ShardWriter, Tokens, finish, unigram
 
 __all__ = [
     "LEDGER",
@@ -55,4 +55,5 @@ __all__ = [
     "open_dataset",
     "read_ledger",
     "token_dtype",
+    "unigram",
 ]

@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,27 +204,41 @@ def _example(payloads: dict[str, np.ndarray], start: int) -> tuple[bytes, dict[s
     return b"".join(parts), offsets
 
 
+def unigram(records: Iterable[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return a dict from stream to the occurrences of each token in shards, int64 [V]; empty if there is no shard.
+
+    records: what `ShardWriter.close` returned.
+    """
+    totals: dict[str, np.ndarray] = {}
+    for record in records:
+        for stream, counts in record["unigram"].items():
+            totals[stream] = totals.get(stream, 0) + counts
+    return totals
+
+
 def finish(
     directory: str | os.PathLike,
     shards: dict[str, list[dict[str, Any]]],
     tokenizer: Any,
     sources: list[dict[str, Any]],
     description: dict[str, Any],
-    reports: Sequence[str] = (),
+    reports: Mapping[str, str] = MappingProxyType({}),
+    unigrams: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Turn written shards into a dataset: write offsets, TFDS metadata, the tokenizer, and the ledger last.
 
     shards: split -> the records that `ShardWriter.close` returned. They are sorted by index, and empty ones are
-    dropped.
+    dropped. A file may be in a folder below `directory`, from which it is moved.
     tokenizer: object with save(directory), fingerprint, kind and vocabulary.
     sources: input files.
     description: any JSON that describes the preparation.
-    reports: names of further files in the folder that belong to the dataset.
+    reports: name -> text of further files that belong to the dataset.
+    unigrams: what `unigram` returns for the training split; None if its records still have their counts.
 
     Raises:
         UserError: no document was written.
     """
-    directory = Path(directory)
+    directory = storage.path(directory)
     shards = {split: sorted(shards.get(split, []), key=lambda record: record["index"]) for split in SPLITS}
     shards = {split: [record for record in records if record["pieces"]] for split, records in shards.items()}
     if not shards["train"] and shards["validation"]:
@@ -234,10 +250,8 @@ def finish(
     if not shards["train"]:
         raise UserError(f"Expected text for {directory}, found no document that holds a token; check the input files.")
     streams, fields = shards["train"][0]["streams"], shards["train"][0]["fields"]
-    unigram = {stream: sum(record["unigram"][stream] for record in shards["train"]) for stream in streams}
-    vocab_size = len(next(iter(unigram.values())))
-    for stream, counts in unigram.items():
-        np.save(directory / unigram_file(stream), counts)
+    unigrams = unigram(shards["train"]) if unigrams is None else unigrams
+    vocab_size = len(unigrams[next(iter(streams))])
     ledger: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "tokenizer": {
@@ -251,52 +265,63 @@ def finish(
         "sources": sources,
         "description": description,
     }
-    names = [unigram_file(stream) for stream in streams]
     for split, records in shards.items():
-        for index, record in enumerate(records):  # TFDS counts files without gaps
-            name = _NAME.format(split=split, index=index)
-            os.replace(directory / record["file"], directory / name)
-            records[index] = {key: value for key, value in record.items() if key not in ("unigram", "fields")}
-            records[index] |= {"file": name, "index": index}
-        totals = {
-            stream: {
-                part: sum(record["streams"][stream][part] for record in records) for part in ("sentences", "tokens")
-            }
-            for stream in streams
-        }
-        documents = sum(record["documents"] for record in records)
-        ledger["splits"][split] = {"documents": documents, "streams": totals, "shards": records}
-        for stream in streams:
-            names += _write_offsets(directory, split, stream, ledger["splits"][split])
-        names += [_write_field(directory, split, name, ledger["splits"][split]) for name in fields]
+        ledger["splits"][split] = _named(directory, split, records, streams)
     listed = {record["file"] for records in shards.values() for record in records}
     for path in directory.glob("corpus-*.tfrecord-*"):  # left by a preparation that was interrupted
         if path.name not in listed:
             path.unlink()
-    _write_tfds_metadata(directory, shards, token_dtype(vocab_size), streams, fields)
-    tokenizer.save(directory / "tokenizer")
-    others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(directory / "tokenizer"))]
-    ledger["files"] = {name: checksums.sum_file(directory / name) for name in names}
-    ledger["other_files"] = {name: checksums.sum_file(directory / name) for name in others}
-    ledger["crc32c"] = sum_ledger(ledger)
-    storage.write(directory / LEDGER, json.dumps(ledger, indent=1))
+    with storage.output(directory, last=LEDGER) as folder:
+        names = []
+        for stream in streams:
+            np.save(folder / unigram_file(stream), unigrams[stream])
+            names.append(unigram_file(stream))
+        for split, entry in ledger["splits"].items():
+            for stream in streams:
+                names += _write_offsets(directory, folder, split, stream, entry)
+            names += [_write_field(directory, folder, split, name, entry) for name in fields]
+        for name, text in reports.items():
+            storage.write(folder / name, text)
+        _write_tfds_metadata(folder, shards, token_dtype(vocab_size), streams, fields)
+        tokenizer.save(folder / "tokenizer")
+        others = [*TFDS_METADATA, *reports, *(f"tokenizer/{name}" for name in storage.files(folder / "tokenizer"))]
+        ledger["files"] = {name: checksums.sum_file(folder / name) for name in names}
+        ledger["other_files"] = {name: checksums.sum_file(folder / name) for name in others}
+        ledger["crc32c"] = sum_ledger(ledger)
+        storage.write(folder / LEDGER, json.dumps(ledger, indent=1))
+
+
+def _named(directory: Path, split: str, records: list[dict[str, Any]], streams: Iterable[str]) -> dict[str, Any]:
+    """Move the shards of a split to their names in the dataset. Return its entry of the ledger."""
+    for index, record in enumerate(records):  # TFDS counts files without gaps
+        name = _NAME.format(split=split, index=index)
+        if record["file"] != name:
+            storage.move(directory / record["file"], directory / name)
+        records[index] = {key: value for key, value in record.items() if key not in ("unigram", "fields")}
+        records[index] |= {"file": name, "index": index}
+    totals = {
+        stream: {part: sum(record["streams"][stream][part] for record in records) for part in ("sentences", "tokens")}
+        for stream in streams
+    }
+    return {"documents": sum(record["documents"] for record in records), "streams": totals, "shards": records}
 
 
 def _payloads(directory: Path, entry: dict[str, Any], name: str, dtype: np.dtype) -> Iterator[np.ndarray]:
     """Yield one feature of every piece of a split, in order."""
     for record in entry["shards"]:
-        data = np.memmap(directory / record["file"], np.uint8, "r")
-        for piece in record["pieces"]:
-            start, count = piece[name]
-            yield np.frombuffer(data[start : start + dtype.itemsize * count].tobytes(), dtype)
+        with (directory / record["file"]).open("rb") as file:
+            for piece in record["pieces"]:
+                start, count = piece[name]
+                file.seek(start)
+                yield np.frombuffer(file.read(dtype.itemsize * count), dtype)
 
 
-def _write_offsets(directory: Path, split: str, stream: str, entry: dict[str, Any]) -> list[str]:
-    """Write the sentence and document offsets of a stream, one piece at a time. Return the file names."""
+def _write_offsets(directory: Path, folder: Path, split: str, stream: str, entry: dict[str, Any]) -> list[str]:
+    """Write the sentence and document offsets of a stream into `folder`, one piece at a time. Return the file names."""
     names = offset_files(split, stream)
     counts = entry["streams"][stream]["sentences"], entry["documents"]
     for name, part, count in zip(names, ("sentence_lengths", "document_lengths"), counts, strict=True):
-        offsets = np.lib.format.open_memmap(directory / name, "w+", np.int64, (count + 1,))
+        offsets = np.lib.format.open_memmap(folder / name, "w+", np.int64, (count + 1,))
         offsets[0] = at = 0
         for lengths in _payloads(directory, entry, f"{stream}/{part}", LENGTHS):
             offsets[at + 1 : at + 1 + len(lengths)] = offsets[at] + np.cumsum(lengths, dtype=np.int64)
@@ -305,16 +330,16 @@ def _write_offsets(directory: Path, split: str, stream: str, entry: dict[str, An
     return list(names)
 
 
-def _write_field(directory: Path, split: str, name: str, entry: dict[str, Any]) -> str:
-    """Write one number for every document. Return the file name."""
+def _write_field(directory: Path, folder: Path, split: str, name: str, entry: dict[str, Any]) -> str:
+    """Write one number for every document into `folder`. Return the file name."""
     file = field_file(split, name)
     numbers = [np.empty(0, NUMBERS), *_payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)]
-    np.save(directory / file, np.concatenate(numbers))
+    np.save(folder / file, np.concatenate(numbers))
     return file
 
 
 def _write_tfds_metadata(
-    directory: Path,
+    folder: Path,
     shards: dict[str, list[dict[str, Any]]],
     dtype: np.dtype,
     streams: Iterable[str],
@@ -333,23 +358,30 @@ def _write_tfds_metadata(
     features = dict.fromkeys(streams, text)
     if fields := {name: sequence(NUMBERS, "A number of each document.") for name in fields}:
         features[FIELDS] = fields
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=directory, template=_TFDS_NAME, dataset_name="corpus", filetype_suffix="tfrecord"
-    )
-    tfds.folder_dataset.write_metadata(
-        data_dir=directory,
-        filename_template=template,
-        version="1.0.0",
-        description="Documents cut into sentences and tokens; one example is a piece of many documents.",
-        features=tfds.features.FeaturesDict(features),
-        split_infos=[
-            tfds.core.SplitInfo(
-                name=split,
-                shard_lengths=[len(record["pieces"]) for record in records],
-                num_bytes=sum(record["bytes"] for record in records),
-                filename_template=template,
-            )
-            for split, records in shards.items()
-            if records
-        ],
-    )
+    # TFDS looks for the files of the data by their names. In a bucket they are not in this folder.
+    with tempfile.TemporaryDirectory() as scratch:
+        for record in itertools.chain.from_iterable(shards.values()):
+            Path(scratch, record["file"]).touch()
+        template = tfds.core.ShardedFileTemplate(
+            data_dir=scratch, template=_TFDS_NAME, dataset_name="corpus", filetype_suffix="tfrecord"
+        )
+        tfds.folder_dataset.write_metadata(
+            data_dir=scratch,
+            filename_template=template,
+            version="1.0.0",
+            description="Documents cut into sentences and tokens; one example is a piece of many documents.",
+            features=tfds.features.FeaturesDict(features),
+            split_infos=[
+                tfds.core.SplitInfo(
+                    name=split,
+                    shard_lengths=[len(record["pieces"]) for record in records],
+                    num_bytes=sum(record["bytes"] for record in records),
+                    filename_template=template,
+                )
+                for split, records in shards.items()
+                if records
+            ],
+            check_data=False,
+        )
+        for name in TFDS_METADATA:
+            storage.write(folder / name, Path(scratch, name).read_bytes())

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from plmjax.data import cleaning, prepare, store, tokenizers
+from plmjax.data import cleaning, store, tokenizers
 from plmjax.data.formats import records
+from plmjax.data.preparation import prepare, run
+from plmjax.data.preparation.conversion import Sizes
 from plmjax.errors import UserError
-from tests.data.test_prepare import document
+from tests.data.preparation.test_prepare import document
 
 JUNK = "lorem ipsum and what not follows here.\n" + document(1)
 
@@ -52,12 +54,12 @@ def test_documents_of_several_texts_and_published_corpora_are_refused() -> None:
 
 
 def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 3000)  # enough batches for a second process
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=3000))  # enough batches for a second process
     names = ["c4_lorem_ipsum", "exact_duplicates", "three_sentence_spans", "c4_sentences", "near_duplicates"]
     ledgers = []
     for processes in (1, 2):
         output = tmp_path / str(processes)
-        prepare.prepare([corpus], "auto", tokenizer, output, clean=names, processes=processes, progress=False)
+        prepare([corpus], "auto", tokenizer, output, clean=names, processes=processes, progress=False)
         ledgers.append(json.loads((output / store.LEDGER).read_text()))
     assert ledgers[0] == ledgers[1]  # the checksums of all files stand in it, also of the report
     assert ledgers[0]["description"]["cleaning"] == names
@@ -67,7 +69,7 @@ def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkey
 def test_report_counts_each_rule_with_examples(corpus, tokenizer, tmp_path, capsys) -> None:
     output = tmp_path / "out"
     names = ["c4_lorem_ipsum", "c4_short_lines", "exact_duplicates"]
-    dataset = prepare.prepare([corpus], "auto", tokenizer, output, clean=names, processes=1)
+    dataset = prepare([corpus], "auto", tokenizer, output, clean=names, processes=1)
     report = json.loads((output / cleaning.REPORT).read_text())
     assert cleaning.REPORT in json.loads((output / store.LEDGER).read_text())["other_files"]
     lorem, short, exact = report["rules"]
@@ -91,15 +93,15 @@ def test_report_counts_each_rule_with_examples(corpus, tokenizer, tmp_path, caps
 def test_other_rules_make_another_dataset(corpus, tokenizer, tmp_path) -> None:
     output, words = tmp_path / "out", tmp_path / "words.txt"
     words.write_text("lorem\n")
-    prepare.prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
+    prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
     with pytest.raises(UserError, match="another cleaning"):
-        prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+        prepare([corpus], "auto", tokenizer, output, progress=False)
     words.write_text("river\n")
     with pytest.raises(UserError, match="another bad_words"):
-        prepare.prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
+        prepare([corpus], "auto", tokenizer, output, clean=["c4_bad_words"], bad_words=words, progress=False)
 
 
 def test_a_text_of_which_nothing_is_left_is_one_sentence(tokenizer, tmp_path) -> None:
     (tmp_path / "a.txt").write_text(JUNK)
     with pytest.raises(UserError, match="--clean dropped all 1, 1 of them by c4_lorem_ipsum; name fewer"):
-        prepare.prepare([tmp_path / "a.txt"], "auto", tokenizer, tmp_path / "out", clean=["c4_lines"], progress=False)
+        prepare([tmp_path / "a.txt"], "auto", tokenizer, tmp_path / "out", clean=["c4_lines"], progress=False)

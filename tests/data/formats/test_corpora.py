@@ -10,7 +10,7 @@ from plmjax.data.formats import corpora
 from plmjax.data.formats.corpora import CORPORA, SPLITS
 from plmjax.data.layouts import Blocks
 from plmjax.data.layouts.joined_text import JoinedText, ReversedText
-from plmjax.data.prepare import prepare
+from plmjax.data.preparation import prepare
 from plmjax.errors import UserError
 from tests.data.formats.published import BYTES, DECLARED, LETTERS, WIKITEXT, WORDS, write
 

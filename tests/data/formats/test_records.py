@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from plmjax.data import formats, prepare, store, tokenizers
+from plmjax.data import formats, store, tokenizers
 from plmjax.data.formats import records
+from plmjax.data.preparation import prepare
 from plmjax.errors import UserError
 
 PAIRS = [(f"the {word} sings number {n}.", f"{word} {word} nine {n}") for n, word in enumerate(("river", "stone") * 40)]
@@ -63,7 +64,7 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
     streams = records.streams([f"source={keys[0]}", f"target={keys[1]}"])
     fields = () if keys[2] == "3" else (keys[2],)
     options = {"validation": 0.2, "streams": streams, "fields": fields, "progress": False, "processes": 1}
-    dataset = prepare.prepare([path], format, tokenizer, tmp_path / "out", **options)
+    dataset = prepare([path], format, tokenizer, tmp_path / "out", **options)
     found = []
     for split in store.SPLITS:
         sides = [texts_of(dataset, split, stream) for stream in ("source", "target")]
@@ -74,11 +75,11 @@ def test_parallel_text_becomes_two_streams_of_the_same_documents(tmp_path, token
     expected = [(tokenizer.encode(en), tokenizer.encode(de)) for en, de in PAIRS]
     assert sorted(found) == sorted(expected)
     assert set(dataset.fields("train")) == set(fields)
-    again = prepare.prepare([path], format, tokenizer, tmp_path / "out", **options)
+    again = prepare([path], format, tokenizer, tmp_path / "out", **options)
     assert again.fingerprint == dataset.fingerprint
     with pytest.raises(UserError, match="another streams"):
         other = options | {"streams": {"source": keys[0]}}
-        prepare.prepare([path], format, tokenizer, tmp_path / "out", **other)
+        prepare([path], format, tokenizer, tmp_path / "out", **other)
 
 
 def test_one_column_of_a_table_is_a_text(tmp_path):
@@ -96,7 +97,7 @@ def test_a_pair_with_an_empty_side_is_left_out(tmp_path, tokenizer):
     path = tmp_path / "pairs.tsv"
     path.write_text("1\t2\nriver stone\t \nriver\tstone\n")
     streams = {"source": "1", "target": "2"}
-    dataset = prepare.prepare(
+    dataset = prepare(
         [path], "tsv", tokenizer, tmp_path / "out", streams=streams, validation=0, progress=False, max_unknown=1
     )
     assert dataset.split("train", "target").documents == 2
@@ -121,7 +122,7 @@ def test_records_that_lack_something_are_named(tmp_path, tokenizer):
     path = json_lines(tmp_path)
 
     def run(**options):
-        prepare.prepare([path], "auto", tokenizer, tmp_path / "out", progress=False, processes=1, **options)
+        prepare([path], "auto", tokenizer, tmp_path / "out", progress=False, processes=1, **options)
 
     with pytest.raises(UserError, match=r"string 'fr' in .* line 1, found the keys .*; name the one .* --streams"):
         run(streams={"source": "fr"})

@@ -5,13 +5,18 @@ import gzip
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.data import formats, prepare, store, tokenizers
+from plmjax.data import formats, store, tokenizers
+from plmjax.data.preparation import files, output_folder, prepare, run
+from plmjax.data.preparation.conversion import Sizes
 from plmjax.errors import UserError
 
 WORDS = "the a river stone walks sings old green under over bridge city child reads slowly never again".split()
@@ -54,7 +59,7 @@ def contents(dataset: store.Dataset) -> dict[str, list[list[list[int]]]]:
 
 
 def test_every_sentence_is_there_in_order(corpus, tokenizer, tmp_path):
-    dataset = prepare.prepare([corpus], "auto", tokenizer, tmp_path / "out", validation=0.2, progress=False)
+    dataset = prepare([corpus], "auto", tokenizer, tmp_path / "out", validation=0.2, progress=False)
     found = contents(dataset)
     expected = [[tokenizer.encode(line) for line in document(seed).split("\n")] for seed in range(120)]
     assert 10 <= len(found["validation"]) <= 40
@@ -65,28 +70,152 @@ def test_every_sentence_is_there_in_order(corpus, tokenizer, tmp_path):
     assert sorted(map(key, found["train"] + found["validation"])) == sorted(map(key, expected))
     assert dataset.tokenizer_fingerprint == tokenizer.fingerprint
     assert dataset.unigram_counts().sum() == dataset.split("train").token_count
-    assert not (tmp_path / "out" / prepare.BEGUN).exists()
+    assert not (tmp_path / "out" / output_folder.BEGUN).exists()
 
 
 def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch):
     """Neither the order of the text nor its files, of which each is closed as soon as it is full."""
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)  # enough batches for a second process
-    monkeypatch.setattr(prepare, "SHARD_TOKENS", 3000)
+    # Enough batches for a second process.
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=4000, shard_tokens=3000))
     ledgers = []
     for processes in (1, 2):
         output = tmp_path / str(processes)
-        prepare.prepare([corpus], "auto", tokenizer, output, processes=processes, progress=False)
+        prepare([corpus], "auto", tokenizer, output, processes=processes, progress=False)
         ledgers.append(json.loads((output / store.LEDGER).read_text()))
     assert ledgers[0] == ledgers[1]  # the checksums of all files stand in it
     *full, last = (shard["streams"]["text"]["tokens"] for shard in ledgers[0]["splits"]["train"]["shards"])
     assert len(full) > 1 and all(3000 <= tokens < 5000 for tokens in full) and last < 5000
 
 
+@pytest.fixture
+def units(corpus, monkeypatch):
+    """The corpus in files that are not compressed, cut into several units each."""
+    for path in corpus.iterdir():
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    monkeypatch.setattr(run, "UNIT_BYTES", 6000)
+    return corpus
+
+
+CLEAN = ("c4_short_lines", "exact_duplicates", "three_sentence_spans", "c4_end_marks", "near_duplicates")
+
+
+@pytest.mark.parametrize("clean", [(), CLEAN, CLEAN[:4]])
+def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_path, clean):
+    (units / "2.txt").write_text("\n\n".join(document(seed) for seed in range(30, 90)))  # copies
+    ledgers = []
+    for processes in (1, 3):
+        output = tmp_path / str(processes)
+        dataset = prepare([units], "auto", tokenizer, output, clean=clean, processes=processes, progress=False)
+        ledgers.append(json.loads((output / store.LEDGER).read_text()))
+        assert not (output / files.FOLDER).exists()
+    assert ledgers[0] == ledgers[1]
+    assert len(ledgers[0]["splits"]["train"]["shards"]) > 8
+    found = [document for split in contents(dataset).values() for document in split]
+    copies = 60 if not clean else 0
+    assert len(found) == 120 + copies
+    assert dataset.unigram_counts().sum() == dataset.split("train").token_count
+
+
+def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path, monkeypatch):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    settings = {"clean": CLEAN, "processes": 1, "progress": False}
+    prepare([units], "auto", tokenizer, whole, **settings)
+    original, converted = run.Conversion.write, []
+
+    def write(self, unit, *arguments, **more):
+        if len(converted) == 4:
+            raise KeyboardInterrupt
+        converted.append(unit.index)
+        original(self, unit, *arguments, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run.Conversion, "write", write)
+        prepare([units], "auto", tokenizer, output, **settings)
+    assert converted == [0, 1, 2, 3]
+    written = {path: path.stat().st_mtime_ns for path in output.glob("units/*/*")}
+    kept = {path.parent.name for path in written if path.name == files.WRITTEN}
+    assert kept == {f"{index:05d}" for index in converted}
+
+    def finish(*arguments):  # before the files are joined
+        assert {path: path.stat().st_mtime_ns for path in written} == written
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(store, "finish", finish)
+        prepare([units], "auto", tokenizer, output, **settings)
+    # A stop while they are joined: a file that was moved is made again.
+    moved = next(output.glob("units/00002/corpus-*"))
+    moved.rename(output / "corpus-train.tfrecord-00002")
+    prepare([units], "auto", tokenizer, output, **settings)
+    assert (output / store.LEDGER).read_text() == (whole / store.LEDGER).read_text()
+
+
+def test_units_of_something_else_are_not_used(units, tokenizer, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(store, "finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        prepare([units], "auto", tokenizer, output, progress=False)
+    assert (output / files.FOLDER).exists()
+    dataset = prepare([units], "auto", tokenizer, output, validation=0, progress=False)
+    assert dataset.split("validation").documents == 0
+
+
+def test_a_killed_worker_costs_only_its_units(units, tokenizer, tmp_path, monkeypatch):
+    """A process of the pool is killed in the middle, as a system without memory does; the next run continues."""
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    tokenizer.save(tmp_path / "words")
+    code = f"""
+import sys
+from pathlib import Path
+from plmjax.data import tokenizers
+from plmjax.data.preparation import prepare, run
+from plmjax.errors import UserError
+if __name__ == "__main__":
+    run.UNIT_BYTES = 3000
+    words = tokenizers.load(Path({str(tmp_path / "words")!r}))
+    try:
+        prepare([{str(units)!r}], "auto", words, sys.argv[1], processes=2, progress=False)
+    except UserError as error:
+        sys.exit(str(error))
+"""
+    (tmp_path / "code.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "code.py"), str(output)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while len(list(output.glob(f"units/*/{files.WRITTEN}"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.005)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    os.kill(int(workers[0]), signal.SIGKILL)
+    assert "found one ended by the system" in process.communicate()[1] and process.returncode == 1
+    kept = len(list(output.glob(f"units/*/{files.WRITTEN}")))
+    assert kept >= 3 and not (output / store.LEDGER).exists()
+    monkeypatch.setattr(run, "UNIT_BYTES", 3000)
+    for folder in (output, whole):
+        prepare([units], "auto", tokenizer, folder, processes=1, progress=False)
+    assert (output / store.LEDGER).read_text() == (whole / store.LEDGER).read_text()
+
+
+def test_a_file_that_changes_meanwhile_is_one_sentence(units, tokenizer, tmp_path, monkeypatch):
+    original = run.Conversion.write
+
+    def write(self, unit, *arguments, **more):
+        if unit.index == 3:
+            with (units / "1.txt").open("a") as file:
+                file.write("\n\nAn old bridge walks.")
+        original(self, unit, *arguments, **more)
+
+    monkeypatch.setattr(run.Conversion, "write", write)
+    with pytest.raises(UserError, match=r"Expected .*1.txt to stay as it was when this command began, found it chang"):
+        prepare([units], "auto", tokenizer, tmp_path / "out", processes=1, progress=False)
+
+
 def test_split_follows_the_document_not_its_place(corpus, tokenizer, tmp_path):
     shuffled = tmp_path / "shuffled.txt"
     shuffled.write_text("\n\n".join(document(seed) for seed in reversed(range(120))))
     held_out = [
-        sorted(map(json.dumps, contents(prepare.prepare([path], "text", tokenizer, tmp_path / name))["validation"]))
+        sorted(map(json.dumps, contents(prepare([path], "text", tokenizer, tmp_path / name))["validation"]))
         for name, path in (("a", corpus), ("b", shuffled))
     ]
     assert held_out[0] and held_out[0] == held_out[1]
@@ -94,17 +223,17 @@ def test_split_follows_the_document_not_its_place(corpus, tokenizer, tmp_path):
 
 def test_a_finished_dataset_is_not_made_again(corpus, tokenizer, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out"
-    first = prepare.prepare([corpus], "auto", tokenizer, output)
+    first = prepare([corpus], "auto", tokenizer, output)
     stamp = (output / store.LEDGER).stat().st_mtime_ns
-    monkeypatch.setattr(prepare, "_write", None)  # would fail
-    second = prepare.prepare([corpus], "auto", tokenizer, output)
+    monkeypatch.setattr(run, "Conversion", None)  # would fail
+    second = prepare([corpus], "auto", tokenizer, output)
     assert "prepared before" in capsys.readouterr().out
     assert (output / store.LEDGER).stat().st_mtime_ns == stamp and first.fingerprint == second.fingerprint
 
 
 def test_a_finished_dataset_of_something_else_is_kept(corpus, tokenizer, tmp_path):
     output = tmp_path / "out"
-    prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+    prepare([corpus], "auto", tokenizer, output, progress=False)
     ledger = (output / store.LEDGER).read_bytes()
     other = tokenizers.train("word", 100, [document(0)], tmp_path / "other")
     for change, message in (
@@ -115,14 +244,14 @@ def test_a_finished_dataset_of_something_else_is_kept(corpus, tokenizer, tmp_pat
     ):
         arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer} | change
         with pytest.raises(UserError, match=message):
-            prepare.prepare(output=output, progress=False, **arguments)
+            prepare(output=output, progress=False, **arguments)
     assert (output / store.LEDGER).read_bytes() == ledger
 
 
 def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, tmp_path, monkeypatch):
     output, whole = tmp_path / "out", tmp_path / "whole"
-    prepare.prepare([corpus], "auto", tokenizer, whole, progress=False)
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    prepare([corpus], "auto", tokenizer, whole, progress=False)
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=4000))
     original = store.ShardWriter.extend
 
     def interrupt(self, *arguments):
@@ -131,13 +260,13 @@ def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, t
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(store.ShardWriter, "extend", interrupt)
-        prepare.prepare([corpus], "auto", tokenizer, output, processes=1, progress=False)
-    assert list(output.glob("corpus-*"))
+        prepare([corpus], "auto", tokenizer, output, processes=1, progress=False)
+    assert list(output.glob("units/*/corpus-*"))
     with pytest.raises(UserError, match="never finished"):
         store.open_dataset(output)
     (output / "notes.txt").write_text("mine")
     (output / "corpus-train.tfrecord-00007").write_bytes(b"left over")
-    again = prepare.prepare([corpus], "auto", tokenizer, output, progress=False)
+    again = prepare([corpus], "auto", tokenizer, output, progress=False)
     assert contents(again) == contents(store.open_dataset(whole))
     assert (output / "notes.txt").read_text() == "mine"
     assert not (output / "corpus-train.tfrecord-00007").exists()
@@ -145,19 +274,19 @@ def test_an_interrupted_preparation_is_named_and_made_again(corpus, tokenizer, t
 
 def test_a_truncated_dataset_is_made_again(corpus, tokenizer, tmp_path):
     output = tmp_path / "out"
-    first = contents(prepare.prepare([corpus], "auto", tokenizer, output, progress=False))
+    first = contents(prepare([corpus], "auto", tokenizer, output, progress=False))
     shard = next(output.glob("corpus-train*"))
     shard.write_bytes(shard.read_bytes()[:-9])
     with pytest.raises(UserError):
         store.open_dataset(output)
-    assert contents(prepare.prepare([corpus], "auto", tokenizer, output, progress=False)) == first
+    assert contents(prepare([corpus], "auto", tokenizer, output, progress=False)) == first
 
 
 def test_a_folder_of_others_is_left_alone(corpus, tokenizer, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "features.json").write_text("mine")
     with pytest.raises(UserError, match="new or empty folder"):
-        prepare.prepare([corpus], "auto", tokenizer, tmp_path / "mine", progress=False)
+        prepare([corpus], "auto", tokenizer, tmp_path / "mine", progress=False)
     assert (tmp_path / "mine" / "features.json").read_text() == "mine"
 
 
@@ -171,7 +300,7 @@ def test_a_full_disk_is_one_sentence(corpus, tokenizer, tmp_path, monkeypatch, n
 
     monkeypatch.setattr(store.ShardWriter, "extend", full)
     with pytest.raises(UserError, match=f"room for the dataset in .*, found {found}"):
-        prepare.prepare([corpus], "auto", tokenizer, tmp_path / "out", progress=False)
+        prepare([corpus], "auto", tokenizer, tmp_path / "out", progress=False)
     assert not (tmp_path / "out" / store.LEDGER).exists()
 
 
@@ -189,15 +318,15 @@ def test_bad_options_are_named(corpus, tokenizer, tmp_path):
     ):
         arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer, "output": tmp_path / "out"} | change
         with pytest.raises(UserError, match=message):
-            prepare.prepare(progress=False, **arguments)
+            prepare(progress=False, **arguments)
 
 
 def test_an_error_of_a_document_reaches_the_user(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=2000))
     lines = [json.dumps({"text": document(seed)}) for seed in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"txet": 1}', *lines]))
     with pytest.raises(UserError, match=r"a.jsonl line 41, found the keys txet"):
-        prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", processes=2, progress=False)
+        prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", processes=2, progress=False)
 
 
 def test_sentences_join_to_the_tokens_of_the_whole_text(tmp_path):
@@ -205,7 +334,7 @@ def test_sentences_join_to_the_tokens_of_the_whole_text(tmp_path):
     text = "One river sings. The old bridge never walks. A child reads."
     byte_level = tokenizers.train("byte-bpe", 300, [text], tmp_path / "tokenizer", lowercase=False)
     (tmp_path / "a.txt").write_text(text)
-    dataset = prepare.prepare([tmp_path / "a.txt"], "text", byte_level, tmp_path / "out", validation=0)
+    dataset = prepare([tmp_path / "a.txt"], "text", byte_level, tmp_path / "out", validation=0)
     split = dataset.split("train")
     assert split.sentences == 3
     assert split.tokens(0, split.token_count).tolist() == byte_level.encode(text)
@@ -217,23 +346,22 @@ def test_text_of_which_the_tokenizer_knows_little_is_refused_early(tokenizer, tm
     with pytest.raises(
         UserError, match=r"found 100.0% of the first [\d,]+ tokens unknown, more than --max_unknown \(0.2\)"
     ):
-        prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh")
+        prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh")
     assert not (tmp_path / "out" / store.LEDGER).exists()
     capsys.readouterr()
-    prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh", max_unknown=1)
+    prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", language="zh", max_unknown=1)
     assert "unknown    100.00% of the tokens" in capsys.readouterr().out
     # early: the rest of the text is not read
-    monkeypatch.setattr(prepare, "JUDGED_TOKENS", 1000)
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=4000, judged_tokens=1000))
     with pytest.raises(UserError) as caught:
-        prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "early", processes=1)
+        prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "early", processes=1)
     assert int(caught.value.args[0].split("of the first ")[1].split(" ")[0].replace(",", "")) < 6000
 
 
 def test_a_little_of_the_unknown_is_told(tokenizer, tmp_path, capsys):
     known = "\n\n".join(document(seed) for seed in range(20))
     (tmp_path / "a.txt").write_text(f"{known}\n\n天\n\n气\n", encoding="utf-8")
-    dataset = prepare.prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", validation=0)
+    dataset = prepare([tmp_path / "a.txt"], "text", tokenizer, tmp_path / "out", validation=0)
     share = dataset.unigram_counts()[tokenizer.vocabulary.unknown] / dataset.unigram_counts().sum()
     assert 0 < share < 0.01 and f"unknown    {share:.2%} of the tokens" in capsys.readouterr().out
 
@@ -241,32 +369,32 @@ def test_a_little_of_the_unknown_is_told(tokenizer, tmp_path, capsys):
 def test_the_key_of_the_text_determines_the_dataset(tokenizer, tmp_path):
     lines = [json.dumps({"text": document(seed), "other": document(seed + 100)}) for seed in range(20)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", text_key="other", progress=False)
+    prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", text_key="other", progress=False)
     with pytest.raises(UserError, match="another text_key"):
-        prepare.prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", progress=False)
+        prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", progress=False)
 
 
 def test_a_dataset_without_held_out_text_says_so(tokenizer, tmp_path, capsys):
     (tmp_path / "one.txt").write_text(document(0, sentences=400))
-    dataset = prepare.prepare([tmp_path / "one.txt"], "auto", tokenizer, tmp_path / "out", validation=0.005)
+    dataset = prepare([tmp_path / "one.txt"], "auto", tokenizer, tmp_path / "out", validation=0.005)
     assert dataset.split("validation").documents == 0
     said = capsys.readouterr().out
     assert "held-out   nothing: a share of 0.005 of 1 document is drawn" in said and "add text" in said
     (tmp_path / "three.txt").write_text("\n\n".join(document(seed) for seed in range(3)))
-    prepare.prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "three", validation=0.005)
+    prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "three", validation=0.005)
     assert "such as 0.5" in capsys.readouterr().out
-    prepare.prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "none", validation=0)
+    prepare([tmp_path / "three.txt"], "text", tokenizer, tmp_path / "none", validation=0)
     assert "held-out" not in capsys.readouterr().out  # as it was asked for
     with pytest.raises(UserError, match="all 1 held out"):
-        prepare.prepare([tmp_path / "one.txt"], "text", tokenizer, tmp_path / "all", validation=1 - 1e-9)
+        prepare([tmp_path / "one.txt"], "text", tokenizer, tmp_path / "all", validation=1 - 1e-9)
 
 
 def test_a_file_of_lines_alone_is_held_out_from_by_any_number_of_processes(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 4000)
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=4000))
     (tmp_path / "lines.txt").write_text(document(0, sentences=5000))
     found = []
     for processes in (1, 2):
-        dataset = prepare.prepare(
+        dataset = prepare(
             [tmp_path / "lines.txt"],
             "auto",
             tokenizer,
@@ -283,7 +411,9 @@ def test_a_file_of_lines_alone_is_held_out_from_by_any_number_of_processes(token
 
 def test_tokenizing_processes_need_no_heavy_library():
     """Workers are started anew, so that what they import is paid once a core."""
-    code = "import sys, plmjax.data.prepare; print({'jax', 'tensorflow', 'transformers', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys, plmjax.data.preparation; print({'jax', 'tensorflow', 'transformers', 'torch'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
@@ -314,3 +444,13 @@ def test_texts_are_drawn_evenly_from_the_files(corpus):
     own = [{document(seed) for seed in seeds} for seeds in (range(60), range(60, 120))]
     assert 4000 <= sum(len(text) for text in sample) < 6000
     assert all(sum(text in files for text in sample) >= 2 for files in own)
+
+
+def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_store):
+    """They are uploaded one by one, and moved to their names in the dataset."""
+    object_store.create("units")
+    for output in (tmp_path / "out", "gs://units/out"):
+        prepare([units], "auto", tokenizer, output, clean=["exact_duplicates"], processes=1, progress=False)
+    objects = object_store.buckets["units"]
+    assert json.loads(objects["out/ledger.json"].contents) == json.loads((tmp_path / "out" / store.LEDGER).read_text())
+    assert not any(files.FOLDER in name or output_folder.BEGUN in name for name in objects)

@@ -1,0 +1,12 @@
+"""Raw text to a prepared dataset, once: read, clean, split into sentences, tokenize, write.
+
+The input is cut into units (`units`). Plain functions convert a unit, each into files of its own (`conversion`,
+`files`), and `run` joins these files to a dataset in the order of the units. So the dataset does not depend on who
+converts a unit, nor on when: `pool` does it on the cores of this machine, `beam` on a cluster. A preparation that was
+stopped keeps its finished units. Memory holds a few batches of documents for any size of the input.
+"""
+
+from plmjax.data.preparation.conversion import split_of
+from plmjax.data.preparation.run import prepare
+
+__all__ = ["prepare", "split_of"]

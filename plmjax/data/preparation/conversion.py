@@ -1,0 +1,330 @@
+"""The functions that convert a unit: raw documents to cleaned documents, and these to files of tokens.
+
+They depend on their arguments alone and write into the folder of the unit, so that any process can call them, more than
+once too.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data import cleaning, formats, sentences, store
+from plmjax.data.preparation import files
+from plmjax.data.preparation.units import Unit
+from plmjax.data.tokenizers import Tokenizer
+from plmjax.data.unknown_tokens import UnknownTokens
+
+
+class Sizes(NamedTuple):
+    """Sizes of the parts of a preparation.
+
+    batch_characters: of the documents that are tokenized at once.
+    shard_tokens: number of tokens after which a unit begins another file.
+    judged_tokens: number of tokens of the first unit after which the share of unknown tokens is checked.
+    """
+
+    batch_characters: int = 1 << 19
+    shard_tokens: int = 1 << 25
+    judged_tokens: int = 100_000
+
+
+class Tokenized(NamedTuple):
+    """Concatenated documents: the tokens of every stream, and for every field one number per document."""
+
+    texts: dict[str, store.Tokens]
+    fields: dict[str, np.ndarray]
+
+
+class Converted(NamedTuple):
+    """A batch of documents as tokens of each split, and the counts of the rules on it (`Report.counts`)."""
+
+    splits: dict[str, Tokenized]
+    counts: dict[str, Any]
+
+
+Results = Callable[[Callable, Iterable[tuple]], Iterator[Any]]
+"""Yields function(conversion, *task) for every task, in order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """All that a process needs to convert a unit.
+
+    Attributes:
+        source: the raw text.
+        validation: fraction of the documents kept for evaluation.
+        max_unknown: fraction of unknown tokens above which the tokenizer is refused.
+        piece_tokens: least number of tokens of a record; None takes that of `store.ShardWriter`.
+        sizes: sizes of the parts.
+    """
+
+    source: formats.Input
+    tokenizer: Tokenizer
+    language: str
+    validation: float
+    max_unknown: float
+    cleaner: cleaning.Cleaner
+    piece_tokens: int | None = None
+    sizes: Sizes = Sizes()
+
+    # ------------------------------------------------------------------------------------------------------- units
+
+    def screen(
+        self,
+        unit: Unit,
+        output: Path,
+        number: int,
+        progress: Callable[[int], None] = lambda count: None,
+        results: Results | None = None,
+    ) -> None:
+        """Write what a stage of the cleaning leaves of a unit, and the keys for its last rule.
+
+        Args:
+            output: folder of the dataset.
+            number: the stage. What the last rule of the stage before repeats in the unit must be known.
+            progress: function that is called with the bytes read from disk since its last call.
+            results: calls methods on batches in several processes; None stands for this one.
+
+        Raises:
+            UserError: unreadable input.
+        """
+        folder = files.folder(output, unit.index)
+        if (folder / files.screened(number)).is_file():
+            return
+        report = self.cleaner.report()
+        batches = self._batches(self._documents(unit, folder, number, report, progress))
+        keys: list[np.ndarray] = []
+
+        def kept() -> Iterator[formats.Document]:
+            for found in (results or self._here)(Conversion.screened, ((number, batch) for batch in batches)):
+                self._count(report, number, found)
+                keys.extend(found.keys)
+                yield from found.documents
+
+        with storage.output(folder, last=files.screened(number)) as local:
+            local.mkdir(parents=True, exist_ok=True)
+            files.write_documents(files.documents_file(local, number), kept())
+            files.write_arrays(files.keys_file(local, number), keys, np.uint64)
+            storage.write(local / files.screened(number), json.dumps(report.counts()))
+        if number:
+            storage.remove(files.documents_file(folder, number - 1))
+
+    def write(
+        self,
+        unit: Unit,
+        output: Path,
+        progress: Callable[[int], None] = lambda count: None,
+        results: Results | None = None,
+    ) -> None:
+        """Write the tokens of a unit. The arguments are those of `screen`.
+
+        Raises:
+            UserError: unreadable input, or too many unknown tokens in the first unit.
+        """
+        folder = files.folder(output, unit.index)
+        if files.is_written(folder):
+            return
+        report = self.cleaner.report()
+        last = len(self.cleaner.stages)
+        if last and self.cleaner.stages[-1].last is None:
+            last -= 1  # The rules of the last stage need no other documents.
+        batches = self._batches(self._documents(unit, folder, last, report, progress))
+        unknown = UnknownTokens(self.tokenizer.vocabulary, self.max_unknown)
+        converted = (results or self._here)(Conversion.converted, ((last, batch) for batch in batches))
+        with storage.output(folder, last=files.WRITTEN) as local:
+            shards = self._write(self._checked(converted, report, unknown, unit.index == 0), local)
+            unigram = store.unigram(shards["train"])
+            with (local / files.UNIGRAM).open("wb") as file:
+                np.savez(file, **unigram)
+            records = {
+                split: [{key: value for key, value in record.items() if key != "unigram"} for record in found]
+                for split, found in shards.items()
+            }
+            found = {"shards": records, "unknown": [unknown.count, unknown.total], "counts": report.counts()}
+            storage.write(local / files.WRITTEN, json.dumps(found))
+
+    def _documents(
+        self, unit: Unit, folder: Path, number: int, report: cleaning.Report, progress: Callable[[int], None]
+    ) -> Iterator[formats.Document]:
+        """Yield the documents of a unit that enter a stage."""
+        if number == 0:
+            for part in unit.ranges:
+                yield from self.source.documents(part, progress)
+            return
+        before = number - 1
+        effect = report.effects[self.cleaner.stages[before].end]
+        found = files.documents(folder, before), files.arrays(files.repeated_file(folder, before))
+        yield from self.cleaner.without_repeated(before, *found, effect)
+
+    def _batches(self, documents: Iterable[formats.Document]) -> Iterator[list[formats.Document]]:
+        batch, size = [], 0
+        for document in documents:
+            batch.append(document)
+            size += len(document.text)
+            if size >= self.sizes.batch_characters:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _here(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
+        return (function(self, *task) for task in tasks)
+
+    def _count(self, report: cleaning.Report, number: int, found: cleaning.Screened) -> None:
+        """Add the counts of a batch to the report."""
+        if number == 0:
+            report.read.add(*found.first)
+        stage = self.cleaner.stages[number]
+        for effect, more in zip(report.effects[stage.start : stage.end], found.effects, strict=True):
+            effect.add(more)
+
+    def _checked(
+        self, converted: Iterator[Converted], report: cleaning.Report, unknown: UnknownTokens, first: bool
+    ) -> Iterator[dict[str, Tokenized]]:
+        """Yield the batches. In the first unit the check of unknown tokens starts early, as hours may follow."""
+        for splits, counts in converted:
+            for tokens in itertools.chain.from_iterable(part.texts.values() for part in splits.values()):
+                unknown.add(tokens.ids)
+            if first and unknown.total >= self.sizes.judged_tokens:
+                unknown.check()
+            report.add(counts)
+            yield splits
+
+    def _write(self, batches: Iterator[dict[str, Tokenized]], folder: Path) -> dict[str, list[dict]]:
+        """Write tokens to files as they come. Return the files' records by split."""
+        folder.mkdir(parents=True, exist_ok=True)
+        shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
+        writers: dict[str, store.ShardWriter] = {}
+        written = dict.fromkeys(store.SPLITS, 0)
+        for batch in batches:
+            for split, part in batch.items():
+                if split not in writers:
+                    size, index = self.tokenizer.vocabulary.size, len(shards[split])
+                    names = tuple(part.texts), tuple(part.fields)
+                    writers[split] = store.ShardWriter(folder, split, index, size, *names, self.piece_tokens)
+                for run in _runs(part, self.piece_tokens):
+                    writers[split].extend(run.texts, run.fields)
+                written[split] += sum(len(tokens.ids) for tokens in part.texts.values())
+                if written[split] >= self.sizes.shard_tokens:
+                    shards[split].append(writers.pop(split).close())
+                    written[split] = 0
+        for split, writer in writers.items():
+            shards[split].append(writer.close())
+        return shards
+
+    # ----------------------------------------------------------------------------------------------------- batches
+
+    def screened(self, number: int, documents: list[formats.Document]) -> cleaning.Screened:
+        """Apply the rules of a stage of the cleaning to a batch."""
+        return self.cleaner.screen(number, documents)
+
+    def converted(self, number: int, documents: list[formats.Document]) -> Converted:
+        """Apply the rules of the last stage to a batch, if `number` is one, and return its tokens.
+
+        Documents with a stream without tokens are left out.
+        """
+        report = self.cleaner.report()
+        if number < len(self.cleaner.stages):
+            found = self.cleaner.screen(number, documents)
+            self._count(report, number, found)
+            documents = found.documents
+        report.kept.add(len(documents), sum(len(document.text) for document in documents))
+        return Converted(self._tokenized(documents), report.counts())
+
+    def _tokenized(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
+        splits: dict[str, list[tuple[dict[str, list[str]], list[float]]]] = collections.defaultdict(list)
+        for document in documents:
+            texts, fields = self._read(document)
+            if all(texts.values()):
+                document_sentences = [sentence for text in texts.values() for sentence in text]
+                split = document.split or split_of(document_sentences, self.validation)
+                splits[split].append((texts, fields))
+        tokenized = {split: self._encoded(found) for split, found in splits.items()}
+        return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
+
+    def _read(self, document: formats.Document) -> tuple[dict[str, list[str]], list[float]]:
+        """Return the sentences of every stream of a document, and its numbers."""
+        parts = self.source.parts
+        if self._exact:
+            return {store.TEXT: formats.prose(document)}, []
+        if parts is None:
+            return {store.TEXT: sentences.split(formats.prose(document), self.language)}, []
+        paragraphs = formats.streams_of(document, parts)
+        texts = {stream: sentences.split(text, self.language) for stream, text in paragraphs.items()}
+        return texts, formats.fields_of(document, parts)
+
+    @property
+    def _exact(self) -> bool:
+        return formats.is_exact(self.source.format)
+
+    def _encoded(self, documents: list[tuple[dict[str, list[str]], list[float]]]) -> Tokenized:
+        streams = tuple(documents[0][0])
+        encoded = {stream: self._encode([texts[stream] for texts, _ in documents]) for stream in streams}
+        # If any text of a document has no token, the document is left out of every stream.
+        kept = np.all([tokens.document_lengths > 0 for tokens in encoded.values()], axis=0)
+        numbers = np.array([fields for _, fields in documents])[kept]
+        names = self.source.parts.fields if self.source.parts else ()
+        return Tokenized(
+            {stream: _selected(tokens, kept) for stream, tokens in encoded.items()},
+            dict(zip(names, numbers.T, strict=True)),
+        )
+
+    def _encode(self, documents: list[list[str]]) -> store.Tokens:
+        """Return the tokens of documents. A document without tokens has length 0."""
+        # Every sentence except the first gets a space before it, so that byte-level tokens equal those of the whole
+        # text. Lines of an exact text have their own ends.
+        space = "" if self._exact else " "
+        spaced = [sentence if n == 0 else f"{space}{sentence}" for text in documents for n, sentence in enumerate(text)]
+        ids, lengths = self.tokenizer.encode_arrays(spaced)
+        starts = np.cumsum([0, *(len(text) for text in documents[:-1])])
+        counts = np.add.reduceat(lengths > 0, starts, dtype=np.int32)
+        dtype = store.token_dtype(self.tokenizer.vocabulary.size)
+        return store.Tokens(ids.astype(dtype), lengths[lengths > 0], counts)
+
+
+def _selected(tokens: store.Tokens, kept: np.ndarray) -> store.Tokens:
+    """Return the documents where `kept` is true, bool [documents]."""
+    if kept.all():
+        return tokens
+    sentence = np.repeat(kept, tokens.document_lengths)
+    ids = tokens.ids[np.repeat(sentence, tokens.sentence_lengths)]
+    return store.Tokens(ids, tokens.sentence_lengths[sentence], tokens.document_lengths[kept])
+
+
+def _runs(part: Tokenized, tokens: int | None) -> Iterator[Tokenized]:
+    """Yield the documents of a batch in runs of about `tokens` tokens, or all at once if it is None."""
+    if tokens is None:
+        yield part
+        return
+    # stream -> (first sentence, first token) of every document, and the ends
+    starts = {}
+    for stream, text in part.texts.items():
+        first = np.cumsum([0, *text.document_lengths])
+        starts[stream] = first, np.cumsum([0, *text.sentence_lengths])[first]
+    ends = sum(first for _, first in starts.values())[1:]
+    cuts = np.unique([0, *np.searchsorted(ends, np.arange(tokens, ends[-1], tokens)) + 1, len(ends)]).tolist()
+    for begin, end in itertools.pairwise(cuts):
+        texts = {}
+        for stream, text in part.texts.items():
+            (s, t), (s_end, t_end) = ([int(first[place]) for first in starts[stream]] for place in (begin, end))
+            texts[stream] = store.Tokens(
+                text.ids[t:t_end], text.sentence_lengths[s:s_end], text.document_lengths[begin:end]
+            )
+        yield Tokenized(texts, {name: numbers[begin:end] for name, numbers in part.fields.items()})
+
+
+def split_of(text: Sequence[str], validation: float) -> str:
+    """Return the split of a document from a hash of its sentences.
+
+    A fraction `validation` of all documents is held out.
+    """
+    digest = hashlib.blake2b("\n".join(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "little") < validation * 2**64 else "train"

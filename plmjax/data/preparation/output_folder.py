@@ -1,0 +1,94 @@
+"""The output folder of a preparation: whether it holds the dataset already, another one, or a part of this one."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from plmjax import json_text, locks, storage
+from plmjax.data import checksums, cleaning, store
+from plmjax.data.preparation import files
+from plmjax.data.tokenizers import Tokenizer
+from plmjax.errors import UserError
+
+BEGUN = "begun.json"
+"""File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no ledger. It
+has a digest of what the dataset is made from, so that finished units are used by a preparation of the same alone."""
+
+
+def is_finished(output: Path, sources: list[dict], description: dict, tokenizer: Tokenizer) -> bool:
+    """Return whether `output` holds exactly this dataset, complete. Raise UserError if it holds another one."""
+    if not (output / store.LEDGER).is_file():
+        return False
+    try:
+        ledger = json_text.parse(storage.contents(output / store.LEDGER))
+        json_text.check(ledger, {"sources": [{str: object}], "description": {str: object}, "tokenizer": {str: object}})
+        known = [_content(source) for source in ledger["sources"]], ledger["description"], ledger["tokenizer"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"Expected a ledger in {output}, found a damaged one; remove the folder and repeat.") from error
+    differing = [
+        name
+        for name, same in (
+            ("text", known[0] == [_content(source) for source in sources]),
+            ("tokenizer", known[2].get("fingerprint") == tokenizer.fingerprint),
+            # A key that only one of them has is a difference too, such as the rules of a cleaning.
+            *((key, known[1].get(key) == description.get(key)) for key in {**description, **known[1]}),
+        )
+        if not same
+    ]
+    if differing:
+        raise UserError(
+            f"Expected {output} to be new or made from the same, found a finished dataset with another "
+            f"{', another '.join(differing)}; name another output or remove it."
+        )
+    try:
+        store.open_dataset(output)
+    except UserError:  # damaged since: made again
+        return False
+    return True
+
+
+def _content(source: dict) -> dict:
+    """Return the entries of a source that determine the dataset. A moved file is the same text."""
+    return {key: value for key, value in source.items() if key != "path" or "sha256" not in source}
+
+
+def digest(sources: list[dict], description: dict[str, Any], tokenizer: Tokenizer) -> str:
+    """Return a digest of all that determines the dataset."""
+    made_from = [[_content(source) for source in sources], description, tokenizer.fingerprint]
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def locked(output: Path, made_from: str) -> Iterator[None]:
+    """Lock and clear the output folder.
+
+    Units of an earlier attempt stay if it was made from the same. Its other files are removed; files of others are an
+    error.
+
+    made_from: what `digest` returns.
+    """
+    with locks.locked(output):
+        _clear(output, made_from)
+        yield
+        storage.remove(output / files.FOLDER)
+        (output / BEGUN).unlink()
+
+
+def _clear(output: Path, made_from: str) -> None:
+    begun = json.dumps({"made_from": made_from}) + "\n"
+    before = storage.contents(output / BEGUN).decode(errors="replace") if (output / BEGUN).is_file() else ""
+    ours = before or (output / store.LEDGER).is_file()
+    if not ours and any(path.name != locks.NAME for path in output.iterdir()):
+        raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
+    storage.write(output / BEGUN, begun)
+    for path in output.iterdir():
+        generated = (
+            path.name.startswith((store.LEDGER, "corpus-"))
+            or path.suffix == ".npy"
+            or path.name in ("tokenizer", checksums.FOLDER, *store.TFDS_METADATA, cleaning.REPORT)
+        )
+        if generated or (path.name == files.FOLDER and before != begun):
+            storage.remove(path)

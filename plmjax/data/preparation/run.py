@@ -1,0 +1,204 @@
+"""Prepare a dataset from raw text, once: units on several processes or machines, then their files in one dataset."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from plmjax import storage
+from plmjax.data import cleaning, formats, sentences, store
+from plmjax.data.formats import records
+from plmjax.data.preparation import files, output_folder
+from plmjax.data.preparation.conversion import Conversion, Sizes
+from plmjax.data.preparation.pool import Pool
+from plmjax.data.preparation.progress import Bar
+from plmjax.data.preparation.units import UNIT_BYTES, Unit, units
+from plmjax.data.tokenizers import Tokenizer
+from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
+from plmjax.errors import UserError
+
+VERSION = 3
+"""Increased when the same input would give another dataset."""
+SIZES = Sizes()
+
+
+def prepare(
+    inputs: Sequence[str | os.PathLike],
+    format: str,
+    tokenizer: Tokenizer,
+    output: str | os.PathLike,
+    *,
+    validation: float = 0.05,
+    language: str = "en",
+    text_key: str = "text",
+    streams: Mapping[str, str] | None = None,
+    fields: Sequence[str] = (),
+    split: str = "",
+    max_unknown: float = MAX_UNKNOWN,
+    clean: Sequence[str] = (),
+    bad_words: str | os.PathLike = "",
+    piece_tokens: int | None = None,
+    processes: int | None = None,
+    runner: str = "",
+    runner_options: Sequence[str] = (),
+    progress: bool = True,
+) -> store.Dataset:
+    """Prepare `inputs` (files or folders) into the folder `output` and open it.
+
+    The split of a document is given by a hash of its sentences. So it does not depend on the document's place, and
+    copies of a document are in the same split. A published corpus has its own splits, and its text is kept exactly. If
+    `output` is a dataset made from the same input and settings, it is opened.
+
+    Args:
+        format: one of `formats.FORMATS` or tfds:NAME.
+        validation: fraction of the documents kept for evaluation.
+        language: one of `sentences.LANGUAGES`, for splitting sentences.
+        text_key: key of the text in a JSON object, a row of a table or an example of TFDS.
+        streams: name of a stream -> the key of its text in a record, for a dataset with several texts per document.
+        fields: keys of numbers in a record that are kept with its document.
+        split: the only split of a published corpus to prepare, as text without splits of its own.
+        max_unknown: fraction of unknown tokens above which the tokenizer is refused as one of another language or
+            script.
+        clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
+        bad_words: a file with a word or a phrase per line, for the rule of bad words.
+        piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
+            takes 4,194,304. A record holds whole documents.
+        processes: number of processes that tokenize; None uses one per core.
+        runner: a runner of Apache Beam that takes the place of the processes (see `plmjax.data.beam`).
+        runner_options: options of Beam, NAME=VALUE or NAME.
+
+    Raises:
+        UserError: unreadable input, no document in it, too many unknown tokens, a full disk, an `output` that holds
+            something else, or a runner that is not installed.
+    """
+    output = storage.path(output)
+    sentences.check(language)
+    if not 0 <= validation < 1:
+        raise UserError(f"Expected a share of validation documents from 0 up to 1, found {validation}; try 0.05.")
+    if processes is not None and processes < 1:
+        raise UserError(f"Expected at least one process, found {processes}; leave it out for one a core.")
+    if piece_tokens is not None and piece_tokens < 1:
+        raise UserError(
+            f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
+        )
+    unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
+    if fields and not streams:
+        streams = {store.TEXT: text_key}
+    parts = records.Parts(streams, tuple(fields)) if streams else None
+    store.check_names(streams or (), fields)
+    cleaner = cleaning.cleaner(clean, bad_words, language, format, parts)
+    sources = formats.sources(inputs, format, split)
+    description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
+    description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
+    description |= {"split": split} if split else {}
+    description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
+    description |= cleaner.description
+    if output_folder.is_finished(output, sources, description, tokenizer):
+        if progress:
+            print(f"dataset    {output} was prepared before from the same text; nothing to do")
+        return store.open_dataset(output)
+    source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split)
+    conversion = Conversion(source, tokenizer, language, validation, max_unknown, cleaner, piece_tokens, SIZES)
+    total = sum(entry["bytes"] for entry in sources)
+    report = cleaner.report()
+    try:
+        with (
+            Pool(conversion, output, processes or os.cpu_count() or 1, runner, runner_options) as pool,
+            output_folder.locked(output, output_folder.digest(sources, description, tokenizer)),
+            Bar(total, progress) as bar,
+        ):
+            shards, unigrams = _shards(conversion, units(source, total, UNIT_BYTES), output, pool, report, unknown, bar)
+            if not bar.tokens:
+                raise _nothing_prepared(sources, format, report)
+            report.tokens = bar.tokens
+            reports = {cleaning.REPORT: json.dumps(report.to_json(), indent=1, ensure_ascii=False)} if clean else {}
+            store.finish(output, shards, tokenizer, sources, description, reports, unigrams)
+    except OSError as error:
+        lack = storage.out_of_space(error)
+        if lack is None:
+            raise
+        raise UserError(f"Expected room for the dataset in {output}, found {lack[0]}; {lack[1]} and repeat.") from error
+    dataset = store.open_dataset(output)
+    if progress:
+        print(unknown)
+    if progress and clean:
+        print(report)
+    documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}
+    if progress and validation and not documents["validation"]:
+        print(_nothing_held_out(documents["train"], validation))
+    return dataset
+
+
+def _shards(
+    conversion: Conversion,
+    all_units: list[Unit],
+    output: Path,
+    pool: Pool,
+    report: cleaning.Report,
+    unknown: UnknownTokens,
+    bar: Bar,
+) -> tuple[dict[str, list[dict]], dict[str, np.ndarray]]:
+    """Convert all units. Return the records of the shards by split, and the training text's unigrams by stream.
+
+    report, unknown: get the counts of the units in their order.
+    """
+    stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
+    for number in stages:
+        advance = bar.advance if number == 0 else _ignore
+        for unit in pool.run(Conversion.screen, all_units, (output, number), advance):
+            report.add(files.counts(files.folder(output, unit.index) / files.screened(number)))
+        _compare(conversion, all_units, output, number)
+    shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
+    unigrams: dict[str, np.ndarray] = {}
+    for unit in pool.run(Conversion.write, all_units, (output,), _ignore if stages else bar.advance):
+        folder = files.folder(output, unit.index)
+        found = files.counts(folder / files.WRITTEN)
+        report.add(found["counts"])
+        unknown.count, unknown.total = unknown.count + found["unknown"][0], unknown.total + found["unknown"][1]
+        if unknown.total >= conversion.sizes.judged_tokens:
+            unknown.check()
+        for split, records_of_unit in found["shards"].items():
+            for record in records_of_unit:
+                file = f"{files.FOLDER}/{folder.name}/{record['file']}"
+                shards[split].append(record | {"file": file, "index": len(shards[split])})
+                bar.add_tokens(sum(stream["tokens"] for stream in record["streams"].values()))
+        with (folder / files.UNIGRAM).open("rb") as file, np.load(file) as counts:
+            for stream in counts.files:
+                unigrams[stream] = unigrams.get(stream, 0) + counts[stream]
+    unknown.check()
+    return shards, unigrams
+
+
+def _compare(conversion: Conversion, all_units: list[Unit], output: Path, number: int) -> None:
+    """Write which parts of the documents of each unit occurred before, for the last rule of a stage."""
+    folders = [files.folder(output, unit.index) for unit in all_units]
+    if all(files.repeated_file(folder, number).is_file() for folder in folders):
+        return
+    memory = conversion.cleaner.stages[number].last.memory()
+    for folder in folders:
+        repeated = [memory.repeated(keys) for keys in files.arrays(files.keys_file(folder, number))]
+        files.write_arrays(files.repeated_file(folder, number), repeated, bool)
+
+
+def _ignore(count: int) -> None:
+    """Take a number of bytes that were counted before."""
+
+
+def _nothing_prepared(sources: list[dict], format: str, report: cleaning.Report) -> UserError:
+    names = ", ".join(source["path"] for source in sources[:3])
+    if report.read.documents:
+        return report.nothing_left(names)
+    return UserError(f"Expected documents in {names}, found no running text; check the --format ({format}).")
+
+
+def _nothing_held_out(documents: int, validation: float) -> str:
+    """Return a one-line warning about a dataset without held-out text."""
+    enough = min(0.5, 5 / documents)
+    advice = f"hold out a larger share, such as {enough:.2g}" if documents > 1 and enough > validation else "add text"
+    return (
+        f"held-out   nothing: a share of {validation:g} of {documents:,} document{'s' * (documents != 1)} is drawn by "
+        f"a hash of the text, and no document was drawn; training on this dataset has no evaluation, so {advice}, or "
+        f"split the text into more documents by blank lines"
+    )

@@ -1,0 +1,107 @@
+"""The input in ranges: each document in one of them, whatever their size; a changed file is noticed."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from plmjax.data import formats, text_files
+from plmjax.errors import UserError
+
+
+def texts(draws: np.random.Generator, count: int) -> list[str]:
+    """Texts of ASCII, accents, Chinese and emoji, of 1 to 12 words in 1 to 3 lines."""
+    words = np.array(["river", "café", "天气很好", "🦊", "walks", "the"])
+    return ["\n".join(" ".join(draws.choice(words, draws.integers(1, 5))) for _ in range(draws.integers(1, 4)))
+            for _ in range(count)]  # fmt: skip
+
+
+def written(format: str, parts: list[str], draws: np.random.Generator) -> str:
+    match format:
+        case "text":
+            ends = draws.choice(["\n\n", "\n \n", "\n\n\n\n", "\r\n\r\n"], len(parts))
+            return "".join(f"{part}{end}" for part, end in zip(parts, ends, strict=True)).rstrip()
+        case "lines":
+            return "\n".join(part.replace("\n", " ") for part in parts)
+        case "jsonl":
+            return "\n".join(json.dumps({"text": part}, ensure_ascii=False) for part in parts) + "\n"
+
+
+def read(source: formats.Input, size: int) -> list[list[str]]:
+    """The text of the documents of each range."""
+    return [[document.text.strip() for document in source.documents(part)] for part in source.ranges(size)]
+
+
+@pytest.mark.parametrize("format", ["text", "lines", "jsonl"])
+def test_ranges_have_every_document_once(format, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "BLOCK", 13)
+    draws = np.random.default_rng(0)
+    text = written(format, texts(draws, 60), draws)
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    whole = [document.text.strip() for document in formats.documents([path], format)]
+    source = formats.Input((str(path),), format)
+    assert len(whole) == 60
+    counts = set()
+    for size in [*range(1, 60), 100, 333, 1000, len(text.encode()), 10**6]:
+        found = read(source, size)
+        assert [document for part in found for document in part] == whole, size
+        sizes = [part.bytes for part in source.ranges(size)]
+        assert sum(sizes) == path.stat().st_size and all(part >= size for part in sizes[:-1])
+        counts.add(len(found))
+    assert min(counts) == 1 and max(counts) > 40  # nearly a range for each document
+
+
+def test_a_record_belongs_to_the_range_in_which_it_begins(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\nthree\n")
+    assert [text_files.boundary(path, at, formats.inputs.LINES.boundaries) for at in range(15)] == (
+        [0] + 4 * [4] + 4 * [8] + 6 * [14]
+    )
+
+
+def test_a_long_text_without_blank_lines_is_cut_at_a_line_or_a_word(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "WINDOW", 64)
+    monkeypatch.setattr(text_files, "BLOCK", 16)
+    path = tmp_path / "a.txt"
+    for end in ("\n", " "):
+        text = end.join(f"word{number}" for number in range(1000))
+        path.write_text(text)
+        found = read(formats.Input((str(path),), "text"), 1000)
+        assert len(found) > 5 and end.join(part for (part,) in found) == text
+
+
+def test_files_that_are_read_from_their_beginning_are_one_range(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\nTwo.\n\n" * 99))
+    (tmp_path / "b.tsv").write_text("text\n" + "One.\n" * 99)
+    for name, format in (("a.txt.gz", "auto"), ("b.tsv", "tsv")):
+        source = formats.Input((str(tmp_path / name),), format)
+        (part,) = source.ranges(50)
+        assert part.begin == 0 and part.end is None and part.bytes == (tmp_path / name).stat().st_size
+        assert len(list(source.documents(part))) in (99, 198)
+
+
+def test_messages_name_the_range(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "One."}\n' * 20 + '{"txet": "Two."}\n' + '{"text": "One."}\n' * 20)
+    source = formats.Input((str(path),))
+    with pytest.raises(UserError, match=r"a.jsonl \(from byte 306\) line 3, found the keys txet"):
+        for part in source.ranges(100):
+            for document in source.documents(part):
+                formats.prose(document)
+
+
+def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("One.\n\n" * 20)
+    source = formats.Input((str(path),))
+    parts = source.ranges(50)
+    path.write_text("Two.\n\n" * 20)
+    with pytest.raises(
+        UserError, match=r"Expected .*a.txt to stay as it was when this command began, found it changed"
+    ):
+        list(source.documents(parts[1]))
+    path.unlink()
+    with pytest.raises(UserError, match="found it removed; run it again"):
+        list(source.documents(parts[1]))

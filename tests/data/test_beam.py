@@ -1,0 +1,129 @@
+"""Apache Beam: the dataset of processes, byte for byte; errors as one sentence. The library has an environment of its
+own (constraints/beam.txt), so most of this file runs there alone."""
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plmjax import cli
+from plmjax.data import store, tokenizers
+from plmjax.data.preparation import files, prepare, run
+from plmjax.errors import UserError
+from tests.data.preparation.test_prepare import CLEAN, document
+
+needs_beam = pytest.mark.skipif(
+    importlib.util.find_spec("apache_beam") is None,
+    reason="apache-beam wants an older protobuf: pip install '.[beam]' -c constraints/beam.txt",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    texts = [document(seed) for seed in range(40)]
+    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Documents in several units."""
+    monkeypatch.setattr(run, "UNIT_BYTES", 6000)
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(document(seed % 50) for seed in range(90)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def job_service():
+    """Beam's own server of jobs, which runs pipelines as the servers of Flink and Spark do. Return its address."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "apache_beam.runners.portability.local_job_service_main", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            with socket.socket() as client:
+                if client.connect_ex(("localhost", port)) == 0:
+                    break
+        yield f"localhost:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ledger(folder):
+    return json.loads((folder / store.LEDGER).read_text())
+
+
+@needs_beam
+@pytest.mark.parametrize("clean", [(), CLEAN])
+def test_the_dataset_is_that_of_processes(corpus, tokenizer, tmp_path, clean):
+    for name, how in (("processes", {"processes": 1}), ("beam", {"runner": "DirectRunner"})):
+        prepare([corpus], "auto", tokenizer, tmp_path / name, clean=clean, progress=False, **how)
+    assert ledger(tmp_path / "beam") == ledger(tmp_path / "processes")
+    assert len(ledger(tmp_path / "beam")["splits"]["train"]["shards"]) > 4
+    assert not (tmp_path / "beam" / files.FOLDER).exists()
+
+
+@needs_beam
+def test_a_job_server_gives_the_same_dataset(corpus, tokenizer, tmp_path, job_service):
+    """The portable path: the pipeline is sent to a server, and its tasks run in another process."""
+    prepare([corpus], "auto", tokenizer, tmp_path / "processes", processes=1, progress=False)
+    options = [f"job_endpoint={job_service}", "environment_type=LOOPBACK"]
+    prepare(
+        [corpus],
+        "auto",
+        tokenizer,
+        tmp_path / "beam",
+        runner="PortableRunner",
+        runner_options=options,
+        progress=False,
+    )
+    assert ledger(tmp_path / "beam") == ledger(tmp_path / "processes")
+
+
+@needs_beam
+def test_an_error_of_a_task_is_its_sentence(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "UNIT_BYTES", 2000)
+    lines = [json.dumps({"text": document(seed)}) for seed in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"txet": 1}', *lines]))
+    with pytest.raises(UserError, match=r"a.jsonl \(from byte [\d,]+\) line \d, found the keys txet"):
+        prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / "out", runner="DirectRunner", progress=False)
+    # What was finished is kept, and the error is not.
+    assert len(list((tmp_path / "out").glob(f"units/*/{files.WRITTEN}"))) > 10
+    assert not (tmp_path / "out" / "failures").exists()
+
+
+@needs_beam
+@pytest.mark.parametrize(
+    ("runner", "options", "message"),
+    [
+        ("FlinkRuner", (), r"Expected a runner of Apache Beam, found 'FlinkRuner'; did you mean 'FlinkRunner'"),
+        ("DirectRunner", ("direct_num_worker=2",), "found 'direct_num_worker'; did you mean 'direct_num_workers'"),
+        ("DirectRunner", ("--direct_num_workers=2",), "of the form NAME=VALUE, or NAME for a switch"),
+    ],
+)
+def test_unknown_runners_and_options_are_one_sentence(corpus, tokenizer, tmp_path, runner, options, message):
+    with pytest.raises(UserError, match=message):
+        prepare([corpus], "auto", tokenizer, tmp_path / "out", runner=runner, runner_options=options)
+
+
+def test_contradictions_are_one_sentence(corpus, tmp_path):
+    command = ["prepare", "--input", str(corpus), "--tokenizer", str(tmp_path), "--output", str(tmp_path / "out")]
+    with pytest.raises(UserError, match="either --processes of this machine or a --runner, found both"):
+        cli.run([*command, "--runner", "DirectRunner", "--processes", "2"])
+    with pytest.raises(UserError, match="Expected a --runner with --runner_options, found none"):
+        cli.run([*command, "--runner_options", "parallelism=2"])
+
+
+def test_a_library_that_is_absent_is_one_sentence(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "plmjax.data.beam", raising=False)
+    with pytest.raises(UserError, match=r"Expected Apache Beam for --runner, found it not installed; pip install"):
+        prepare([corpus], "auto", tokenizer, tmp_path / "out", runner="FlinkRunner")
