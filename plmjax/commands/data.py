@@ -103,10 +103,7 @@ def prepare(
     from plmjax.data.formats import records
     from plmjax.data.preparation import prepare as run
 
-    if runner and processes:
-        raise UserError("Expected either --processes of this machine or a --runner, found both; leave one of them out.")
-    if runner_options and not runner:
-        raise UserError("Expected a --runner with --runner_options, found none; name one or leave the options out.")
+    _check_runner(runner, runner_options, processes)
     dataset = run(
         list(input),
         format,
@@ -141,6 +138,8 @@ def cooccurrence(
     least: int = 5,
     memory: int = 1024,
     processes: int | None = None,
+    runner: str = "",
+    runner_options: tuple[str, ...] = (),
 ) -> None:
     """Count cooccurrences of words in a prepared dataset, for GloVe; run again to continue after a stop.
 
@@ -150,15 +149,27 @@ def cooccurrence(
         window: Number of context words on each side; a word at distance d counts 1 / d.
         symmetric: Count words on both sides; otherwise only on the left.
         least: Minimum number of occurrences of a word in the training text; rarer words are not counted.
-        memory: Memory of all processes together, in MiB.
+        memory: Memory of all processes together, or of each process of a runner, in MiB.
         processes: Number of worker processes; by default all cores that the memory allows.
+        runner: Runner of Apache Beam that does the work instead of processes, such as FlinkRunner or DataflowRunner.
+        runner_options: Options of Apache Beam, each as NAME=VALUE, or NAME for a switch.
     """
     from plmjax.data import store, tokenizers
     from plmjax.data.cooccurrence import Counting, check_words, count
 
+    _check_runner(runner, runner_options, processes)
     opened = store.open_dataset(dataset, report=print)
     vocabulary = tokenizers.load(opened.directory / "tokenizer").vocabulary
     check_words(vocabulary, dataset)
     counting = Counting(window, symmetric, least)
-    cells = count(opened, vocabulary.special, output, counting, memory=memory, processes=processes)
+    how = {"processes": processes, "runner": runner, "runner_options": runner_options}
+    cells = count(opened, vocabulary.special, output, counting, memory=memory, **how)
     print(f"cells      {cells.count:,} of {cells.words:,} words in {output}")
+
+
+def _check_runner(runner: str, options: tuple[str, ...], processes: int | None) -> None:
+    """Raise UserError for a contradiction between the options of Apache Beam and of processes."""
+    if runner and processes:
+        raise UserError("Expected either --processes of this machine or a --runner, found both; leave one of them out.")
+    if options and not runner:
+        raise UserError("Expected a --runner with --runner_options, found none; name one or leave the options out.")

@@ -11,9 +11,11 @@ import time
 import pytest
 
 from plmjax import cli
-from plmjax.data import store, tokenizers
+from plmjax.data import cooccurrence, store, tokenizers
 from plmjax.data.preparation import files, prepare, run
 from plmjax.errors import UserError
+from plmjax.vocabulary import Vocabulary
+from tests.data import corpora
 from tests.data.preparation.test_prepare import CLEAN, document
 
 needs_beam = pytest.mark.skipif(
@@ -86,6 +88,18 @@ def test_a_job_server_gives_the_same_dataset(corpus, tokenizer, tmp_path, job_se
         progress=False,
     )
     assert ledger(tmp_path / "beam") == ledger(tmp_path / "processes")
+
+
+@needs_beam
+def test_cooccurrences_are_those_of_processes(tmp_path):
+    texts = corpora.documents(30, 60, sentences=6, words=30)
+    dataset = corpora.write(tmp_path / "set", texts, corpora.documents(2, 60, seed=1), 60)
+    special = Vocabulary.placeholder(60).special
+    found = []
+    for name, how in (("processes", {"processes": 1}), ("beam", {"runner": "DirectRunner"})):
+        cooccurrence.count(dataset, special, tmp_path / name, report=lambda line: None, **how)
+        found.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()})
+    assert found[0] == found[1] and len(found[0]) > 1
 
 
 @needs_beam

@@ -430,7 +430,8 @@ def test_bytes_are_those_that_occur(tmp_path):
 
 
 def test_a_counted_vocabulary_needs_all_text():
-    assert tokenizers.sample("byte") == tokenizers.sample("whitespace") > 2**40 > tokenizers.sample("word") == 2**26
+    assert tokenizers.sample("byte") is tokenizers.sample("whitespace") is None
+    assert tokenizers.sample("word") == 2**26
 
 
 def test_half_of_a_surrogate_pair_is_named_in_a_text(tmp_path):

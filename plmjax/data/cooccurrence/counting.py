@@ -12,9 +12,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from plmjax.data.store.ledger import sum_ledger
 from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
 from plmjax.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from plmjax.data.beam import Beam
 
 MEMORY = 1024
 """MiB of all processes together."""
@@ -53,6 +56,8 @@ def count(
     *,
     memory: int = MEMORY,
     processes: int | None = None,
+    runner: str = "",
+    runner_options: Sequence[str] = (),
     report: Callable[[str], None] = print,
 ) -> cells.Cells:
     """Count the training text of a dataset into the folder `output`, and open it.
@@ -61,14 +66,17 @@ def count(
 
     Args:
         special: tokens that are not words, which are left out.
-        memory: MiB of all processes together. Pages of the text that the system caches are not included.
+        memory: MiB of all processes together, or of each process of a runner. Pages of the text that the system caches
+            are not included.
         processes: number of processes that count; None uses one per core, as far as the memory allows.
+        runner: a runner of Apache Beam that takes the place of the processes (see `plmjax.data.beam`).
+        runner_options: options of Beam, NAME=VALUE or NAME.
 
     Raises:
         UserError: no word is frequent enough, too little memory, too long a text for the window, or an `output` that
             holds something else.
     """
-    output, processes, capacity = cells.on_disk(output), *_shares(memory, processes, counting.window)
+    output, processes, capacity = cells.on_disk(output), *_shares(memory, 1 if runner else processes, counting.window)
     work = _work_of(dataset, special, counting, capacity, processes)
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
     if (output / cells.LEDGER).exists():
@@ -78,8 +86,7 @@ def count(
         return cells.open_cells(output)
     with locks.locked(output):
         _begin(output, made_from)
-        advice = "repeat with a smaller memory or fewer processes: what was counted is kept"
-        with Workers(processes, _Counter, work, doing="counting", advice=advice) as workers:
+        with _workers(work, processes, output, runner, runner_options) as workers:
             _count_runs(output, work, workers, report)
             while len(found := runs.found(output)) > runs.FAN_IN:
                 report(f"merge      {len(found):,} runs")
@@ -91,6 +98,17 @@ def count(
         storage.write(output / cells.LEDGER, json.dumps(ledger, indent=1))
         _tidy(output)
     return cells.open_cells(output)
+
+
+def _workers(
+    work: "_Work", processes: int, output: Path, runner: str, runner_options: Sequence[str]
+) -> "Workers | Beam":
+    if runner:
+        from plmjax.data.beam import Beam
+
+        return Beam(runner, runner_options, _Counter, work, output=output)
+    advice = "repeat with a smaller memory or fewer processes: what was counted is kept"
+    return Workers(processes, _Counter, work, doing="counting", advice=advice)
 
 
 def _shares(memory: int, processes: int | None, window: int) -> tuple[int, int]:
@@ -257,7 +275,7 @@ class _Counter:
         return self._split.sentence_offsets[self._split.document_offsets[document]]
 
 
-def _count_runs(output: Path, work: _Work, workers: Workers, report: Callable[[str], None]) -> None:
+def _count_runs(output: Path, work: _Work, workers: "Workers | Beam", report: Callable[[str], None]) -> None:
     """Count the ranges that no run covers."""
     left, at = [], 0
     for run in [*runs.found(output), runs.Run(work.tokens, work.tokens)]:

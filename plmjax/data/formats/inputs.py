@@ -6,6 +6,7 @@ compressed (see `text_files`).
 """
 
 import hashlib
+import heapq
 import itertools
 import os
 import re
@@ -201,30 +202,46 @@ def fields_of(document: Document, parts: records.Parts) -> list[float]:
 def texts(
     inputs: Sequence[str | os.PathLike],
     format: str = "auto",
-    limit_bytes: int = 1 << 26,
+    limit_bytes: int | None = 1 << 26,
     text_key: str = "text",
     parts: records.Parts | None = None,
 ) -> Iterator[str]:
-    """Yield cleaned documents to train a tokenizer on: about `limit_bytes` of UTF-8, an equal share of each file.
+    """Yield cleaned documents to train a tokenizer on, in order: at most about `limit_bytes` of UTF-8.
+
+    A larger text gives a sample. It has the documents whose raw text has the least hashes, so that each document is as
+    likely as any other, wherever it is, and the same text gives the same sample. The whole text is read for it. None
+    gives all documents, one by one.
 
     Of a published corpus they are the documents of the splits whose symbols its vocabulary counts.
     """
     if format in CORPORA:
-        streams = [_corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)]
+        found = _corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)
     else:
-        streams = _sources(inputs, format, text_key, parts, lambda count: None)
+        found = itertools.chain.from_iterable(_sources(inputs, format, text_key, parts, lambda count: None))
     between = "" if is_exact(format) else "\n"
-    for index, stream in enumerate(streams):
-        quota = limit_bytes // (len(streams) - index)
-        for document in stream:
-            if quota <= 0:
-                break
-            paragraphs = streams_of(document, parts).values() if parts else [prose(document)]
-            text = between.join(itertools.chain.from_iterable(paragraphs))
-            size = len(text.encode())
-            quota, limit_bytes = quota - size, limit_bytes - size
-            if text:
-                yield text
+    sample: list[tuple[int, int, str, int]] = []  # a heap of (-hash, place in the order, text, bytes)
+    total = 0
+    for place, document in enumerate(found):
+        rank = -_hash(document.text) if limit_bytes else 0
+        if limit_bytes and total >= limit_bytes and rank < sample[0][0]:
+            continue
+        paragraphs = streams_of(document, parts).values() if parts else [prose(document)]
+        text = between.join(itertools.chain.from_iterable(paragraphs))
+        if not text:
+            continue
+        if not limit_bytes:
+            yield text
+            continue
+        heapq.heappush(sample, (rank, place, text, size := len(text.encode())))
+        total += size
+        while total - sample[0][3] >= limit_bytes:
+            total -= heapq.heappop(sample)[3]
+    for _, _, text, _ in sorted(sample, key=lambda entry: entry[1]):
+        yield text
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 def _corpus_documents(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
@@ -35,12 +34,12 @@ CLASSES = {
 SAMPLE = 64 * 2**20
 
 
-def sample(kind: str) -> int:
-    """Return the number of bytes of text to train a kind on: all text if it counts it, else `SAMPLE`.
+def sample(kind: str) -> int | None:
+    """Return the number of bytes of text to train a kind on: None, all text, if it counts it, else `SAMPLE`.
 
     More text hardly changes the other kinds.
     """
-    return sys.maxsize if kind in COUNTED else SAMPLE
+    return None if kind in COUNTED else SAMPLE
 
 
 def train(

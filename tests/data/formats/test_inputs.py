@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import sys
@@ -123,3 +124,21 @@ def test_a_name_that_is_no_text_is_refused(tmp_path):
     for inputs in ([path], [tmp_path]):
         with pytest.raises(UserError, match=r"Expected names of files in UTF-8, found '.*a\\udcff\.txt'; rename it"):
             formats.sources(inputs, "auto")
+
+
+def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
+    """Evenly from the whole text, in its order, and the same from any order of the files."""
+    texts = [f"The document with the number {number}, {'and more ' * (number % 7)}of it." for number in range(600)]
+    for part in range(3):
+        (tmp_path / f"{part}.txt").write_text("\n\n".join(texts[part::3]))
+    paths = sorted(tmp_path.iterdir())
+    sample = list(formats.texts(paths, "text", limit_bytes=6000))
+    read = [text for part in range(3) for text in texts[part::3]]
+    assert sample == [text for text in read if text in sample]  # in order
+    assert 6000 <= sum(map(len, sample)) < 6000 + max(map(len, texts))
+    hashes = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
+    assert sorted(sample, key=hashes.get) == sorted(texts, key=hashes.get)[: len(sample)]
+    assert sorted(formats.texts(paths[::-1], "text", limit_bytes=6000)) == sorted(sample)
+    counts = [sum(text in texts[part::3] for text in sample) for part in range(3)]
+    assert min(counts) > len(sample) / 6 and any(text in texts[500:] for text in sample)
+    assert list(formats.texts(paths, "text")) == read  # a small text is its own sample

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax.data import formats, store, tokenizers
+from plmjax.data import store, tokenizers
 from plmjax.data.preparation import files, output_folder, prepare, run
 from plmjax.data.preparation.conversion import Sizes
 from plmjax.errors import UserError
@@ -437,13 +437,6 @@ print(total, re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]
         assert total > copies * 60e6
         peaks.append(peak / 1024)
     assert peaks[1] < peaks[0] + 10 and peaks[1] < 200
-
-
-def test_texts_are_drawn_evenly_from_the_files(corpus):
-    sample = list(formats.texts([corpus], "auto", limit_bytes=4000))
-    own = [{document(seed) for seed in seeds} for seeds in (range(60), range(60, 120))]
-    assert 4000 <= sum(len(text) for text in sample) < 6000
-    assert all(sum(text in files for text in sample) >= 2 for files in own)
 
 
 def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_store):
