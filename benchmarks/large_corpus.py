@@ -4,8 +4,8 @@
 
 DATA holds pretrain/wikipedia_en/train. The corpus is made of it, with 30 % of the words of every document replaced by
 others, in files of 256 MiB of the format `text`. It and the datasets stay in FOLDER; a dataset that is there is not
-made again. `pool` has a process for each core. `killed` is a pool of which one process is killed in the middle; then the
-command is run again. Other names are runners of Apache Beam.
+made again. `pool` has a process for each core. `killed` is a pool of which one process is killed in the middle; then
+the command is run again. Other names are runners of Apache Beam.
 
 The table has the seconds by the clock and of the processors, tokens per core and second, and the largest memory of all
 processes together. The last line says whether the ledgers, with the checksums of all files, are equal. Linux only.

@@ -29,6 +29,7 @@ from plmjax import experiment, storage
 from plmjax.data import order, remote, store, tokenizers
 from plmjax.experiment import Experiment
 from plmjax.training import loop
+from plmjax.vocabulary import Vocabulary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the object store is one of the tests' tools
 from tests.object_store import ObjectStore
@@ -57,12 +58,12 @@ def show_order(dataset: remote.RemoteDataset, length: int) -> None:
     visits = np.array([piece.tokens // length for piece in dataset.pieces])
     owner = np.repeat(np.arange(len(visits)), visits)
     shuffled = owner[order.permute(np.arange(len(owner)), len(owner), 0)]
-    print("| window | share of the text | pieces in a batch | spread of a piece | a place, microseconds |")
-    print("|---|---|---|---|---|")
+    print("| window | lanes | share of the text | pieces in a batch | spread of a piece | a place, microseconds |")
+    print("|---|---|---|---|---|---|")
     for window in (1, 4, 16, 64, 256):
-        made = remote.TwoLevelOrder(visits, window, order.fold(0, 0))
+        made = remote.LaneOrder(visits, window, order.fold(0, 0), BATCH_ROWS)
         pieces = np.concatenate(
-            [made.places(np.arange(at, min(at + 4096, made.rows))).pieces for at in range(0, made.rows, 4096)]
+            [made.places(np.arange(at, min(at + 4096, made.rows)))[1].pieces for at in range(0, made.rows, 4096)]
         )
         starts = np.random.default_rng(0).integers(0, 10**9, 200) * BATCH_ROWS
         made.places(starts[:1])
@@ -71,12 +72,14 @@ def show_order(dataset: remote.RemoteDataset, length: int) -> None:
             made.places(made.rows // 2 + start * BATCH_ROWS + np.arange(BATCH_ROWS))
         row = (time.perf_counter() - begin) / 200 / BATCH_ROWS * 1e6
         print(
-            f"| {window} | {window / len(visits):.1%} | {pieces_of_batches(pieces):.1f} "
+            f"| {window} | {made.lanes} | {window / len(visits):.1%} | {pieces_of_batches(pieces):.1f} "
             f"| {spread(pieces, len(visits)):.3f} | {row:.1f} |"
         )
-    print(f"| full shuffle | 100.0% | {pieces_of_batches(shuffled):.1f} | {spread(shuffled, len(visits)):.3f} | - |")
+    print(
+        f"| full shuffle | - | 100.0% | {pieces_of_batches(shuffled):.1f} | {spread(shuffled, len(visits)):.3f} | - |"
+    )
     tracemalloc.start()
-    made = remote.TwoLevelOrder(visits.copy(), 16, order.fold(0, 0))
+    made = remote.LaneOrder(visits.copy(), 16, order.fold(0, 0), BATCH_ROWS)
     made.places(np.array([0, made.rows]))
     memory = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -148,6 +151,7 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
     )
     vocabulary = tokenizers.load(f"{run.data.path}/tokenizer").vocabulary
     phase = SimpleNamespace(index=0, sequence_length=run.data.sequence_length, batch_size=run.training.batch_size)
+    show_hosts(run, dataset, window, served, vocabulary)
     for start in (0, 1_000_000, 1_000_000_000):
         source = remote.source(run.data.layout, dataset, vocabulary, 0, window)
         served.ranges.clear()
@@ -157,6 +161,25 @@ def show_reading(run: Experiment, dataset: remote.RemoteDataset, window: int, se
         seconds, count = time.perf_counter() - begin, len(served.ranges)
         batches.close()
         print(f"start      at step {start:,}: first batch after {seconds:.2f} s and {count} ranges")
+
+
+def show_hosts(
+    run: Experiment, dataset: remote.RemoteDataset, window: int, served: ObjectStore, vocabulary: Vocabulary
+) -> None:
+    """Print what each of several hosts reads for the same batches."""
+    phase = SimpleNamespace(index=0, sequence_length=run.data.sequence_length, batch_size=run.training.batch_size)
+    steps, rows = 200, np.arange(phase.batch_size)
+    for hosts in (1, 2, 4, 8):
+        read = []
+        for places in np.split(rows, hosts):
+            batches = remote.source(run.data.layout, dataset, vocabulary, 0, window).train(phase, 0, places)
+            served.ranges.clear()
+            for _ in range(steps):
+                next(batches)
+            batches.close()
+            read.append(sum(last + 1 - first for name, first, last in served.ranges if "corpus-train" in name))
+        tokens = steps * phase.batch_size * phase.sequence_length
+        print(f"hosts      {hosts}: {np.mean(read) / tokens:.2f} bytes read by each for a token of the batch")
 
 
 def show_losses(run: Experiment, address: str, dataset: remote.RemoteDataset, windows: list[int]) -> None:

@@ -4,7 +4,8 @@ A piece is a record of a prepared dataset: whole documents, some million tokens 
 object and its checksum are in the ledger. A run copies the held-out text once. Of the training text it reads the pieces
 of the present and of the next window, in the background, and removes those that are used up.
 
-    order.py     the rows of a step: pieces are permuted, and rows are shuffled within a window of pieces
+    order.py     the rows of a step: pieces are permuted, and rows are shuffled within a window of pieces; the lanes of
+                 a batch, which different hosts may read
     ranges.py    one range of an object, checked, with repeated tries
     dataset.py   the dataset, and one piece of it as a dataset from which a layout cuts rows
     reader.py    the pieces of the next steps on the disk, within the limit
@@ -12,11 +13,12 @@ of the present and of the next window, in the background, and removes those that
 """
 
 from plmjax.data.remote.dataset import RemoteDataset, open_dataset
-from plmjax.data.remote.order import TwoLevelOrder
+from plmjax.data.remote.order import LaneOrder, TwoLevelOrder
 from plmjax.data.remote.sizes import parse_bytes
 from plmjax.data.remote.source import RemoteSource, check_layout, source
 
 __all__ = [
+    "LaneOrder",
     "RemoteDataset",
     "RemoteSource",
     "TwoLevelOrder",

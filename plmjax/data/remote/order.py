@@ -4,6 +4,9 @@ A row of the full shuffle (`order.shuffled`) may lie anywhere, so every step wou
 of a step lie in one window of pieces, or in two at its end. Every place of the order is a pure function of the seed: a
 step reads nothing of the steps before it.
 
+The rows of a batch are divided into lanes, each with pieces and an order of its own. A host that builds a part of the
+batch reads the pieces of the lanes in that part alone: with as many hosts as lanes, every piece is read by one host.
+
 The order counts rows before any is cut from the text, because the number of rows of a piece is known only when it has
 been read. So an epoch visits every piece once, and a visit takes a share of its rows that is proportional to its
 tokens. A visit continues where the last one ended: every row of a piece is used once before one of them is used again.
@@ -13,6 +16,7 @@ piece, and a layout that cuts more rows (such as several passes over the text) s
 """
 
 import functools
+import heapq
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +24,7 @@ import numpy as np
 from plmjax.data import order
 
 # Numbers of the draws from the key of the order.
-_PIECES, _WINDOWS = range(2)
+_PIECES, _WINDOWS, _LANES = range(3)
 
 
 class Places(NamedTuple):
@@ -47,15 +51,16 @@ class TwoLevelOrder:
     """
 
     def __init__(self, visits: np.ndarray, window: int, key: np.ndarray):
-        self._visited = np.flatnonzero(visits)
+        self.visited = np.flatnonzero(visits)
+        """The pieces of the order, int64."""
         self._visits = np.asarray(visits, np.int64)
         self._pieces_key, self._windows_key = order.fold(key, _PIECES), order.fold(key, _WINDOWS)
         self.rows = int(self._visits.sum())
         """Number of rows of an epoch."""
-        self.windows = -(-len(self._visited) // window)
+        self.windows = -(-len(self.visited) // window)
         """Number of windows of an epoch."""
         # Windows begin at these places of the permuted pieces.
-        self._cuts = np.arange(self.windows + 1) * len(self._visited) // max(self.windows, 1)
+        self._cuts = np.arange(self.windows + 1) * len(self.visited) // max(self.windows, 1)
         self._epoch = functools.lru_cache(2)(self._permuted)
 
     @property
@@ -67,7 +72,7 @@ class TwoLevelOrder:
     def window_rows(self) -> int:
         """Least number of rows of a window."""
         fewest = int(np.diff(self._cuts).min())
-        return int(np.sort(self._visits[self._visited])[:fewest].sum())
+        return int(np.sort(self._visits[self.visited])[:fewest].sum())
 
     def pieces(self, window: int) -> np.ndarray:
         """Return the pieces of a window, int64; windows are counted over all epochs."""
@@ -98,6 +103,71 @@ class TwoLevelOrder:
 
     def _permuted(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (pieces of an epoch in their order, int64 [P]; the place where each begins and the end, [P + 1])."""
-        count = len(self._visited)
-        pieces = self._visited[order.permute(np.arange(count), count, order.fold(self._pieces_key, epoch))]
+        count = len(self.visited)
+        pieces = self.visited[order.permute(np.arange(count), count, order.fold(self._pieces_key, epoch))]
         return pieces, np.concatenate([[0], np.cumsum(self._visits[pieces])])
+
+
+class LaneOrder:
+    """The order of the rows of batches, in lanes.
+
+    The rows of a batch are `lanes` parts of the same size, one after another. The rows of a part follow the order of
+    two levels over the pieces of its lane. The pieces are dealt to the lanes by their rows, so that all lanes have
+    about as many rows, and stay in their lane.
+
+    Args:
+        visits: int [P], the number of rows that a visit to each piece takes; pieces with 0 are left out.
+        window: most pieces, of all lanes together, whose rows are mixed.
+        key: key of the order.
+        batch_size: rows of a batch. The number of lanes is its largest divisor of at most `window`, and at most the
+            number of pieces.
+    """
+
+    def __init__(self, visits: np.ndarray, window: int, key: np.ndarray, batch_size: int):
+        visits = np.asarray(visits, np.int64)
+        most = max(1, min(window, np.count_nonzero(visits)))
+        self.lanes = max(count for count in range(1, most + 1) if batch_size % count == 0)
+        """Number of lanes."""
+        self._batch_size, self._share = batch_size, batch_size // self.lanes
+        lanes_key = order.fold(key, _LANES)
+        lane = _dealt(visits, self.lanes, order.fold(lanes_key, self.lanes))
+        self.orders = [
+            TwoLevelOrder(np.where(lane == own, visits, 0), window // self.lanes, order.fold(lanes_key, own))
+            for own in range(self.lanes)
+        ]
+        """The order of each lane."""
+        self.rows = sum(one.rows for one in self.orders)
+        """Number of rows of the epochs of all lanes."""
+
+    def lanes_of(self, places: np.ndarray) -> np.ndarray:
+        """Return the lanes of these rows of a batch, int64 [n]."""
+        return np.asarray(places, np.int64) // self._share
+
+    def places(self, numbers: np.ndarray) -> tuple[np.ndarray, Places]:
+        """Return (lane, place in the order of the lane) of rows that are counted over all batches.
+
+        numbers: int [n], 0 or more, in ascending order.
+        """
+        steps, rows = np.divmod(np.asarray(numbers, np.int64), self._batch_size)
+        lanes = self.lanes_of(rows)
+        own = steps * self._share + rows % self._share
+        found = Places(*(np.empty(len(lanes), np.int64) for _ in Places._fields))
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            for array, values in zip(found, self.orders[lane].places(own[here]), strict=True):
+                array[here] = values
+        return lanes, found
+
+
+def _dealt(visits: np.ndarray, lanes: int, key: np.ndarray) -> np.ndarray:
+    """Return the lane of each piece, int64 [P]: the largest first, each to the lane that has the fewest rows so far."""
+    lane = np.zeros(len(visits), np.int64)
+    if not len(visits):
+        return lane
+    rows = [(0, own) for own in range(lanes)]
+    drawn = order.permute(np.arange(len(visits)), len(visits), key)  # pieces of the same size are in no order
+    for piece in np.lexsort((drawn, -visits)).tolist():
+        total, own = heapq.heappop(rows)
+        lane[piece] = own
+        heapq.heappush(rows, (total + int(visits[piece]), own))
+    return lane

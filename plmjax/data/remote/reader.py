@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,37 +24,84 @@ AHEAD = 1
 """Number of windows that are fetched before they are needed."""
 
 
-class Reader:
-    """Fetches the pieces of window `first` and of those after it, and cuts their rows, on a thread of its own.
+class Disk:
+    """The pieces of a run on the disk, and the bytes that they take together with the copy of the held-out text.
 
-    The disk holds the pieces of the window that is being read and of the next `AHEAD`. A batch lies in at most two
-    windows, so two windows are all that is ever needed at once. A piece is removed when no window among these needs it.
-
-    Args:
-        rows: function that cuts the rows of a piece.
-
-    Raises:
-        UserError: the limit is too low; the message gives the number of bytes that it needs.
+    most_bytes: the most bytes so far.
     """
 
-    def __init__(self, dataset: RemoteDataset, order: TwoLevelOrder, first: int, rows: Callable[[Piece], LayoutRows]):
-        self._dataset, self._order, self._cut = dataset, order, rows
-        self._copied = dataset.copied
-        self._check()
+    def __init__(self, dataset: RemoteDataset) -> None:
+        self._limit = dataset.limit
+        self.bytes = self.most_bytes = dataset.copied
         self._folder = _Folder(storage.cache("pieces", dataset.fingerprint))
+        self._lock = threading.Lock()
+
+    def add(self, piece: int, data: bytes) -> np.ndarray:
+        """Write a piece, and return it memory-mapped, uint8 [bytes]."""
+        with self._lock:
+            if self.bytes + len(data) > self._limit:
+                raise AssertionError(f"{self.bytes + len(data)} bytes would exceed the limit {self._limit}.")
+            self.bytes += len(data)
+            self.most_bytes = max(self.most_bytes, self.bytes)
+        return self._folder.add(piece, data)
+
+    def remove(self, piece: int, size: int) -> None:
+        """Remove a piece of so many bytes."""
+        self._folder.remove(piece)
+        with self._lock:
+            self.bytes -= size
+
+    def close(self) -> None:
+        """Remove all pieces."""
+        self._folder.close()
+
+
+def check_limit(dataset: RemoteDataset, orders: Sequence[TwoLevelOrder]) -> None:
+    """Raise UserError if the limit does not hold the largest windows of each order that are needed at once.
+
+    The message gives the number of bytes that suffices.
+    """
+    sizes = np.array([piece.range.size for piece in dataset.pieces])
+    copied, window = dataset.copied, sum(order.window_pieces for order in orders)
+    least = copied + sum(
+        int(np.sort(sizes[order.visited])[::-1][: (1 + AHEAD) * order.window_pieces].sum()) for order in orders
+    )
+    if least > dataset.limit:
+        raise UserError(
+            f"Expected a --data.cache_limit of at least {least:,} bytes for the held-out text ({copied:,}) and two "
+            f"windows of {window} pieces (the largest has {int(sizes.max()):,}), found {dataset.limit:,}; raise it, "
+            f"lower --data.shuffle_window, or make smaller pieces with plmjax prepare --piece_tokens."
+        )
+
+
+class Reader:
+    """Fetches the pieces of window `first` of a lane and of those after it, and cuts their rows, on its own thread.
+
+    The disk holds the pieces of the window that is being read and of the next `AHEAD`. The rows of a batch in a lane
+    lie in at most two windows, so two windows are all that is ever needed at once. A piece is removed when no window
+    among these needs it.
+
+    Args:
+        order: the order of the lane.
+        rows: function that cuts the rows of a piece.
+    """
+
+    def __init__(
+        self,
+        dataset: RemoteDataset,
+        order: TwoLevelOrder,
+        first: int,
+        rows: Callable[[Piece], LayoutRows],
+        disk: Disk,
+    ):
+        self._dataset, self._order, self._cut, self._disk = dataset, order, rows, disk
         self._state = threading.Condition()
         self._rows: dict[int, LayoutRows] = {}
         self._last: dict[int, int] = {}  # piece on the disk -> the last window so far that needs it
         self._window = first
-        self._bytes = self.most_bytes = self._copied
         self._error: Exception | None = None
         self._closing = threading.Event()
         threading.Thread(target=self._fetch_all, name="pieces", daemon=True).start()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that the dataset takes on the disk: the copy of the held-out text, and pieces."""
-        return self._bytes
 
     def rows(self, windows: np.ndarray, pieces: np.ndarray) -> dict[int, LayoutRows]:
         """Return a dict from piece to its rows, and wait for those that are not there yet.
@@ -92,25 +139,11 @@ class Reader:
             raise self._error
 
     def close(self) -> None:
-        """End the thread, and remove the pieces."""
+        """End the thread."""
         self._closing.set()
         with self._state:
             self._rows.clear()
             self._state.notify_all()
-        self._folder.close()
-
-    def _check(self) -> None:
-        """Raise UserError if the limit does not hold the largest windows that are needed at once."""
-        dataset, order = self._dataset, self._order
-        sizes = np.sort([piece.range.size for piece in dataset.pieces])[::-1]
-        window = order.window_pieces
-        least = self._copied + int(sizes[: (1 + AHEAD) * window].sum())
-        if least > dataset.limit:
-            raise UserError(
-                f"Expected a --data.cache_limit of at least {least:,} bytes for the held-out text ({self._copied:,}) "
-                f"and two windows of {window} pieces (the largest has {int(sizes[0]):,}), found {dataset.limit:,}; "
-                f"raise it, lower --data.shuffle_window, or make smaller pieces with plmjax prepare --piece_tokens."
-            )
 
     def _fetch_all(self) -> None:
         try:
@@ -140,12 +173,8 @@ class Reader:
         part = self._dataset.pieces[piece].range
         data = ranges.read(os.fspath(self._dataset.address), part, self._closing.wait)
         with self._state:
-            if self._bytes + part.size > self._dataset.limit:
-                raise AssertionError(f"{self._bytes + part.size} bytes would exceed the limit {self._dataset.limit}.")
-            self._bytes += part.size
-            self.most_bytes = max(self.most_bytes, self._bytes)
             self._last[piece] = window
-        rows = self._cut(self._dataset.piece(piece, self._folder.add(piece, data)))
+        rows = self._cut(self._dataset.piece(piece, self._disk.add(piece, data)))
         if not rows.count:
             raise UserError(
                 f"Expected text for a row in every piece of {self._dataset.address}, found none in bytes "
@@ -160,8 +189,7 @@ class Reader:
         """Remove the pieces that no window needs any more. The caller holds the lock."""
         for piece in [piece for piece in self._rows if self._last[piece] < self._window]:
             del self._last[piece], self._rows[piece]
-            self._folder.remove(piece)
-            self._bytes -= self._dataset.pieces[piece].range.size
+            self._disk.remove(piece, self._dataset.pieces[piece].range.size)
 
 
 class _Folder:

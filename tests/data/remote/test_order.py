@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import order
-from plmjax.data.remote import TwoLevelOrder
+from plmjax.data.remote import LaneOrder, TwoLevelOrder
 
 VISITS = np.array([7, 0, 5, 9, 1, 8, 6, 4, 10, 3, 2])
 
@@ -66,3 +66,26 @@ def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
         rows = order.shuffled(np.sort(numbers[pieces == piece]), counts[piece], order.fold(0, piece))
         assert sorted(rows[: counts[piece]].tolist()) == list(range(counts[piece]))
         assert np.ptp(np.bincount(rows, minlength=counts[piece])) <= 1
+
+
+@pytest.mark.parametrize(("window", "batch_size", "lanes"), [(1, 8, 1), (4, 8, 4), (7, 12, 6), (100, 6, 6), (5, 7, 1)])
+def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes: int) -> None:
+    made = LaneOrder(VISITS, window, order.fold(3, 0), batch_size)
+    assert made.lanes == lanes == len(made.orders) and made.rows == VISITS.sum()
+    own = [set(one.visited.tolist()) for one in made.orders]
+    assert sorted(piece for pieces in own for piece in pieces) == [p for p, n in enumerate(VISITS) if n]
+    rows = [one.rows for one in made.orders]
+    assert max(rows) - min(rows) <= VISITS.max() and sum(rows) == made.rows
+    assert sum(one.window_pieces for one in made.orders) <= window
+    found, places = made.places(np.arange(5 * batch_size))
+    assert np.array_equal(found, np.tile(np.repeat(np.arange(lanes), batch_size // lanes), 5))
+    for lane, one in enumerate(made.orders):
+        there = one.places(np.arange(5 * batch_size // lanes))
+        assert all(np.array_equal(a[found == lane], b) for a, b in zip(places, there, strict=True))
+
+
+def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
+    made = LaneOrder(np.full(40, 7), 8, order.fold(0, 0), 32)
+    assert [len(one.visited) for one in made.orders] == [5] * 8
+    other = LaneOrder(np.full(40, 7), 8, order.fold(1, 0), 32)
+    assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]
