@@ -125,6 +125,11 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
         assert factors.rank_of(min(shares) - 1e-6) == rank
 
 
+def test_a_rank_with_as_many_weights_as_the_matrix_is_not_worth_it() -> None:
+    factors = Factors.of({"layers/inner/kernel": np.ones((1, 4, 4))}, {"layers/inner": True})
+    assert [factors.worth(rank) for rank in (1, 2)] == [1, 0]  # 2 * 4 * 2 weights of 4 * 4
+
+
 def test_every_matrix_keeps_its_share_of_the_energy() -> None:
     """Of two matrices of 5 x 5 the first has one singular value, the second five that are equal."""
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])

@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
-from plmjax.generation.search import Lengths
+from plmjax.generation.search import Found, Lengths
 from plmjax.generation.written import Written
 
 END, LONGEST = 0, 12
@@ -30,25 +30,38 @@ def score(text: tuple[int, ...], penalty: float) -> float:
     return float(nats) / len(text) ** penalty
 
 
-@pytest.mark.parametrize("penalty", [-1.0, 0.0])
-def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) -> None:
-    """With a negative penalty a beam only loses as it grows: the least it can lose is what it has lost now."""
-    search = BeamSearch(2, length_penalty=penalty, early_stopping="never", sequences=2)
-    prompt, lengths = np.array([[4]], np.int32), Lengths(np.array([0], np.int32), np.array([LONGEST], np.int32))
-    beams = search.init(
-        Written.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
-    )
+def searched(search: BeamSearch, least: list[int]) -> tuple[Found, list[list[tuple[int, ...]]]]:
+    """Return what is found after as many equal prompts as `least` has minimum lengths, and the texts of each prompt."""
+    prompts = np.full((len(least), 1), 4, np.int32)
+    lengths = Lengths(np.array(least, np.int32), np.full(len(least), LONGEST, np.int32))
+    keys = jax.random.split(jax.random.key(0), len(least))
+    beams = search.init(Written.after(prompts, np.ones_like(prompts), 1 + LONGEST), keys)
     advance = jax.jit(lambda beams, scores: search.advance(beams, scores, Constraints(5, (END,)), lengths)[0])
     while not search.over(beams, lengths):
         beams = advance(beams, np.log(CHANCES[np.asarray(beams.written.last)]))
     found = search.found(beams)
     texts = [
-        tuple(row[1 : 1 + count].tolist())
-        for row, count in zip(np.asarray(found.tokens[0]), np.asarray(found.counts[0]), strict=True)
+        [tuple(row[1 : 1 + count].tolist()) for row, count in zip(rows, counts, strict=True)]
+        for rows, counts in zip(np.asarray(found.tokens), np.asarray(found.counts), strict=True)
     ]
+    return found, texts
+
+
+@pytest.mark.parametrize("penalty", [-1.0, 0.0])
+def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) -> None:
+    """With a negative penalty a beam only loses as it grows: the least it can lose is what it has lost now."""
+    search = BeamSearch(2, length_penalty=penalty, early_stopping="never", sequences=2)
+    found, (texts,) = searched(search, [0])
     every = [(*text, END) for length in range(4) for text in itertools.product(range(1, 5), repeat=length)]
     assert texts == sorted(every, key=lambda text: -score(text, penalty))[:2]
     np.testing.assert_allclose(found.scores[0], [score(text, penalty) for text in texts], rtol=1e-5)
+
+
+def test_a_prompt_with_as_many_texts_as_beams_is_done_while_others_go_on() -> None:
+    """The better text 1, 3, END would come a step later."""
+    _, (first, second) = searched(BeamSearch(2, early_stopping="full", sequences=2), [0, 3])
+    assert first == [(END,), (2, END)] and (1, 3, END) not in second
+    assert all(len(text) > 3 for text in second)
 
 
 def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:

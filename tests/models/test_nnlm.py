@@ -38,6 +38,15 @@ def test_a_mask_is_padding_and_a_row_of_one_sequence_needs_no_places() -> None:
     np.testing.assert_allclose(masked.logits[0], alone.logits[0], atol=1e-6)
 
 
+def test_no_word_is_seen_across_a_gap_of_positions() -> None:
+    module, params = Nnlm(NNLM), random_params(Nnlm(NNLM))
+    places = np.tile(np.arange(9), (2, 1))
+    gap = {"positions": places + 2 * (places >= 4), "segment_ids": np.ones_like(places)}
+    apart = {"positions": places % 4, "segment_ids": 1 + places // 4}
+    found, expected = (outputs(module, params, {"input_ids": IDS, **each}).logits for each in (gap, apart))
+    np.testing.assert_allclose(found[:, :8], expected[:, :8], atol=1e-6)
+
+
 def test_the_update_is_the_papers() -> None:
     """A step adds rate / (1 + r t) times the gradient of the log-likelihood less decay times weights, not biases."""
     run = experiment.load("experiments/nnlm_tiny.py")

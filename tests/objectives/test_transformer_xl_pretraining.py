@@ -109,6 +109,13 @@ def test_distances_may_be_clamped_in_an_evaluation_alone() -> None:
     assert abs(nats(same, training=False).sum() - nats(same, training=True).sum()) > 1e-2
 
 
+def test_scores_of_tokens_are_those_of_an_evaluation() -> None:
+    objective = TransformerXlPretraining(evaluation_mem_len=2, evaluation_clamp_len=3)
+    carry = nn.meta.unbox(objective.evaluation_carry(CONFIG, ROWS, LENGTH))
+    found, _ = objective.score(MODULE, LossInputs(parameters(), carry=carry), batch(0), KEY, training=False)
+    np.testing.assert_allclose(np.sum(found), nats(objective, training=False)[0], rtol=1e-5)
+
+
 def test_documents_apart_begin_anew() -> None:
     """The nats of each document are those of the document alone, from the end token before it on."""
     apart = TransformerXlPretraining(documents="apart", evaluation_mem_len=PARTS * LENGTH)

@@ -155,6 +155,11 @@ def test_twenty_steps_are_those_of_the_published_rule() -> None:
     for path, value in flatten(ranges).items():
         for layer in range(CONFIG.num_hidden_layers):
             np.testing.assert_allclose(value[layer], thresholds[f"{path}/{layer}"], rtol=1e-4)
+    # The weights of an evaluation are rounded too.
+    batch = batch_of(STEPS) | {"sequence_starts": np.zeros((4, 1), np.int32)}
+    inputs, key = LossInputs(params, collections={"ranges": ranges}), jax.random.key(0)
+    found, _ = objective.evaluation(module, inputs, batch, key)
+    assert found.losses == objective.sums(module, inputs, batch, key, training=False).losses
 
 
 def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path, capsys) -> None:

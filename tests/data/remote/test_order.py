@@ -51,6 +51,13 @@ def test_every_epoch_and_every_window_has_an_order_of_its_own() -> None:
     assert np.count_nonzero(np.diff(first.pieces)) > 0.7 * made.rows  # the pieces are not read one after the other
 
 
+def test_rows_of_a_window_have_another_order_in_every_window_and_epoch() -> None:
+    made = make(window=1, visits=np.array([20, 20]))
+    orders = made.places(np.arange(4 * 20)).numbers.reshape(4, 20) % 20  # two windows an epoch
+    assert (np.sort(orders) == np.arange(20)).all()
+    assert len({tuple(one) for one in orders.tolist()}) == 4
+
+
 def test_a_place_far_away_is_found_as_fast_as_the_first() -> None:
     made = make()
     far = made.places(np.array([10**15]))
