@@ -87,7 +87,7 @@ def of_python(words: list[str]) -> None:
             submission.run(rest)
         case ["-m", "pytest", *rest]:
             assert all((ROOT / word).exists() for word in rest if word.startswith("tests/"))
-        case ["-m", "venv", _] | ["-m", "venv", "--upgrade-deps", _]:
+        case ["-m", "venv", _] | ["-m", "venv", "--upgrade-deps", _] | ["-m", "build", "--outdir", _, _]:
             pass
         case ["-c", program]:
             ast.parse(program)
