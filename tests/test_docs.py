@@ -23,7 +23,7 @@ from tpu import __main__ as submission
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
-INSTALLED = ("pip", "pre-commit", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
+INSTALLED = ("pip", "pre-commit", "spacy", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
 
