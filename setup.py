@@ -70,6 +70,7 @@ EXTRAS = {
         "pytest-xdist>=3.8",
         "pytest-timeout>=2.4",
         "ruff>=0.17",
+        "setuptools-scm>=10",  # builds of the package are tested without a registry
         "transformers>=5.23",
     ],
 }
@@ -88,7 +89,6 @@ class BuildWithExperiments(build_py):
 
 setup(
     name="plmjax",
-    version="0.1.0",
     description="Pretrained language models in JAX and Flax on TPUs",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     if Path(__file__).with_name("README.md").exists()

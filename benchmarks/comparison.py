@@ -11,32 +11,33 @@ page again.
 """
 
 import argparse
-import contextlib
 import csv
 import dataclasses
 import gzip
 import hashlib
 import itertools
 import json
-import multiprocessing
-import os
+import math
 import re
 import shlex
 import statistics
 import sys
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pieces
+from pieces import Piece
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.experiment import Experiment, Tokenizer
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
 from plmjax.finetuning.files import tables
 from plmjax.finetuning.run import finetune
+from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.inference.embed import embed
 from plmjax.pretraining.run import pretrain
 from plmjax.training import phases
@@ -59,27 +60,32 @@ STARTS = ("pretrained", RANDOM)
 EVALUATIONS = 10
 """Evaluations of a pretraining run. The phases are whole tenths of it."""
 STATIC = "The first two rows are static word vectors (benchmarks/static_vectors.py, word_vectors.md)."
-PIECES_A_PROCESS = 10
-"""Number of pieces after which a process is replaced, to free the memory that compiled programs keep."""
+
+
+def split_files(directory: Path) -> tuple[Path, Path]:
+    """Return the paths of the files that `split_by_premise` makes."""
+    return directory / "snli_train.tsv", directory / "snli_validation.tsv"
 
 
 def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
     """Return (train, validation) files made from one: a tenth of the premises, chosen by hash, with all their pairs.
 
-    Every premise has about three hypotheses. A split by rows would show the model each validation premise.
+    Every premise has about three hypotheses. A split by rows would show the model each validation premise. The column
+    `pair` is added: both texts as one, for a model that reads one.
     """
-    paths = directory / "snli_train.tsv", directory / "snli_validation.tsv"
+    paths = split_files(directory)
     if all(path.exists() for path in paths):
         return paths
     with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    premise = header.index("premise")
+    premise, hypothesis = header.index("premise"), header.index("hypothesis")
     parts: dict[bool, list[list[str]]] = {False: [], True: []}
     for row in rows:
-        parts[hashlib.sha256(row[premise].strip().lower().encode()).digest()[0] * 10 < 256].append(row)
+        pair = f"premise: {row[premise]} hypothesis: {row[hypothesis]}"
+        parts[hashlib.sha256(row[premise].strip().lower().encode()).digest()[0] * 10 < 256].append([*row, pair])
     directory.mkdir(parents=True, exist_ok=True)
     for path, held_out in zip(paths, (False, True), strict=True):
-        storage.write(path, "".join("\t".join(row) + "\n" for row in [header, *parts[held_out]]))
+        storage.write(path, "".join("\t".join(row) + "\n" for row in [[*header, "pair"], *parts[held_out]]))
     return paths
 
 
@@ -90,105 +96,153 @@ def flops(run: Experiment, steps: int) -> float:
     return sum(phase.steps * run.objective.train_flops(run.model, batch) for phase, batch in batches)
 
 
-def within(run: Experiment, budget: float) -> Experiment:
-    """Return the pretraining run with as many steps as the FLOP budget allows."""
-    steps = int(budget / (flops(run, 10_000) / 10_000))
+def tokens(run: Experiment, steps: int) -> float:
+    """Return the tokens that a pretraining run of that many steps reads; for GloVe, the cells of its counts."""
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=steps))
+    return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases.resolve(run))
+
+
+def within(run: Experiment, budget: float, most: float = math.inf) -> Experiment:
+    """Return the pretraining run with as many steps as the FLOP budget allows, and at most so many tokens.
+
+    Raises:
+        UserError: they allow less than a step for each evaluation.
+    """
+    many = 10_000
+    steps = int(min(budget / flops(run, many), most / tokens(run, many)) * many)
     steps -= steps % EVALUATIONS  # so that every phase ends with an evaluation
+    if steps < EVALUATIONS:
+        least = EVALUATIONS * flops(run, many) / many
+        raise UserError(
+            f"Expected a budget of at least {least:.2g} FLOPs, for {EVALUATIONS} steps of a "
+            f"{type(run.model).__name__}, found {budget:.2g} FLOPs and {most:.2g} tokens; raise --budget or --tokens."
+        )
     every = steps // EVALUATIONS
     training = dataclasses.replace(run.training, steps=steps, evaluate_every=every)
     return dataclasses.replace(run, training=training, checkpoint=dataclasses.replace(run.checkpoint, every=every))
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """A run directory and the call that produces its result: `make(*arguments, workdir)`."""
+class Candidate:
+    """A system, the experiment that pretrains it, and the experiment of each task that it is fine-tuned on."""
 
-    workdir: Path
-    make: Callable[..., dict[str, Any]]
-    arguments: tuple[Any, ...]
-
-    @property
-    def result(self) -> Path:
-        """File with the result, which also marks the piece as done."""
-        return self.workdir / "result.json"
+    name: str
+    pretraining: str
+    tasks: Mapping[str, str]
 
 
-def pretrainings(options: argparse.Namespace) -> list[Piece]:
-    """Return the pretraining pieces, from which the others start."""
-    text = (str(options.data / "pretrain" / "wikipedia_en" / "train"),)
+def candidates(options: argparse.Namespace) -> list[Candidate]:
+    """Return every system with the tasks for which its model has a head."""
     found = []
     for system in options.systems:
-        run, workdir = experiments.load(f"{EXPERIMENTS}:{system}"), options.output / system
-        run = within(dataclasses.replace(run, data=dataclasses.replace(run.data, input=text)), options.budget)
-        found.append(Piece(workdir, pretraining, (run,)))
+        model = experiments.load(f"{EXPERIMENTS}:{system}").model
+        tasks = {task: f"{EXPERIMENTS}:{task}" for task in options.tasks}
+        able = {task: name for task, name in tasks.items() if experiments.load(name).objective.purpose in model.system}
+        found.append(Candidate(system, f"{EXPERIMENTS}:{system}", able))
     return found
 
 
 def possible(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return every system with every task for which its model has a head."""
-    models = {system: experiments.load(f"{EXPERIMENTS}:{system}").model for system in options.systems}
-    purposes = {task: experiments.load(f"{EXPERIMENTS}:{task}").objective.purpose for task in options.tasks}
-    return [(system, task) for system in models for task in purposes if purposes[task] in models[system].system]
+    """Return every system with every task that it is fine-tuned on."""
+    return [(system.name, task) for system in candidates(options) for task in system.tasks]
 
 
-def finetunings(options: argparse.Namespace) -> list[Piece]:
-    """Return every system on every task, pretrained and random, with every seed. The first seed of all comes first."""
-    split = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
-    found = []
-    for seed, (system, task), start in itertools.product(range(options.seeds), possible(options), STARTS):
-        whole = [options.data / "finetune" / name for name in TASKS[task][1:]]
-        files = tuple(map(str, whole if TASKS[task][2] else split))
-        arguments = (f"{EXPERIMENTS}:{task}", files, seed, start, options.output / system)
-        found.append(Piece(options.output / f"{system}-{task}-{start}-{seed}", finetuning, arguments))
+def pretrainings(options: argparse.Namespace, systems: Iterable[Candidate], most: float = math.inf) -> dict[str, Piece]:
+    """Return experiment -> its pretraining piece, of at most so many tokens, from which the others start."""
+    text = (str(options.data / "pretrain" / "wikipedia_en" / "train"),)
+    found = {}
+    for reference in dict.fromkeys(system.pretraining for system in systems):
+        run, workdir = experiments.load(reference), options.output / reference.partition(":")[2]
+        run = dataclasses.replace(run, data=dataclasses.replace(run.data, input=text))
+        found[reference] = Piece(workdir, pretraining, (within(run, options.budget, most),))
     return found
 
 
-def spreads(options: argparse.Namespace) -> list[Piece]:
+def finetunings(
+    options: argparse.Namespace, systems: Sequence[Candidate], pretrained: Mapping[str, Piece], steps: int = 0
+) -> list[Piece]:
+    """Return every system on every task, pretrained and random, with every seed. The first seed of all comes first.
+
+    steps: the number of steps of each; 0 for the epochs of its experiment.
+    """
+    split = split_files(options.output / "data")
+    found = []
+    judged = [(system, task) for system in systems for task in system.tasks]
+    for seed, (system, task), start in itertools.product(range(options.seeds), judged, STARTS):
+        whole = [options.data / "finetune" / name for name in TASKS[task][1:]]
+        files, first = tuple(map(str, whole if TASKS[task][2] else split)), pretrained[system.pretraining]
+        arguments = (system.tasks[task], files, seed, start, first.workdir, steps)
+        found.append(Piece(options.output / f"{system.name}-{task}-{start}-{seed}", finetuning, arguments, first))
+    return found
+
+
+def spreads(options: argparse.Namespace, pretrained: Iterable[Piece]) -> list[Piece]:
     """Return the pieces that measure over how many directions each system's vectors spread."""
-    _, validation = split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
+    _, validation = split_files(options.output / "data")
     return [
-        Piece(options.output / f"{system}-directions", spread, (options.output / system, validation))
-        for system in options.systems
+        Piece(options.output / f"{first.name}-directions", spread, (first.workdir, validation), first)
+        for first in pretrained
     ]
 
 
 def stages(options: argparse.Namespace) -> tuple[list[Piece], list[Piece]]:
     """Return all pieces: the pretraining runs, and the pieces that start from them."""
-    return pretrainings(options), [*finetunings(options), *spreads(options)]
+    systems = candidates(options)
+    first = pretrainings(options, systems)
+    return [*first.values()], [*finetunings(options, systems, first), *spreads(options, first.values())]
 
 
 def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
     """Pretrain and return the result."""
     result = pretrain(run, workdir)
-    tokens = sum(
-        phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases.resolve(run)
-    )
     lines = {line["step"]: line for line in read(workdir / "metrics.jsonl") if "eval/loss" in line}
-    names = ("loss", "unigram_entropy")
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.state.params)),
         "flops": flops(run, run.training.steps),
         "steps": run.training.steps,
-        "tokens": tokens,
+        "tokens": tokens(run, run.training.steps),
         "losses": {
-            str(phase.sequence_length): [lines[phase.last_step][f"eval/{name}"] for name in names]
+            str(phase.sequence_length): [lines[phase.last_step]["eval/loss"], without_context(lines[phase.last_step])]
             for phase in phases.resolve(run)
         },
     }
 
 
+def without_context(line: Mapping[str, float]) -> float:
+    """Return the loss of an evaluated model that knows only the frequencies of the targets."""
+    return line["eval/unigram_loss"] if "eval/unigram_loss" in line else line["eval/unigram_entropy"]
+
+
 def finetuning(
-    reference: str, files: tuple[str, str], seed: int, start: str, pretrained: Path, workdir: Path
+    reference: str, files: tuple[str, str], seed: int, start: str, pretrained: Path, steps: int, workdir: Path
 ) -> dict[str, Any]:
-    """Fine-tune a checkpoint, or a model of the same sizes with random parameters and its tokenizer."""
+    """Fine-tune a checkpoint, or a model of the same sizes with random parameters and its tokenizer.
+
+    steps: the number of steps; 0 for the epochs of the experiment.
+    """
     run = experiments.load(reference)
-    data = dataclasses.replace(run.data, train=files[0], validation=files[1])
-    run = dataclasses.replace(run, data=data, training=dataclasses.replace(run.training, seed=seed))
-    if start != RANDOM:
-        return finetune(run, pretrained, workdir)
-    description = checkpoints.describe(checkpoints.find(pretrained))
-    tokenizer = Tokenizer(path=str(pretrained / "tokenizer"))
-    return finetune(dataclasses.replace(run, model=description.experiment.model, tokenizer=tokenizer), RANDOM, workdir)
+    run = dataclasses.replace(
+        run, data=on_files(run.data, *files), training=dataclasses.replace(run.training, seed=seed)
+    )
+    if steps:
+        run = dataclasses.replace(
+            run,
+            training=dataclasses.replace(run.training, steps=steps),
+            finetuning=dataclasses.replace(run.finetuning, epochs=0.0),
+        )
+    origin, like = (RANDOM, pretrained) if start == RANDOM else (pretrained, None)
+    found = finetune(run, origin, workdir, like)
+    if isinstance(run.data, Mixture):  # labels as texts: the share of those that are right
+        return {**found, "eval/accuracy": found["eval/mean"] / 100}
+    return found
+
+
+def on_files(task: Any, train: str, validation: str) -> Any:
+    """Return a task, or a mixture of one, with other files."""
+    if isinstance(task, Mixture):
+        (one,) = task.tasks
+        return dataclasses.replace(task, tasks=(on_files(one, train, validation),))
+    return dataclasses.replace(task, train=train, validation=validation)
 
 
 def spread(pretrained: Path, validation: Path, workdir: Path) -> dict[str, Any]:
@@ -211,73 +265,6 @@ def directions(vectors: np.ndarray) -> float:
     """
     variances = np.linalg.svd(vectors - vectors.mean(axis=0), compute_uv=False).astype(np.float64) ** 2
     return float(variances.sum() ** 2 / (variances**2).sum())
-
-
-def make(piece: Piece) -> float:
-    """Make a piece in its own process, which writes all its output to WORKDIR/log.txt.
-
-    Returns:
-        The processor seconds of the process and its children. Other work on the same cores hardly changes them.
-    """
-    # All seeds, and both starts, run the same programs.
-    jax.config.update("jax_compilation_cache_dir", str(storage.cache("compilation")))
-    begun = sum(os.times()[:4])
-    piece.workdir.mkdir(parents=True, exist_ok=True)
-    with (piece.workdir / "log.txt").open("a") as log, contextlib.redirect_stdout(log):
-        result = piece.make(*piece.arguments, piece.workdir)
-    seconds = sum(os.times()[:4]) - begun
-    storage.write(piece.result, json.dumps(result | {"seconds": seconds}) + "\n")
-    jax.clear_caches()
-    return seconds
-
-
-def shares(cores: set[int], workers: int) -> list[set[int]]:
-    """Return the cores of each worker: its own, or all of them if there are more workers than cores."""
-    return [set(sorted(cores)[worker::workers]) or cores for worker in range(workers)]
-
-
-def bind_cores(cores: Any) -> None:
-    """Bind this process, and every thread that it will start, to cores that it takes from the queue.
-
-    Workers whose threads move between each other's cores need a quarter more processor time.
-    """
-    os.sched_setaffinity(0, cores.get())
-
-
-def pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of freshly started processes, each bound to its own cores if the system supports it (Linux).
-
-    max_tasks_per_child is not used, because with it the executor can wait forever (CPython issue 115634).
-    """
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use JAX's threads
-    if not hasattr(os, "sched_setaffinity"):
-        return ProcessPoolExecutor(workers, context)
-    cores = context.Queue()
-    for share in shares(os.sched_getaffinity(0), workers):
-        cores.put(share)
-    return ProcessPoolExecutor(workers, context, bind_cores, (cores,))
-
-
-def work(options: argparse.Namespace) -> None:
-    """Make every piece that has no result yet, with as many at once as there are workers."""
-    todo = stages(options)
-    total = sum(map(len, todo))
-    for stage in todo:
-        left = [piece for piece in stage if not piece.result.exists()]
-        together = options.workers * PIECES_A_PROCESS
-        for batch in (left[begin : begin + together] for begin in range(0, len(left), together)):
-            with pool(options.workers) as workers:
-                running = {workers.submit(make, piece): piece for piece in batch}
-                for future in as_completed(running):
-                    piece, seconds = running[future], future.result()
-                    done = sum(one.result.exists() for one in itertools.chain(*todo))
-                    print(f"[{done}/{total}] {piece.workdir.name} in {seconds:.0f} s", flush=True)
-
-
-def results(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return a dict from name of a piece to its result, for pieces that have one."""
-    made = [piece for piece in itertools.chain(*stages(options)) if piece.result.exists()]
-    return {piece.workdir.name: json.loads(piece.result.read_text()) for piece in made}
 
 
 def scores(found: dict[str, dict[str, Any]], system: str, task: str, start: str, seeds: int) -> list[float]:
@@ -402,28 +389,46 @@ def page_scores(text: str) -> dict[tuple[str, str], list[tuple[float, float] | N
     return found
 
 
-def picture(text: str, path: Path) -> None:
-    """Draw one panel per task of the page's table: mean and deviation of every system, pretrained and random."""
+def draw(
+    found: Mapping[tuple[str, str], Sequence[tuple[float, float] | None]],
+    tasks: Sequence[str],
+    path: Path,
+    best: bool = False,
+) -> None:
+    """Draw one panel per task: mean and deviation of every system, pretrained and random.
+
+    found: (system, start) -> the mean and the deviation of each of `tasks`, None without a result. best: True for a
+    line of the best pretrained system so far, in the order of the systems.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = page_scores(text)
     systems = list(dict.fromkeys(system for system, _ in found))
-    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(3 * len(TASKS), 3.4), layout="constrained")
+    width = 3 if len(systems) <= len(SYSTEMS) else 4.5
+    figure, axes = pyplot.subplots(
+        1, len(tasks), figsize=(width * len(tasks), 3.4), layout="constrained", squeeze=False
+    )
     colours = {"pretrained": "#1b6ca8", RANDOM: "#c0693a"}
-    for number, (axis, (task, (metric, *_))) in enumerate(zip(axes, TASKS.items(), strict=True)):
+    for number, (axis, task) in enumerate(zip(axes[0], tasks, strict=True)):
+        reached: list[tuple[int, float]] = []
         for (system, start), cells in found.items():
             if cells[number] is not None:
                 mean, deviation = cells[number]
-                place = systems.index(system) + (0.12 if start == RANDOM else -0.12)
-                axis.errorbar(place, mean, deviation, fmt="o", color=colours[start], markersize=5, capsize=3)
-        axis.set_title(f"{task}, {metric} (%)", fontsize=10)
-        axis.set_xticks(range(len(systems)), systems, rotation=30)
+                place = systems.index(system)
+                shift = 0.12 if start == RANDOM else -0.12
+                axis.errorbar(place + shift, mean, deviation, fmt="o", color=colours[start], markersize=5, capsize=3)
+                if start != RANDOM:
+                    reached.append((place, max(mean, reached[-1][1] if reached else mean)))
+        if best and reached:
+            reached.append((len(systems) - 1, reached[-1][1]))
+            axis.step(*zip(*reached, strict=True), where="post", color=colours["pretrained"], alpha=0.4)
+        axis.set_title(f"{task}, {TASKS[task][0]} (%)", fontsize=10)
+        axis.set_xticks(range(len(systems)), systems, rotation=30 if len(systems) <= len(SYSTEMS) else 60, ha="right")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
-    handles = [axes[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
+    handles = [axes[0][0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -451,17 +456,22 @@ def main() -> None:
     options.command = ["benchmarks/comparison.py", "DATA", *sys.argv[2:]]
     written, drawn = options.docs / "comparison.md", options.docs / "pictures" / "comparison.png"
     if options.picture:
-        picture(written.read_text(encoding="utf-8"), drawn)
+        draw(page_scores(written.read_text(encoding="utf-8")), list(TASKS), drawn)
         return
+    try:
+        every = stages(options)
+    except UserError as error:
+        parser.exit(2, f"{error}\n")
     if not options.report:
-        work(options)
-    found = results(options)
+        split_by_premise(options.data / "finetune" / TASKS["snli"][1], options.output / "data")
+        pieces.work(every, options.workers)
+    found = pieces.results(itertools.chain(*every))
     if options.tables:
         print("", *both_tables(found, options), sep="\n")
         return
     text = page(found, options)
     storage.write(written, text)
-    picture(text, drawn)
+    draw(page_scores(text), list(TASKS), drawn)
     print(f"\n{written}")
 
 

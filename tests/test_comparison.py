@@ -1,22 +1,21 @@
 """The comparison's budget and its page; the runs themselves are those of pretraining and fine-tuning."""
 
 import argparse
-import importlib.util
+import importlib
 import json
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.errors import UserError
 from plmjax.training import phases
+from tests.paths import ROOT
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "comparison.py"
-SPECIFICATION = importlib.util.spec_from_file_location("comparison", FILE)
-comparison = sys.modules["comparison"] = importlib.util.module_from_spec(SPECIFICATION)
-SPECIFICATION.loader.exec_module(comparison)
+with pytest.MonkeyPatch.context() as patched:
+    patched.syspath_prepend(ROOT / "benchmarks")
+    comparison = importlib.import_module("comparison")
 
 
 @pytest.mark.parametrize("system", comparison.SYSTEMS)
@@ -24,6 +23,14 @@ def test_every_system_takes_the_same_budget(system):
     run = comparison.within(experiments.load(f"{comparison.EXPERIMENTS}:{system}"), 1e13)
     assert 0.99e13 < comparison.flops(run, run.training.steps) <= 1e13
     assert not any(phase.last_step % run.training.evaluate_every for phase in phases.resolve(run))
+
+
+def test_a_limit_of_tokens_ends_a_run_before_its_budget():
+    run = comparison.within(experiments.load(f"{comparison.EXPERIMENTS}:bert"), 1e13, 1e6)
+    assert 0.98e6 < comparison.tokens(run, run.training.steps) <= 1e6
+    assert comparison.flops(run, run.training.steps) < 0.5e13 and run.training.steps % comparison.EVALUATIONS == 0
+    with pytest.raises(UserError, match=r"at least 4e\+10 FLOPs, for 10 steps of a BertConfig, found 1e\+09 FLOPs"):
+        comparison.within(run, 1e9)
 
 
 def options(tmp_path) -> argparse.Namespace:
@@ -69,7 +76,7 @@ def test_the_page_says_who_was_helped(tmp_path):
 
 def test_tables_of_one_system_alone_are_printed_for_a_page_that_has_others(tmp_path, monkeypatch, capsys):
     found = {name: run for name, run in results(0.2).items() if name.startswith("electra")}
-    monkeypatch.setattr(comparison, "results", lambda options: found)
+    monkeypatch.setattr(comparison.pieces, "results", lambda pieces: found)
     monkeypatch.setattr(comparison, "storage", None)  # writes nothing
     arguments = "x.py DATA --systems electra --seeds 2 --report --tables".split()
     monkeypatch.setattr(sys, "argv", arguments)
@@ -123,42 +130,45 @@ def test_snli_is_split_by_premise(tmp_path, shared_data):
         {line.split("\t")[0].strip().lower() for line in path.open()} - {"premise"} for path in (train, validation)
     ]
     assert not premises[0] & premises[1] and 0.05 < len(premises[1]) / len(premises[0]) < 0.2
+    assert comparison.split_files(tmp_path) == (train, validation)
+    header, first, *_ = (line.rstrip("\n").split("\t") for line in train.open())
+    row = dict(zip(header, first, strict=True))
+    assert row["pair"] == f"premise: {row['premise']} hypothesis: {row['hypothesis']}"
+
+
+def test_a_fine_tuning_has_its_files_its_start_and_its_length(tmp_path, monkeypatch):
+    calls = []
+
+    def finetune(run, *origin):
+        calls.append((run, *origin))
+        return (
+            {"eval/mean": 62.5, "eval/accuracy": 0.5} if run.data.__class__.__name__ == "Mixture" else {"eval/f1": 0.5}
+        )
+
+    monkeypatch.setattr(comparison, "finetune", finetune)
+    arguments = ("a.tsv", "b.tsv"), 7, comparison.RANDOM, tmp_path / "bert", 0, tmp_path / "run"
+    assert comparison.finetuning(f"{comparison.EXPERIMENTS}:snli", *arguments) == {"eval/mean": 62.5}
+    run, *origin = calls.pop()
+    assert origin == [comparison.RANDOM, tmp_path / "run", tmp_path / "bert"]
+    assert (run.data.train, run.data.validation, run.training.seed) == ("a.tsv", "b.tsv", 7)
+    assert (run.finetuning.epochs, run.training.steps) == (3, 0)
+    arguments = ("a.tsv", "b.tsv"), 0, "pretrained", tmp_path / "t5", 20, tmp_path / "run"
+    in_words = f"{comparison.EXPERIMENTS.with_name('history.py')}:t5_snli"
+    assert comparison.finetuning(in_words, *arguments) == {"eval/mean": 62.5, "eval/accuracy": 0.625}
+    run, *origin = calls.pop()
+    assert origin == [tmp_path / "t5", tmp_path / "run", None] and (run.finetuning.epochs, run.training.steps) == (
+        0,
+        20,
+    )
+    (task,) = run.data.tasks
+    assert (task.train, task.validation, task.source) == ("a.tsv", "b.tsv", "pair")
+
+
+def test_a_loss_is_beside_that_of_a_model_without_context():
+    assert comparison.without_context({"eval/unigram_entropy": 6.5}) == 6.5
+    assert comparison.without_context({"eval/unigram_entropy": 6.5, "eval/unigram_loss": 2.6}) == 2.6
 
 
 def test_directions_are_those_that_vectors_spread_over():
     vectors = np.random.default_rng(0).standard_normal((20_000, 6)) * [1, 1, 1, 1e-4, 1e-4, 1e-4] + 5
     assert comparison.directions(vectors) == pytest.approx(3, rel=1e-3)
-
-
-def test_a_piece_leaves_its_result_and_what_it_took(tmp_path):
-    piece = comparison.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
-    seconds = comparison.make(piece)
-    assert json.loads(piece.result.read_text()) == {"value": 3, "seconds": seconds}
-
-
-def test_every_worker_has_cores_of_its_own():
-    assert comparison.shares({0, 1, 2, 5}, 2) == [{0, 2}, {1, 5}]
-    assert comparison.shares({3, 4}, 3) == [{3}, {4}, {3, 4}]
-
-
-def test_pieces_left_are_made_in_fresh_processes_now_and_then(tmp_path, monkeypatch):
-    (tmp_path / "pieces.py").write_text(
-        "import os\n\n\ndef process(workdir):\n"
-        "    return {'process': os.getpid(), 'cores': list(os.sched_getaffinity(0))}\n"
-    )
-    for folder in (tmp_path, FILE.parent):  # where the processes import their pieces from
-        monkeypatch.syspath_prepend(folder)
-    make = importlib.import_module("pieces").process
-    pieces = [comparison.Piece(tmp_path / str(number), make, ()) for number in range(5)]
-    pieces[0].workdir.mkdir()
-    pieces[0].result.write_text('{"process": "another day"}')
-    monkeypatch.setattr(comparison, "PIECES_A_PROCESS", 2)
-    monkeypatch.setattr(comparison, "stages", lambda options: ([], pieces))
-    core = min(os.sched_getaffinity(0))
-    monkeypatch.setattr(comparison, "shares", lambda cores, workers: [{core}])
-    comparison.work(argparse.Namespace(workers=1))
-    results = [json.loads(piece.result.read_text()) for piece in pieces]
-    assert all(result["cores"] == [core] for result in results[1:])
-    processes = [result["process"] for result in results]
-    assert processes[0] == "another day"
-    assert processes[1] == processes[2] != processes[3] == processes[4]

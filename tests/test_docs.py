@@ -23,7 +23,7 @@ from tpu import __main__ as submission
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 PYTHON = ("python", "python3", ".venv/bin/python")
-INSTALLED = ("pip", "pre-commit", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
+INSTALLED = ("pip", "pre-commit", "spacy", *(f".venv/bin/{name}" for name in ("mkdocs", "pip", "pre-commit", "ruff")))
 """Programs of others, whose options are theirs."""
 load = functools.cache(experiments.load)
 
@@ -87,7 +87,7 @@ def of_python(words: list[str]) -> None:
             submission.run(rest)
         case ["-m", "pytest", *rest]:
             assert all((ROOT / word).exists() for word in rest if word.startswith("tests/"))
-        case ["-m", "venv", _] | ["-m", "venv", "--upgrade-deps", _]:
+        case ["-m", "venv", _] | ["-m", "venv", "--upgrade-deps", _] | ["-m", "build", "--outdir", _, _]:
             pass
         case ["-c", program]:
             ast.parse(program)

@@ -1,14 +1,23 @@
-"""What the package says of itself: its dependencies and the versions that go together, its licence, its changes."""
+"""What the package says of itself: its dependencies and the versions that go together, its licence, its version."""
 
+import dataclasses
 import importlib.metadata
+import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
 
 import pytest
 import setuptools
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import plmjax
 from tests.paths import ROOT
@@ -77,8 +86,106 @@ def test_the_licence_is_the_one_declared(declared: dict) -> None:
         assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"] and "END OF TERMS AND CONDITIONS" in text
 
 
-def test_the_changes_of_this_version_are_listed(declared: dict) -> None:
+def test_the_last_release_has_one_name() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert declared["version"] == plmjax.__version__ == citation["version"]
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
-    assert headings[-1] == "0.1.0" and plmjax.__version__ in headings
+    assert headings[0] == "Unreleased" and headings[-1] == "0.1.0"
+    assert list(map(Version, headings[1:])) == sorted(map(Version, headings[1:]), reverse=True)
+    assert citation["version"] == headings[1]
+    git = ["git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*"]
+    if (ROOT / ".git").exists() and (tag := subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout):
+        assert tag.strip() == f"v{headings[1]}"
+
+
+def test_the_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", {"plmjax": "1.2.3"}.get)
+    assert runpy.run_path(plmjax.__file__)["__version__"] == "1.2.3"
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools_scm"]
+    assert runpy.run_path(plmjax.__file__)["__version__"] == settings["fallback_version"] == "0.0.dev0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkout:
+    """A git repository of the files that make the package, without most of the package."""
+
+    root: Path
+
+    def git(self, *arguments: str) -> str:
+        """What git prints."""
+        who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=self.root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def commit(self) -> str:
+        """Commits all files; the commit that git names."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "A change")
+        return self.git("rev-parse", "--short=7", "HEAD")
+
+    def archive(self, folder: Path) -> Path:
+        """The files of the last commit without the repository, as a download of the sources has them."""
+        folder.mkdir()
+        self.git("archive", "--output", str(folder / "sources.tar"), "HEAD")
+        shutil.unpack_archive(folder / "sources.tar", folder)
+        return folder
+
+
+def version_of(folder: Path) -> str:
+    """The version that the build of a folder gives the package."""
+    return setup_py(folder, "--version").splitlines()[-1]
+
+
+def setup_py(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=BUILD).stdout
+
+
+BUILD = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONWARNINGS")}
+"""The environment of a build: the packages of the checkout that is tested are not those of the one that is built."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    pytest.importorskip("setuptools_scm", reason="needs setuptools-scm, which the extra `test` installs")
+    made = Checkout(tmp_path / "checkout")
+    for name in (".gitattributes", ".git_archival.txt", "LICENSE", "README.md", "pyproject.toml", "setup.py"):
+        made.root.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, made.root / name)
+    for name in ("plmjax/__init__.py", "plmjax/experiments/__init__.py", "experiments/bert_tiny.py"):
+        (made.root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, made.root / name)
+    made.git("init", "--quiet", "--initial-branch", "main")
+    return made
+
+
+def test_a_version_comes_from_the_tag(checkout: Checkout, tmp_path: Path) -> None:
+    first = checkout.commit()
+    assert version_of(checkout.root).startswith(f"0.0.0.dev1+g{first}")  # as in a clone without tags
+    checkout.git("tag", "v0.3.1")
+    assert version_of(checkout.root) == version_of(checkout.archive(tmp_path / "tagged")) == "0.3.1"
+    (checkout.root / "plmjax" / "__init__.py").write_text('"""Changed."""')
+    assert version_of(checkout.root).startswith(f"0.4.0.dev0+g{first}")
+    second = checkout.commit()
+    for folder in (checkout.root, checkout.archive(tmp_path / "later")):
+        assert version_of(folder).startswith(f"0.4.0.dev1+g{second}")
+
+
+def test_sources_without_a_repository_are_installed_with_their_version(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.commit()
+    checkout.git("tag", "v0.3.1")
+    setup_py(checkout.root, "sdist")
+    shutil.unpack_archive(checkout.root / "dist" / "plmjax-0.3.1.tar.gz", tmp_path)
+    sources = tmp_path / "plmjax-0.3.1"
+    assert version_of(sources) == "0.3.1"
+    setup_py(sources, "bdist_wheel")
+    with zipfile.ZipFile(sources / "dist" / "plmjax-0.3.1-py3-none-any.whl") as wheel:
+        assert {"plmjax/__init__.py", "plmjax/experiments/bert_tiny.py"} <= set(wheel.namelist())
+    copy = tmp_path / "copy"
+    shutil.copytree(checkout.root, copy, ignore=shutil.ignore_patterns(".git", "*.egg-info", "dist"))
+    assert version_of(copy) == "0.0.dev0"

@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -226,13 +228,26 @@ def test_a_first_word_of_any_characters_reads_back(tmp_path, form, word):
 
 @pytest.mark.parametrize("form", ["text", "binary", "glove"])
 def test_gensim_reads_what_is_written_and_its_files_are_read(tmp_path, form):
-    gensim = pytest.importorskip("gensim.models")
+    gensim = pytest.importorskip("gensim.models", reason="needs gensim, which the extra `test` installs")
     kept = {"binary": form == "binary", "no_header": form == "glove"}
     word2vec.write(tmp_path / "ours", WORDS, VECTORS, form)
     found = gensim.KeyedVectors.load_word2vec_format(str(tmp_path / "ours"), **kept)
     assert found.index_to_key == WORDS and found.vectors.tobytes() == VECTORS.tobytes()
     found.save_word2vec_format(str(tmp_path / "theirs"), binary=form == "binary", write_header=form != "glove")
     assert_holds(tmp_path / "theirs", form, WORDS, VECTORS)
+
+
+@pytest.mark.parametrize(("form", "name"), [("text", "vectors.txt"), ("text", "vectors.txt.gz"), ("glove", "vectors")])
+def test_spacy_reads_what_is_written(tmp_path, form, name):
+    spacy = pytest.importorskip("spacy", reason="needs spaCy, which no extra installs: pip install spacy")
+    word2vec.write(tmp_path / "written", WORDS, VECTORS, form)
+    contents = (tmp_path / "written").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(contents) if name.endswith(".gz") else contents)
+    command = [sys.executable, "-m", "spacy", "init", "vectors", "en", str(tmp_path / name), str(tmp_path / "spacy")]
+    subprocess.run(command, check=True, capture_output=True)
+    found = spacy.load(tmp_path / "spacy").vocab
+    assert found.vectors.shape == VECTORS.shape and len(found.vectors.key2row) == len(WORDS)
+    assert np.stack([found[word].vector for word in WORDS]).tobytes() == VECTORS.tobytes()
 
 
 def test_what_no_file_can_hold_is_refused(tmp_path):
