@@ -51,25 +51,28 @@ def heads(key: np.ndarray, tosses: np.ndarray) -> np.ndarray:
     return count
 
 
-def permute(places: np.ndarray, size: int, key: np.ndarray | int) -> np.ndarray:
+def permute(places: np.ndarray, size: np.ndarray | int, key: np.ndarray | int) -> np.ndarray:
     """Return the image of positions 0..size-1 under a permutation of 0..size-1 that depends on the key, int64.
 
-    key: one key, or one for each position (for positions of several epochs). Sizes up to 2**62.
+    size: one size, or one for each position (for positions of several permutations). Sizes up to 2**62.
+    key: one key, or one for each position (for positions of several epochs).
     """
-    columns = math.isqrt(size - 1) + 1
-    rows = -(-size // columns)
-    columns, rows = np.uint64(columns), np.uint64(rows)
     out = np.asarray(places).astype(np.uint64)
+    distinct, which = (np.array([size]), 0) if np.ndim(size) == 0 else np.unique(size, return_inverse=True)
+    sides = [(columns := math.isqrt(one - 1) + 1, -(-one // columns), one) for one in distinct.tolist()]
+    sides = np.array(sides, np.uint64).reshape(-1, 3)[which]
+    all_columns, all_rows, sizes = np.broadcast_to(sides, (*out.shape, 3)).T
     key = np.broadcast_to(fold(key, 0), out.shape)
     walking = np.arange(len(out))
     while walking.size:
+        columns, rows = all_columns[walking], all_rows[walking]
         row, column = np.divmod(out[walking], columns)
         for round_ in range(_ROUNDS):
             keys = fold(key[walking], round_)
             row = (row + _mix(keys + column * _GOLDEN) % rows) % rows
             column = (column + _mix(~keys + row * _GOLDEN) % columns) % columns
         out[walking] = row * columns + column
-        walking = walking[out[walking] >= np.uint64(size)]
+        walking = walking[out[walking] >= sizes[walking]]
     return out.astype(np.int64)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.data import cleaning, formats, sentences, store
 from plmjax.data.preparation import files
+from plmjax.data.preparation.progress import Progress
 from plmjax.data.preparation.units import Unit
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.unknown_tokens import UnknownTokens
@@ -82,7 +83,7 @@ class Conversion:
         unit: Unit,
         output: Path,
         number: int,
-        progress: Callable[[int], None] = lambda count: None,
+        progress: Progress = Progress(),
         results: Results | None = None,
     ) -> None:
         """Write what a stage of the cleaning leaves of a unit, and the keys for its last rule.
@@ -90,7 +91,7 @@ class Conversion:
         Args:
             output: folder of the dataset.
             number: the stage. What the last rule of the stage before repeats in the unit must be known.
-            progress: function that is called with the bytes read from disk since its last call.
+            progress: takes the bytes that are read from the input, and the tokens that are made.
             results: calls methods on batches in several processes; None stands for this one.
 
         Raises:
@@ -121,7 +122,7 @@ class Conversion:
         self,
         unit: Unit,
         output: Path,
-        progress: Callable[[int], None] = lambda count: None,
+        progress: Progress = Progress(),
         results: Results | None = None,
     ) -> None:
         """Write the tokens of a unit. The arguments are those of `screen`.
@@ -136,11 +137,12 @@ class Conversion:
         last = len(self.cleaner.stages)
         if last and self.cleaner.stages[-1].last is None:
             last -= 1  # The rules of the last stage need no other documents.
-        batches = self._batches(self._documents(unit, folder, last, report, progress))
+        documents = self._batches(self._documents(unit, folder, last, report, progress))
         unknown = UnknownTokens(self.tokenizer.vocabulary, self.max_unknown)
-        converted = (results or self._here)(Conversion.converted, ((last, batch) for batch in batches))
+        converted = (results or self._here)(Conversion.converted, ((last, batch) for batch in documents))
         with storage.output(folder, last=files.WRITTEN) as local:
-            shards = self._write(self._checked(converted, report, unknown, unit.index == 0), local)
+            batches = self._checked(converted, report, unknown, unit.index == 0, progress)
+            shards = self._write(batches, local)
             unigram = store.unigram(shards["train"])
             with (local / files.UNIGRAM).open("wb") as file:
                 np.savez(file, **unigram)
@@ -152,12 +154,12 @@ class Conversion:
             storage.write(local / files.WRITTEN, json.dumps(found))
 
     def _documents(
-        self, unit: Unit, folder: Path, number: int, report: cleaning.Report, progress: Callable[[int], None]
+        self, unit: Unit, folder: Path, number: int, report: cleaning.Report, progress: Progress
     ) -> Iterator[formats.Document]:
         """Yield the documents of a unit that enter a stage."""
         if number == 0:
             for part in unit.ranges:
-                yield from self.source.documents(part, progress)
+                yield from self.source.documents(part, progress.advance)
             return
         before = number - 1
         effect = report.effects[self.cleaner.stages[before].end]
@@ -187,12 +189,18 @@ class Conversion:
             effect.add(more)
 
     def _checked(
-        self, converted: Iterator[Converted], report: cleaning.Report, unknown: UnknownTokens, first: bool
+        self,
+        converted: Iterator[Converted],
+        report: cleaning.Report,
+        unknown: UnknownTokens,
+        first: bool,
+        progress: Progress,
     ) -> Iterator[dict[str, Tokenized]]:
         """Yield the batches. In the first unit the check of unknown tokens starts early, as hours may follow."""
         for splits, counts in converted:
             for tokens in itertools.chain.from_iterable(part.texts.values() for part in splits.values()):
                 unknown.add(tokens.ids)
+                progress.add_tokens(len(tokens.ids))
             if first and unknown.total >= self.sizes.judged_tokens:
                 unknown.check()
             report.add(counts)

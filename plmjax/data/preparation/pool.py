@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from plmjax.data.preparation.conversion import Conversion
+from plmjax.data.preparation.progress import Progress
 from plmjax.data.preparation.units import Unit
 from plmjax.data.workers import WAITING, Workers
 
@@ -46,11 +47,11 @@ class Pool:
         self._workers.__exit__(*error)
 
     def run(
-        self, method: Callable, units: Sequence[Unit], arguments: tuple, progress: Callable[[int], None]
+        self, method: Callable, units: Sequence[Unit], arguments: tuple, progress: Progress, reads: bool
     ) -> Iterator[Unit]:
         """Call method(conversion, unit, *arguments) for every unit. Yield the units in order, when each is done.
 
-        progress: function that is called with the bytes read from disk since its last call.
+        reads: whether the method reads the input.
         """
         if not self._on_cluster and (self._processes == 1 or len(units) < self._processes):
             for unit in units:
@@ -59,7 +60,7 @@ class Pool:
             return
         done = self._workers.results(method, ((unit, *arguments) for unit in units))
         for unit, _ in zip(units, done, strict=True):
-            progress(unit.bytes)
+            progress.advance(unit.bytes * reads)
             yield unit
 
     def _results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:

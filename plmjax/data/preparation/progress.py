@@ -6,7 +6,17 @@ import time
 from typing import Self
 
 
-class Bar:
+class Progress:
+    """Takes the progress of a process that shows none."""
+
+    def advance(self, count: int) -> None:
+        """Add `count` to the number of bytes read."""
+
+    def add_tokens(self, count: int) -> None:
+        """Add `count` to the number of tokens made."""
+
+
+class Bar(Progress):
     """Shows bytes read and tokens made so far: a progress bar on a terminal, a line every ten seconds in a log."""
 
     def __init__(self, total: int, shown: bool):

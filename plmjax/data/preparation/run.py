@@ -146,13 +146,13 @@ def _shards(
     """
     stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
     for number in stages:
-        advance = bar.advance if number == 0 else _ignore
-        for unit in pool.run(Conversion.screen, all_units, (output, number), advance):
+        for unit in pool.run(Conversion.screen, all_units, (output, number), bar, reads=number == 0):
             report.add(files.counts(files.folder(output, unit.index) / files.screened(number)))
         _compare(conversion, all_units, output, number)
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     unigrams: dict[str, np.ndarray] = {}
-    for unit in pool.run(Conversion.write, all_units, (output,), _ignore if stages else bar.advance):
+    tokens = 0
+    for unit in pool.run(Conversion.write, all_units, (output,), bar, reads=not stages):
         folder = files.folder(output, unit.index)
         found = files.counts(folder / files.WRITTEN)
         report.add(found["counts"])
@@ -163,7 +163,8 @@ def _shards(
             for record in records_of_unit:
                 file = f"{files.FOLDER}/{folder.name}/{record['file']}"
                 shards[split].append(record | {"file": file, "index": len(shards[split])})
-                bar.add_tokens(sum(stream["tokens"] for stream in record["streams"].values()))
+                tokens += sum(stream["tokens"] for stream in record["streams"].values())
+        bar.tokens = tokens  # those of units on other processes, or of an earlier run, were not added yet
         with (folder / files.UNIGRAM).open("rb") as file, np.load(file) as counts:
             for stream in counts.files:
                 unigrams[stream] = unigrams.get(stream, 0) + counts[stream]
@@ -180,10 +181,6 @@ def _compare(conversion: Conversion, all_units: list[Unit], output: Path, number
     for folder in folders:
         repeated = [memory.repeated(keys) for keys in files.arrays(files.keys_file(folder, number))]
         files.write_arrays(files.repeated_file(folder, number), repeated, bool)
-
-
-def _ignore(count: int) -> None:
-    """Take a number of bytes that were counted before."""
 
 
 def _nothing_prepared(sources: list[dict], format: str, report: cleaning.Report) -> UserError:

@@ -39,6 +39,25 @@ class Places(NamedTuple):
     numbers: np.ndarray
 
 
+class Spans(NamedTuple):
+    """The windows of some places of an order, int64 [n] each, and a key for each place, uint64 [n].
+
+    epochs and windows: the window. begins: the first place of the window in its epoch. offsets: the place in the
+    window. sizes: rows of the window.
+    """
+
+    epochs: np.ndarray
+    windows: np.ndarray
+    begins: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    keys: np.ndarray
+
+    def permuted(self) -> np.ndarray:
+        """Return the places in the windows after the shuffle of each, int64 [n]."""
+        return order.permute(self.offsets, self.sizes, self.keys)
+
+
 class TwoLevelOrder:
     """The order of the rows of pieces. It is infinite: epochs follow each other without a gap.
 
@@ -82,24 +101,34 @@ class TwoLevelOrder:
     def places(self, numbers: np.ndarray) -> Places:
         """Return the rows at these places of the order.
 
-        numbers: int [n], 0 or more, in ascending order.
+        numbers: int [n], 0 or more.
         """
-        parts = []
+        spans = self.spans(numbers)
+        return self.rows_at(spans, spans.permuted())
+
+    def spans(self, numbers: np.ndarray) -> "Spans":
+        """Return the windows of places of the order. The arguments are those of `places`."""
         epochs, numbers = np.divmod(np.asarray(numbers, np.int64), self.rows)
+        windows, begins, sizes = (np.empty(len(numbers), np.int64) for _ in range(3))
         for epoch in np.unique(epochs).tolist():
-            pieces, starts = self._epoch(epoch)
-            begins = starts[self._cuts]
-            here = numbers[epochs == epoch]
-            windows = np.searchsorted(begins, here, "right") - 1
-            for window in np.unique(windows).tolist():
-                begin, end = int(begins[window]), int(begins[window + 1])
-                key = order.fold(order.fold(self._windows_key, epoch), window)
-                shuffled = begin + order.permute(here[windows == window] - begin, end - begin, key)
-                place = np.searchsorted(starts, shuffled, "right") - 1
-                piece = pieces[place]
-                number = epoch * self._visits[piece] + shuffled - starts[place]
-                parts.append(Places(np.full(len(piece), epoch * self.windows + window), piece, number))
-        return Places(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            here = epochs == epoch
+            edges = self._epoch(epoch)[1][self._cuts]
+            windows[here] = window = np.searchsorted(edges, numbers[here], "right") - 1
+            begins[here], sizes[here] = edges[window], edges[window + 1] - edges[window]
+        keys = order.fold(order.fold(self._windows_key, epochs), windows)
+        return Spans(epochs, windows, begins, numbers - begins, sizes, keys)
+
+    def rows_at(self, spans: "Spans", permuted: np.ndarray) -> Places:
+        """Return the rows at places of the order. permuted: what `spans.permuted` returns, int64 [n]."""
+        shuffled = spans.begins + permuted
+        pieces, numbers = np.empty_like(shuffled), np.empty_like(shuffled)
+        for epoch in np.unique(spans.epochs).tolist():
+            here = spans.epochs == epoch
+            of_epoch, starts = self._epoch(epoch)
+            place = np.searchsorted(starts, shuffled[here], "right") - 1
+            pieces[here] = piece = of_epoch[place]
+            numbers[here] = epoch * self._visits[piece] + shuffled[here] - starts[place]
+        return Places(spans.epochs * self.windows + spans.windows, pieces, numbers)
 
     def _permuted(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (pieces of an epoch in their order, int64 [P]; the place where each begins and the end, [P + 1])."""
@@ -146,15 +175,20 @@ class LaneOrder:
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, Places]:
         """Return (lane, place in the order of the lane) of rows that are counted over all batches.
 
-        numbers: int [n], 0 or more, in ascending order.
+        numbers: int [n], 0 or more.
         """
         steps, rows = np.divmod(np.asarray(numbers, np.int64), self._batch_size)
         lanes = self.lanes_of(rows)
         own = steps * self._share + rows % self._share
         found = Places(*(np.empty(len(lanes), np.int64) for _ in Places._fields))
-        for lane in np.unique(lanes).tolist():
-            here = lanes == lane
-            for array, values in zip(found, self.orders[lane].places(own[here]), strict=True):
+        masks = {lane: lanes == lane for lane in np.unique(lanes).tolist()}
+        spans = {lane: self.orders[lane].spans(own[here]) for lane, here in masks.items()}
+        # One call for the windows of all lanes: its time hardly depends on their number.
+        permuted = np.empty(len(lanes), np.int64)
+        every = Spans(*(np.concatenate(arrays) for arrays in zip(*spans.values(), strict=True)))
+        permuted[np.concatenate([np.flatnonzero(here) for here in masks.values()])] = every.permuted()
+        for lane, here in masks.items():
+            for array, values in zip(found, self.orders[lane].rows_at(spans[lane], permuted[here]), strict=True):
                 array[here] = values
         return lanes, found
 
