@@ -31,7 +31,10 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def augmenter(small_run: Path, vectors: Path) -> Augmenter:
-    return Augmenter.read(small_run, vectors, Settings(copies=30, candidates=5, share=0.5, kept=frozenset({"of"})))
+    settings = Settings(copies=30, candidates=5, share=0.5, kept=frozenset({"of"}))
+    read = Augmenter.read(small_run, vectors, settings)
+    # Parameters so large that predictions depend on the tokens around them.
+    return dataclasses.replace(read, params=jax.tree.map(lambda leaf: 3 * leaf, read.params))
 
 
 def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:

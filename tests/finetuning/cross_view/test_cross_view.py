@@ -20,7 +20,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
 from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, TaskModules
-from plmjax.finetuning.cross_view.translation import CrossViewTranslation
+from plmjax.finetuning.cross_view.translation import END, CrossViewTranslation
 from plmjax.finetuning.tasks.joint import joined_examples
 from plmjax.finetuning.tasks.parsing import ParsedExamples
 from plmjax.finetuning.tasks.tagging import TaggedExamples
@@ -258,6 +258,15 @@ def test_every_task_is_judged_by_its_own_predictions():
     assert first["predictions"] == ["O", "B-N"] and last["heads"] == [2, 0, 1] and last["relations"] == ["r"] * 3
     assert "".join(objective.official([last])) == files["predictions.trees.conllu"]
     assert "".join(objective.official([first])) == "a\tO\nb\tB-N\n\n"
+
+
+def test_a_target_and_its_end_fit_into_a_row_and_into_a_translation():
+    pairs, words = TextPairExamples("t.en", [1], ["a b"], ["x y z x y"]), ("x", "y", "z")
+    for longest, target_length, kept in ((8, 4, [2, 3, 4]), (3, 8, [2, 3])):
+        texts = CrossViewTranslation(name="texts", target_words=words, max_new_tokens=longest)
+        task = TextPairs(sequence_length=8, target_length=target_length, cut_targets=True)
+        decoder = texts.encode(pairs, Letters(), cvt.CONFIG, task).decoder
+        assert decoder.tokens.tolist() == [END, *kept] and decoder.token_fields["next_ids"].tolist() == [*kept, END]
 
 
 def test_mistakes_in_one_sentence():
