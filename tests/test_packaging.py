@@ -35,24 +35,40 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict:
 PYTHONS = ("3.11", "3.12", "3.13")
 
 
-def pinned(python: str) -> dict[str, str]:
+def pinned(python: str, file: str = "") -> dict[str, str]:
     """Name -> version of the packages that the tests passed with on a Python."""
-    lines = (ROOT / "constraints" / f"python-{python}.txt").read_text(encoding="utf-8").splitlines()
-    rows = [line.split("==") for line in lines if not line.startswith("#")]
-    return {canonicalize_name(name): version for name, version in rows}
+    lines = (ROOT / "constraints" / (file or f"python-{python}.txt")).read_text(encoding="utf-8").splitlines()
+    rows = [Requirement(line) for line in lines if not line.startswith("#")]
+    rows = [row for row in rows if row.marker is None or row.marker.evaluate({"python_version": python})]
+    assert len({canonicalize_name(row.name) for row in rows}) == len(rows)
+    return {canonicalize_name(row.name): str(row.specifier).removeprefix("==") for row in rows}
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_constraints_cover_every_dependency_with_a_version_in_its_range(python: str, declared: dict) -> None:
     versions = pinned(python)
     place = {"platform_system": "Linux", "platform_machine": "x86_64", "python_version": python}
-    extras = [line for name, group in declared["extras_require"].items() for line in group if name != "parity"]
+    apart = ("parity", "beam")
+    extras = [line for name, group in declared["extras_require"].items() for line in group if name not in apart]
     for requirement in map(Requirement, [*declared["install_requires"], *extras]):
         if requirement.marker is None or requirement.marker.evaluate(place):
             version = versions[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version, prereleases=True), requirement
     pins = [pin for line in declared["extras_require"]["parity"] for pin in Requirement(line).specifier]
     assert pins and all(pin.operator == "==" for pin in pins)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_apache_beam_has_versions_of_its_own_on_every_python(python: str, declared: dict) -> None:
+    """It wants an older protobuf and NumPy than the other constraints name."""
+    versions, extras = pinned(python, "beam.txt"), declared["extras_require"]
+    place = {"platform_system": "Linux", "platform_machine": "x86_64", "python_version": python}
+    for line in [*declared["install_requires"], *extras["beam"], *extras["clean"], *extras["gcs"]]:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate(place):
+            version = versions[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version, prereleases=True), requirement
+    assert int(versions["protobuf"].split(".")[0]) < 7 <= int(pinned(python)["protobuf"].split(".")[0])
 
 
 def test_a_plan_is_made_by_the_compiler_that_jax_names_for_a_run(declared: dict) -> None:
