@@ -62,6 +62,18 @@ def test_every_cell_is_there_once(dataset):
     assert weight.sum() == pytest.approx(cells.total, rel=0.01) and not weight[:5].any()
 
 
+def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(dataset, tmp_path):
+    times, words = np.array(dataset.unigram_counts()), np.isin(np.arange(SIZE), VOCABULARY.special, invert=True)
+    least = int(np.median(times[words]))
+    layout = dataclasses.replace(LAYOUT, path=str(tmp_path / "count"), least=least)
+    settings = cooccurrence.Counting(layout.window, layout.symmetric, least)
+    cells = cooccurrence.count(dataset, VOCABULARY.special, tmp_path / "count", settings, processes=1)
+    times = np.where(words & (times >= least), times, 0)
+    assert 0 < np.count_nonzero(times) < words.sum()
+    found = layout.target_counts(dataset, VOCABULARY)
+    np.testing.assert_allclose(found, times * (cells.total / times.sum()), atol=0.5)
+
+
 def test_counts_of_something_else_are_named(dataset, tmp_path):
     other = write(tmp_path / "other", documents(3, SIZE, seed=7), [], SIZE)
     LAYOUT.prepare(other, VOCABULARY)
