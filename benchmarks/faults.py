@@ -1,6 +1,6 @@
 """Kill processes at random moments, run them again, and compare their results with an undisturbed run.
 
-python benchmarks/faults.py [--kills 45]
+python benchmarks/faults.py [--kills 45] [--kinds prepare ...]
 
 Each kind of work is run once undisturbed. Then it is repeatedly started, and killed with SIGKILL after a random time.
 Whenever it reaches its end, its files are compared with the undisturbed run byte by byte, and it starts again from
@@ -34,6 +34,7 @@ os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 import numpy as np
 
+KINDS = ("prepare", "pretrain", "save", "finetune", "restore")
 TINY = "experiments/bert_tiny.py"
 SMALL = (
     "--model.num_hidden_layers 1 --model.hidden_size 32 --model.num_attention_heads 2 --model.intermediate_size 64 "
@@ -229,6 +230,7 @@ def main() -> None:
     """Print the table and the two figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=45, help="kills of each of the five kinds")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="kinds of work to kill")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     draws = random.Random(options.seed)
@@ -236,7 +238,8 @@ def main() -> None:
     import tensorflow  # noqa: F401
 
     from plmjax import cli  # noqa: F401
-    from plmjax.data import pipeline, prepare, store, tokenizers  # noqa: F401
+    from plmjax.data import pipeline, store, tokenizers  # noqa: F401
+    from plmjax.data.preparation import run as preparation
     from plmjax.finetuning import run as finetuning  # noqa: F401
     from plmjax.pretraining import run, summary  # noqa: F401
 
@@ -252,12 +255,14 @@ def main() -> None:
             data = ["--data.path", str(scratch / "base" / "dataset")]
             return lambda folder: ["pretrain", TINY, "--workdir", str(folder), *data, *SMALL, *extra]
 
+        preparation.UNIT_BYTES = 1 << 16  # a dataset of many units
         base = ["pretrain", TINY, "--workdir", str(scratch / "base"), "--data.input", str(prose), *SMALL, *RUN]
         assert wait(start(base, scratch / "base.log")) == 0, (scratch / "base.log").read_text()[-3000:]
         tokenizer = str(scratch / "base" / "tokenizer")
         kinds = {
             "prepare": lambda folder: [
-                "prepare", "--input", str(prose), "--tokenizer", tokenizer, "--output", str(folder),
+                "prepare", "--input", str(prose), "--tokenizer", tokenizer, "--output", str(folder), "--processes", "1",
+                "--clean", "exact_duplicates",
             ],
             "pretrain": pretraining(RUN),
             "save": pretraining(SAVING),
@@ -269,18 +274,22 @@ def main() -> None:
         rows = [
             kill_repeatedly(name, command, scratch, options.kills, draws, keeps=name not in ("save", "prepare"))
             for name, command in kinds.items()
+            if name in options.kinds
         ]
-        # A run with only its last steps left spends nearly all of its time on restoring.
         template = scratch / "pretrain-whole"
-        for step in steps(template) - {54}:
-            shutil.rmtree(template / "checkpoints" / str(step))
 
         def restoring(folder: Path) -> list[str]:
+            """A run with only its last steps left spends nearly all of its time on restoring."""
             if not folder.exists():
                 shutil.copytree(template, folder)
+                for step in steps(folder) - {54}:
+                    shutil.rmtree(folder / "checkpoints" / str(step))
             return pretraining(RUN)(folder)
 
-        rows.append(kill_repeatedly("restore", restoring, scratch, options.kills, draws))
+        if "restore" in options.kinds:
+            if not template.exists():
+                assert wait(start(pretraining(RUN)(template), scratch / "template.log")) == 0
+            rows.append(kill_repeatedly("restore", restoring, scratch, options.kills, draws))
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for row in rows:
             print("| " + " | ".join(map(str, row.values())) + " |")
