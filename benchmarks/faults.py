@@ -110,6 +110,7 @@ def wait(pid: int, seconds: float | None = None) -> int | None:
 
 def digest(folder: Path) -> str:
     """Return the SHA-256 of the parameters, the metrics or, if there are none, the files of a command."""
+    from plmjax.data import checksums
     from plmjax.training import metrics
     from plmjax.training.checkpoints import checkpoints
 
@@ -125,7 +126,9 @@ def digest(folder: Path) -> str:
             record = {name: value for name, value in line.items() if name not in clocks}
             found.update(json.dumps(record, sort_keys=True).encode())
     else:
-        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        # Notes on checked files have the times of this copy.
+        files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != checksums.FOLDER)
+        for file in sorted(files):
             found.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     return found.hexdigest()
 

@@ -73,8 +73,20 @@ def locked(output: Path, made_from: str) -> Iterator[None]:
     with locks.locked(output):
         _clear(output, made_from)
         yield
-        storage.remove(output / files.FOLDER)
-        (output / BEGUN).unlink()
+        tidy(output)
+
+
+def tidy(output: Path) -> None:
+    """Remove what a finished dataset does not need."""
+    storage.remove(output / files.FOLDER)
+    storage.remove(output / BEGUN)
+
+
+def tidy_after_kill(output: Path) -> None:
+    """Remove what a command left that was killed after it had written the ledger."""
+    if any((output / name).exists() for name in (files.FOLDER, BEGUN, locks.NAME)):
+        with locks.locked(output):
+            tidy(output)
 
 
 def _clear(output: Path, made_from: str) -> None:

@@ -96,6 +96,7 @@ def prepare(
     description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
     description |= cleaner.description
     if output_folder.is_finished(output, sources, description, tokenizer):
+        output_folder.tidy_after_kill(output)
         if progress:
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)

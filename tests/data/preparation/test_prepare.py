@@ -151,6 +151,16 @@ def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path, monk
     assert (output / store.LEDGER).read_text() == (whole / store.LEDGER).read_text()
 
 
+def test_what_a_kill_after_the_ledger_left_is_removed(units, tokenizer, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(output_folder, "tidy", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        prepare([units], "auto", tokenizer, output, progress=False)
+    assert (output / store.LEDGER).exists() and (output / files.FOLDER).exists()
+    prepare([units], "auto", tokenizer, output, progress=False)
+    assert not (output / files.FOLDER).exists() and not (output / output_folder.BEGUN).exists()
+
+
 def test_units_of_something_else_are_not_used(units, tokenizer, tmp_path, monkeypatch):
     output = tmp_path / "out"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
