@@ -390,15 +390,15 @@ def page_scores(text: str) -> dict[tuple[str, str], list[tuple[float, float] | N
 
 
 def draw(
-    found: Mapping[tuple[str, str], Sequence[tuple[float, float] | None]],
+    found: Mapping[tuple[str, str], Sequence[tuple[float, float | None] | None]],
     tasks: Sequence[str],
     path: Path,
     best: bool = False,
 ) -> None:
     """Draw one panel per task: mean and deviation of every system, pretrained and random.
 
-    found: (system, start) -> the mean and the deviation of each of `tasks`, None without a result. best: True for a
-    line of the best pretrained system so far, in the order of the systems.
+    found: (system, start) -> the mean and the deviation, None for one seed, of each of `tasks`; None without a result.
+    best: True for a line of the best pretrained system so far, in the order of the systems.
     """
     import matplotlib
 
