@@ -282,9 +282,12 @@ def run(options: argparse.Namespace) -> None:
         if waiting := pieces.work(both, options.workers, options.share):
             first = ", ".join(dict.fromkeys(piece.start.name for piece in waiting))
             print(f"{len(waiting)} pieces wait for the pretraining of other shares ({first}); run this command again.")
-    made = made_rows(options, left, pieces.results(itertools.chain(*both)))
+    found = pieces.results(itertools.chain(*both))
+    made = made_rows(options, left, found)
     rows = sorted([*read, *made], key=lambda row: steps.index(row.step))
     print("", table(rows, options.tasks), sep="\n")
+    minutes = sum(result["seconds"] for result in found.values()) / 60
+    print(f"\n{len(found)} of {sum(map(len, both))} pieces, {minutes:.0f} minutes of one core")
     shown = {
         (row.step.title, start): [row.judged.get((start, task)) for task in options.tasks]
         for row in rows

@@ -119,13 +119,14 @@ def test_the_table_and_the_picture_have_the_pieces_and_the_rows_of_the_page(
     command = ["--output", str(tmp_path), "--rows", str(page), "--report", "--systems", "nnlm", "bert", "t5"]
     for name, result in finished(0.1, "nnlm").items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps(result))
+        (tmp_path / name / "result.json").write_text(json.dumps(result | {"seconds": 30.0}))
     history.run(options(*command))
     printed = capsys.readouterr().out
     titles = [line.split(" | ")[1] for line in printed.splitlines() if line.startswith("| 20")]
     assert titles == ["NNLM", "BERT", "T5"]
     assert "| 65.0 ± 7.1 (55.0) | +10.0 |  |\n" in printed
     assert "| 975,618 | 10.3 M | 4e+13 | 90.6 ± 0.3 (89.7) | 55.7 ± 1.7 (55.9) | 85.6 ± 0.1 (76.9) | +3.1 |" in printed
+    assert "\n12 of 32 pieces, 6 minutes of one core\n" in printed
     assert (tmp_path / "history.png").stat().st_size > 10_000
 
 
