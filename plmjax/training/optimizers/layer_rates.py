@@ -51,8 +51,9 @@ def layer_rates(
 ) -> optax.GradientTransformation:
     """Return `update` with a learning rate for each group; every `unfreeze_every` steps one more group is trained.
 
-     With `unfreeze_every` 0 all groups are trained. A frozen group has no gradient, so its moments stay zero and the
-    global norm leaves it out. It has no update, so it does not decay either.
+    With `unfreeze_every` 0 all groups are trained. A frozen group has no gradient, so its moments stay zero and the
+    global norm leaves it out. It has no update, so it does not decay either. A rule that corrects the bias of its
+    moments is given the number of updates of each parameter, `counts`.
 
     Args:
         params: boxed with their logical axes, possibly abstract.
@@ -64,18 +65,19 @@ def layer_rates(
     below = groups_below_the_head(params, groups)
     rates = {name: (layer_decay**distance).astype(np.float32) for name, distance in below.items()}
     distances = np.unique(np.concatenate([distance.ravel() for distance in below.values()]))
+    begins = {name: unfreeze_every * np.searchsorted(distances, distance) for name, distance in below.items()}
+    update = optax.with_extra_args_support(update)
 
     def unfrozen(name: str, leaf: jax.Array, step: jax.Array) -> jax.Array:
-        if not unfreeze_every:
-            return leaf
-        return jnp.where(np.searchsorted(distances, below[name]) <= step // unfreeze_every, leaf, 0)
+        return jnp.where(begins[name] <= step, leaf, 0) if unfreeze_every else leaf
 
     def init(params: Params) -> LayerRatesState:
         return LayerRatesState(jnp.zeros((), jnp.int32), update.init(params))
 
     def apply(gradients: Params, state: LayerRatesState, params: Params = None) -> tuple[Params, LayerRatesState]:
         gradients = _map(lambda name, leaf: unfrozen(name, leaf, state.step), gradients)
-        updates, inner = update.update(gradients, state.inner, params)
+        counts = _map(lambda name, _: jnp.maximum(state.step + 1 - begins[name], 1), gradients)
+        updates, inner = update.update(gradients, state.inner, params, counts=counts)
         updates = _map(lambda name, leaf: unfrozen(name, leaf * rates[name], state.step), updates)
         return updates, LayerRatesState(state.step + 1, inner)
 

@@ -164,6 +164,20 @@ def test_groups_are_unfrozen_from_the_head_down(rule):
     assert all((turns <= number // 2).all() for turns in waits.values())
 
 
+@pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
+def test_a_group_that_is_unfrozen_is_trained_as_if_the_run_began_then(rule):
+    """Adam corrects the bias of moments by the number of their updates, not by that of the run (torch.optim.Adam)."""
+    settings = {"learning_rate": 0.05, "schedule": Constant(), "weight_decay": 0.1, "clip_norm": 0.0}
+    gradients = [tree(seed) for seed in range(1, 13)]
+    (*_, (found, _)) = run(rule(**settings, unfreeze_every=2), gradients)
+    waits = {name: np.log2(1 / np.asarray(factor)).astype(int) for name, factor in factors(0.5).items()}
+    for turn in range(6):
+        (*_, (expected, _)) = run(rule(**settings), gradients[2 * turn :])
+        for name, turns in waits.items():
+            own = np.broadcast_to(turns == turn, found[name].shape)
+            np.testing.assert_allclose(found[name][own], expected[name][own], rtol=1e-5, err_msg=name)
+
+
 def test_a_gradient_that_is_not_finite_does_not_leave_a_group_that_waits():
     gradient = tree(1)
     gradient["encoder"]["embeddings"]["words"][0, 0] = np.nan
