@@ -1,13 +1,17 @@
 """Word senses in contextual embeddings: how often the nearest neighbor of an ambiguous word in context has its sense.
 
     plmjax pretrain experiments/elmo_tiny.py --data.input TEXT
-    plmjax pretrain experiments/bert_tiny.py --data.input TEXT
-    python benchmarks/polysemy.py ELMo=runs/elmo_tiny BERT=runs/bert_tiny --picture docs/pictures/polysemy.png
+    plmjax pretrain experiments/comparison.py:bert --workdir runs/bert --data.input TEXT --training.steps 4000
+    python benchmarks/polysemy.py ELMo=runs/elmo_tiny BERT=runs/bert --picture docs/pictures/polysemy.png
 
-ambiguous_words.tsv has four sentences for each of two senses of 20 words. The vector of the word in a sentence is that
-of its first piece, in one layer of a model. Its nearest neighbor, by cosine, is searched among the seven other
+ambiguous_words.tsv has four sentences for each of two senses of 20 words. The vector of the word in a sentence is the
+mean of its pieces, in one layer of a model. Its nearest neighbor, by cosine, is searched among the seven other
 sentences with the word, three of which have the same sense. Static vectors are the same in all of them, so that 3 / 7
 of the nearest neighbors share the sense.
+
+A small vocabulary splits words, and vectors of pieces tell little of the word, so the words that it has whole are
+counted by themselves too. A model with absolute positions may find the sentence in which the word stands at the nearest
+one, which is counted for the positions alone.
 """
 
 import argparse
@@ -34,17 +38,25 @@ def read() -> list[tuple[str, str, list[str]]]:
         return [(word, sense, sentence.split()) for word, sense, sentence in rows]
 
 
-def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> list[np.ndarray]:
-    """Return for every layer the vectors of the ambiguous words, float32 [lines D], with the embeddings first."""
+def place(line: tuple[str, str, list[str]]) -> int:
+    """Return the number of words before the ambiguous one."""
+    word, _, words = line
+    return [each.lower() for each in words].index(word)
+
+
+def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Return the vectors of the ambiguous words, their numbers of pieces and their positions.
+
+    Returns:
+        For every layer float32 [lines D], with the embeddings first; int [lines]; int [lines].
+    """
     description = checkpoints.describe(checkpoints.find(run))
     model, tokenizer = description.experiment.model, start.tokenizer_of(description)
     pieces = tokenizer.encode_words([words for _, _, words in lines])
     (begin,) = model.template.lay_out([[0]], tokenizer.vocabulary).starts
-    places = []
-    for (word, _, words), found in zip(lines, pieces, strict=True):
-        before = words[: [each.lower() for each in words].index(word)]
-        lengths = [1 if model.characters is not None else len(piece) for piece in found]
-        places.append(begin + sum(lengths[: len(before)]))
+    lengths = [[1 if model.characters is not None else len(piece) for piece in found] for found in pieces]
+    places = np.array([sum(each[: place(line)]) for each, line in zip(lengths, lines, strict=True)])
+    counts = np.array([each[place(line)] for each, line in zip(lengths, lines, strict=True)])
     layers = []
     with tempfile.TemporaryDirectory() as folder:
         text, output = Path(folder) / "sentences.txt", Path(folder) / "vectors.npz"
@@ -52,25 +64,41 @@ def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> list[np.ndarra
         for layer in range(model.depth + 1):
             embed(run, text, output, layer=layer, pooling="none")
             with np.load(output) as arrays:
-                layers.append(arrays["embeddings"][arrays["offsets"][:-1] + places])
-    return layers
+                found, firsts = arrays["embeddings"], arrays["offsets"][:-1] + begin + places
+            spans = zip(firsts, counts, strict=True)
+            layers.append(np.stack([found[first : first + count].mean(axis=0) for first, count in spans]))
+    return layers, counts, places
 
 
-def shared(found: np.ndarray, lines: list[tuple[str, str, list[str]]]) -> np.ndarray:
+def shared(near: np.ndarray, lines: list[tuple[str, str, list[str]]]) -> np.ndarray:
     """Return for every line the share of its nearest neighbors that have its sense.
 
-    There are several if cosines tie.
+    There are several in a tie.
+
+    Args:
+        near: [lines lines], larger for lines that are nearer.
     """
     words, senses = (np.array(column) for column in list(zip(*lines, strict=True))[:2])
-    found = found.astype(np.float64)
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
     shares = []
     for line in range(len(lines)):
         others = np.flatnonzero((words == words[line]) & (np.arange(len(lines)) != line))
-        cosines = found[others] @ found[line]
-        nearest = others[cosines > cosines.max() - 1e-6]
+        nearest = others[near[line, others] > near[line, others].max() - 1e-6]
         shares.append(np.mean(senses[nearest] == senses[line]))
     return np.array(shares)
+
+
+def cosines(found: np.ndarray) -> np.ndarray:
+    """Return the cosines of vectors [lines D] with each other."""
+    found = found.astype(np.float64)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    return found @ found.T
+
+
+def percent(shares: np.ndarray) -> str:
+    """Return the mean and its standard error, in percent."""
+    if not len(shares):
+        return "-"
+    return f"{100 * shares.mean():.1f} ± {100 * shares.std() / np.sqrt(len(shares)):.1f}"
 
 
 def picture(scores: dict[str, list[float]], path: Path) -> None:
@@ -100,15 +128,17 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="picture to write")
     options = parser.parse_args()
     lines, scores = read(), {}
-    print(f"| {len(lines)} occurrences | layer | nearest has the sense, % | standard error |\n|---|---|---|---|")
-    print(f"| static vectors | | {100 * STATIC:.1f} | |")
+    print("| nearest has the sense, % | layer | all occurrences | words in one piece |\n|---|---|---|---|")
+    print(f"| static vectors | | {100 * STATIC:.1f} | {100 * STATIC:.1f} |")
     for name, run in (each.split("=", 1) for each in options.runs):
+        layers, counts, places = vectors(run, lines)
         scores[name] = []
-        for layer, found in enumerate(vectors(run, lines)):
-            shares = shared(found, lines)
+        for layer, found in enumerate(layers):
+            shares = shared(cosines(found), lines)
             scores[name].append(float(shares.mean()))
-            error = shares.std() / np.sqrt(len(shares))
-            print(f"| {name} | {layer} | {100 * shares.mean():.1f} | {100 * error:.1f} |")
+            print(f"| {name} | {layer} | {percent(shares)} | {percent(shares[counts == 1])} |")
+        shares = shared(-np.abs(places[:, None] - places), lines)
+        print(f"| {name}, nearest position | | {percent(shares)} | {percent(shares[counts == 1])} |")
     if options.picture:
         picture(scores, options.picture)
 
