@@ -26,7 +26,10 @@ section 4). Without the correction, steps are 3 times too large after a warm-up 
 the published runs with 10,000 steps the effect is small. Such steps destroy what was learned in pretraining: with them
 RoBERTa was no better on SNLI than the random model.
 
-ELECTRA's results on subjectivity and SNLI were made with an earlier head, one linear layer on [CLS].
+ELECTRA's results on subjectivity and SNLI were made with an earlier head, one linear layer on [CLS]. With today's head,
+after a pretraining of 4,000 steps (`--training.steps 4000`, 10 minutes of one core; 5.77 nats per token of the
+generator, unigram entropy 6.49), SNLI has 54.7 and 54.4 % with seeds 0 and 1, and 53.2 and 52.4 % from random
+parameters (`--from random --like runs/electra`); one standard error is 1.6.
 """
 
 import dataclasses
