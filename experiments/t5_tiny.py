@@ -8,10 +8,10 @@ hidden text 6.72, 6.38, 6.23 and 6.11 nats per token after 500, 1,000, 1,500 and
 same tokens 6.63: a margin of 0.52 nats. 11 minutes of processor time, without the preparation of the text and the first
 41 steps, which an earlier command made; 28 minutes of wall time on a core that other programs used too.
 
-The margin is small because few tokens are asked: 19 of the 128 in a row, 608,000 in the run. BERT of this size has about
-0.7 nats after 737,000 (experiments/comparison.py, 15 % in 4,800 steps). Sentinels count in neither number, but a hidden
-token here also tells that its span goes on. For 19 tokens in 6 spans, of which all C(18, 5) divisions are equally
-likely, this costs a model that knows everything else 0.20 nats a token.
+The margin is small because few tokens are asked: 19 of the 128 in a row, 608,000 in the run. BERT of this size has
+about 0.7 nats after 737,000 (experiments/comparison.py, 15 % in 4,800 steps). Sentinels count in neither number, but a
+hidden token here also tells that its span goes on. For 19 tokens in 6 spans, of which all C(18, 5) divisions are
+equally likely, this costs a model that knows everything else 0.20 nats a token.
 
 For the documentation only half of a run is recorded: 6.36 after 500 and 6.05 after 1,000 steps, unigram entropy 6.42.
 
