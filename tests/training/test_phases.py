@@ -34,6 +34,20 @@ def test_phases_cover_every_step_once(steps):
     assert parts[-1].last_step == steps
 
 
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, (16, 16)),
+        ({"evaluation_batch_size": 4}, (16, 4)),
+        ({"evaluation_sequence_length": 24}, (24, 16)),
+    ],
+)
+def test_an_evaluation_has_the_sizes_of_its_phase_but_for_its_own(settings, sizes):
+    run = experiments.changed(experiments.gpt2(), training={"steps": 7, "accumulation": 2} | settings)
+    (phase,) = phases.resolve(run)
+    assert phases.evaluation(run, phase) == ResolvedPhase(0, 0, 7, *sizes, accumulation=1)
+
+
 def test_rows_without_a_token_are_refused():
     with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
         phases.resolve(experiments.changed(experiments.gpt2(), data={"sequence_length": 0}))

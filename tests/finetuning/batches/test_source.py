@@ -9,7 +9,9 @@ from plmjax.errors import UserError
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
+from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.models.bert import BertConfig
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -161,11 +163,19 @@ def test_a_label_that_training_never_saw_is_named():
         LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), BertConfig.tiny(), Sentences())
 
 
-def test_rows_need_special_tokens_and_room():
+@pytest.mark.parametrize(
+    ("objective", "examples", "task"),
+    [
+        (LABELLED, SentenceExamples("rows.tsv", [2], [("1",)], ["a"]), Sentences),
+        (MultipleChoice(), ChoiceExamples("rows.tsv", [2], ["1"], [["2", "3"]], [0]), Choices),
+        (SpanExtraction(), QuestionExamples("x.json", [1], ["1 2"], [0], ["q"], ["1"], [[(0, "1")]]), Questions),
+        (TokenTagging(("a",)), TaggedExamples("rows.tsv", [2], [["1"]], [["a"]], [[2]]), Tagging),
+    ],
+)
+def test_rows_need_special_tokens_and_room(objective, examples, task):
     few = Numbers()
     few.vocabulary = Vocabulary(size=10)
-    examples = SentenceExamples("rows.tsv", [2], [("1",)], ["a"])
     with pytest.raises(UserError, match=r"special tokens of the model's rows .*, found none for cls, sep"):
-        LABELLED.encode(examples, few, BertConfig.tiny(), Sentences())
+        objective.encode(examples, few, BertConfig.tiny(), task())
     with pytest.raises(UserError, match="sequence_length of at least 5"):
-        LABELLED.encode(examples, Numbers(), BertConfig.tiny(), Sentences(sequence_length=4))
+        objective.encode(examples, Numbers(), BertConfig.tiny(), task(sequence_length=4))
