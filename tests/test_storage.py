@@ -370,6 +370,23 @@ def test_what_was_written_last_is_there_when_a_mirror_is_closed(
         assert (target / "log").read_text() == "the last line\n"
 
 
+def test_a_mirror_rests_twenty_times_as_long_as_a_copy_takes(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+
+    def copy(mirror: storage.Mirror) -> None:
+        begun.append(time.monotonic())
+        time.sleep(0.02)
+
+    monkeypatch.setattr(storage.Mirror, "REST", 0.01)
+    monkeypatch.setattr(storage.Mirror, "flush", copy)
+    mirror = storage.Mirror(storage.path(f"gs://{bucket}/run"))
+    until = time.monotonic() + 60
+    while len(begun) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    mirror.close()
+    assert begun[1] - begun[0] >= 20 * 0.02
+
+
 def test_every_byte_of_a_long_file_counts_in_its_digest(tmp_path: Path) -> None:
     contents = bytearray((1 << 24) + 1)  # a byte more than is read at once
     for like in ("", "crc32c:"):

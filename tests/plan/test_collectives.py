@@ -28,6 +28,17 @@ def test_equal_collectives_of_one_channel_are_two():
     assert [(one.kind, one.count) for one in found] == [("all-gather", 2), ("all-reduce", 15)]
 
 
+def test_a_permute_that_is_started_counts_what_it_moves_alone():
+    """The result of its start also has what it moves, and two numbers."""
+    started = """  %start = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[], u32[]) collective-permute-start(%y), channel_id=7, \
+source_target_pairs={{0,1},{1,0}}
+  %done = f32[4,8]{1,0} collective-permute-done(%start)
+  %moved ="""
+    found = collectives(Program(WRITTEN.replace("  %moved =", started, 1)))
+    (one,) = [one for one in found if one.kind == "collective-permute"]
+    assert one == Collective("collective-permute", "f32", bytes=128.0, elements=32, group=2, count=1)
+
+
 def test_what_is_sent_to_another_slice_is_counted_once_and_moves_nothing_else():
     sent = """  %token = token[] after-all()
   %out = (f32[4,8]{1,0}, u32[], token[]) send(%y, %token), channel_id=7, is_host_transfer=true
