@@ -28,6 +28,7 @@ OF_STORAGE = {"write", "replace"}
 REVIEWED = {
     "plmjax/data/cache.py": "the index's split and a digest of its settings",
     "plmjax/data/cooccurrence/cells.py": "shards that this process named by their numbers",
+    "plmjax/data/preparation/conversion.py": "stages of a cleaning by their numbers",
     "plmjax/data/remote/reader.py": "pieces that this process named by their numbers",
     "plmjax/data/store/writer.py": "shards that this process named by split and number; streams' names are checked",
     "plmjax/data/tokenizers/tokenizer.py": "the fixed names of a kind's files",

@@ -137,7 +137,7 @@ def test_rules_of_a_cleaning_are_refused_before_text_is_read(fails, tmp_path: Pa
 
 
 def test_only_the_tiny_experiments_bring_the_documentation() -> None:
-    names = [name for name in catalogue.names() if not name.startswith(("finetune", "comparison", "ulmfit"))]
+    names = [name for name in catalogue.names() if not name.startswith(("finetune", "comparison", "history", "ulmfit"))]
     runs = {name: experiment.load(name) for name in names}
     pretraining = {name: run for name, run in runs.items() if isinstance(run.data, Data)}
     assert len(pretraining) > 8

@@ -19,12 +19,27 @@ from typing import Any
 import numpy as np
 
 from plmjax import json_text, storage
-from plmjax.data import formats
+from plmjax.data import formats, store
+from plmjax.errors import UserError
+from plmjax.json_text import COUNT
 
 FOLDER = "units"
 """Folder in that of the dataset."""
 WRITTEN = "unit.json"
 UNIGRAM = "unigram.npz"
+
+
+_COUNT = {"documents": COUNT, "characters": COUNT}
+_COUNTS = {
+    "read": _COUNT,
+    "kept": _COUNT,
+    "effects": [{"dropped": _COUNT, "changed": _COUNT, "examples": [[str]]}],
+}
+_WRITTEN = {
+    "shards": {split: [{"file": str, "streams": {str: {"tokens": COUNT}}}] for split in store.SPLITS},
+    "unknown": [COUNT],
+    "counts": _COUNTS,
+}
 
 
 def folder(output: Path, index: int) -> Path:
@@ -46,8 +61,20 @@ def is_written(unit: Path) -> bool:
 
 
 def counts(path: Path) -> dict[str, Any]:
-    """Return the contents of a file of JSON."""
-    return json_text.parse(storage.contents(path))
+    """Return the contents of `WRITTEN`, or of the last file of a stage.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        found = json_text.parse(storage.contents(path))
+        json_text.check(found, _WRITTEN if path.name == WRITTEN else _COUNTS)
+    except ValueError as error:
+        raise UserError(
+            f"Expected a finished unit of a preparation at {path}, found {json_text.reason(error)}; remove the folder "
+            f"{path.parent} and run the command again."
+        ) from error
+    return found
 
 
 def write_documents(path: Path, documents: Iterable[formats.Document]) -> None:
@@ -64,7 +91,7 @@ def documents(unit: Path, number: int) -> Iterator[formats.Document]:
         gzip.open(raw, "rt", encoding="utf-8", errors="surrogatepass") as file,
     ):
         for line in file:
-            yield formats.Document("text", *json.loads(line))
+            yield formats.Document("text", *json_text.parse(line))
 
 
 def documents_file(unit: Path, number: int) -> Path:

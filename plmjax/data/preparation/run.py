@@ -162,7 +162,8 @@ def _shards(
             unknown.check()
         for split, records_of_unit in found["shards"].items():
             for record in records_of_unit:
-                file = f"{files.FOLDER}/{folder.name}/{record['file']}"
+                name = storage.plain_name(record["file"], folder / files.WRITTEN)
+                file = f"{files.FOLDER}/{folder.name}/{name}"
                 shards[split].append(record | {"file": file, "index": len(shards[split])})
                 tokens += sum(stream["tokens"] for stream in record["streams"].values())
         bar.tokens = tokens  # those of units on other processes, or of an earlier run, were not added yet

@@ -161,6 +161,28 @@ def test_what_a_kill_after_the_ledger_left_is_removed(units, tokenizer, tmp_path
     assert not (output / files.FOLDER).exists() and not (output / output_folder.BEGUN).exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-9], r"Expected a finished unit of a preparation at .*unit\.json, found"),
+        (lambda text: text.replace('"unknown"', '"known"'), r"remove the folder .*00000 and run the command again"),
+        (lambda text: text.replace('"file": "', '"file": "../'), r"Expected plain file names in .*unit\.json"),
+    ],
+    ids=["cut", "other entries", "another folder"],
+)
+def test_a_damaged_unit_is_one_sentence(units, tokenizer, tmp_path, monkeypatch, change, message):
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(store, "finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        prepare([units], "auto", tokenizer, output, progress=False)
+    written = output / files.FOLDER / "00000" / files.WRITTEN
+    for shard in written.parent.glob("corpus-*"):  # so that a name that leads elsewhere is a file too
+        (written.parent.parent / shard.name).write_bytes(b"")
+    written.write_text(change(written.read_text()))
+    with pytest.raises(UserError, match=message):
+        prepare([units], "auto", tokenizer, output, progress=False)
+
+
 def test_units_of_something_else_are_not_used(units, tokenizer, tmp_path, monkeypatch):
     output = tmp_path / "out"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
