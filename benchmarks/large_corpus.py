@@ -34,7 +34,7 @@ WAYS = ("one", "pool", "killed")
 
 
 def corpus(texts: list[str], size: int) -> Iterator[str]:
-    """Yield documents of `size` bytes in all: those of the texts, with words replaced anew in every turn over them."""
+    """Yield copies of the texts, each with other words replaced, until they have `size` bytes."""
     draws = np.random.default_rng(0)
     vocabulary = np.array(sorted({word for text in texts[:200] for word in text.split()}), object)
     for _ in itertools.count():

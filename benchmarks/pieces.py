@@ -48,7 +48,7 @@ class Piece:
 
     @property
     def ready(self) -> bool:
-        """Whether the run that it starts from is there."""
+        """True if the run from which this one starts is finished."""
         return self.start is None or self.start.result.exists()
 
 
@@ -64,7 +64,7 @@ class Share:
         """Return the share of an option such as 2/8, for argparse.
 
         Raises:
-            argparse.ArgumentTypeError: the text is none.
+            argparse.ArgumentTypeError: the text is no share.
         """
         found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
         if not found or int(found[1]) > int(found[2]):

@@ -11,23 +11,17 @@ import time
 import pytest
 
 from plmjax import cli
-from plmjax.data import cooccurrence, store, tokenizers
+from plmjax.data import cooccurrence, store
 from plmjax.data.preparation import files, prepare, run
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
-from tests.data.preparation.test_prepare import CLEAN, document
+from tests.data.random_texts import CLEAN, document
 
 needs_beam = pytest.mark.skipif(
     importlib.util.find_spec("apache_beam") is None,
     reason="apache-beam wants an older protobuf: pip install '.[beam]' -c constraints/beam.txt",
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    texts = [document(seed) for seed in range(40)]
-    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -4,20 +4,14 @@ import json
 
 import pytest
 
-from plmjax.data import cleaning, store, tokenizers
+from plmjax.data import cleaning, store
 from plmjax.data.formats import records
 from plmjax.data.preparation import prepare, run
 from plmjax.data.preparation.conversion import Sizes
 from plmjax.errors import UserError
-from tests.data.preparation.test_prepare import document
+from tests.data.random_texts import document
 
 JUNK = "lorem ipsum and what not follows here.\n" + document(1)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    texts = [document(seed) for seed in range(40)]
-    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -11,27 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from plmjax.data import store, tokenizers
 from plmjax.data.preparation import files, output_folder, prepare, run
 from plmjax.data.preparation.conversion import Sizes
 from plmjax.errors import UserError
-
-WORDS = "the a river stone walks sings old green under over bridge city child reads slowly never again".split()
-
-
-def document(seed: int, sentences: int = 12) -> str:
-    """Sentences of random words, a line each."""
-    draws = np.random.default_rng(seed)
-    return "\n".join(" ".join(draws.choice(WORDS, draws.integers(4, 12))).capitalize() + "." for _ in range(sentences))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    texts = [document(seed) for seed in range(40)]
-    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
+from tests.data.random_texts import CLEAN, document
 
 
 @pytest.fixture
@@ -95,9 +81,6 @@ def units(corpus, monkeypatch):
         path.unlink()
     monkeypatch.setattr(run, "UNIT_BYTES", 6000)
     return corpus
-
-
-CLEAN = ("c4_short_lines", "exact_duplicates", "three_sentence_spans", "c4_end_marks", "near_duplicates")
 
 
 @pytest.mark.parametrize("clean", [(), CLEAN, CLEAN[:4]])

@@ -1,0 +1,13 @@
+"""What the tests of data share."""
+
+import pytest
+
+from plmjax.data import tokenizers
+from tests.data.random_texts import document
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
+    """A WordPiece tokenizer of 200 tokens that knows every word of `document`."""
+    texts = [document(seed) for seed in range(40)]
+    return tokenizers.train("wordpiece", 200, texts, tmp_path_factory.mktemp("tokenizer"))
