@@ -1,6 +1,7 @@
 """The copying task of Reformer (Kitaev et al. 2020, section 5.1): accuracy against the rounds of hashing.
 
     python benchmarks/copying.py [--rounds 1 2 4] [--steps 500] [--length 64] [--hidden_size 64] [--rate 3e-3]
+        [--batch 32] [--every 100]
 
 A row is 0 w 0 w with a word w of random symbols from 1 to 12. The model, one LSH layer with four heads and chunks of a
 sixteenth of the row, but at least 16 tokens, predicts the second w. It can do so only by attention to the first one.
@@ -41,8 +42,9 @@ def config_of(rounds: int, sizes: Sizes) -> Any:
         num_attention_heads=4,
         attention_head_size=sizes.hidden_size // 4,
         feed_forward_size=2 * sizes.hidden_size,
-        axial_pos_shape=(sizes.length // 8, 8),
-        axial_pos_embds_dim=(sizes.hidden_size // 2, sizes.hidden_size // 2),
+        # A vector for each position. Tables of two axes would have to give a token the vector of the one before it.
+        axial_pos_shape=(sizes.length, 1),
+        axial_pos_embds_dim=(sizes.hidden_size - 1, 1),
         lsh_attn_chunk_length=chunk,
         num_buckets=(2 * sizes.length // chunk,),
         num_hashes=rounds,
@@ -131,6 +133,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=DEFAULT.length)
     parser.add_argument("--hidden_size", type=int, default=DEFAULT.hidden_size)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
+    parser.add_argument("--batch", type=int, default=32, help="rows of a step")
     parser.add_argument("--every", type=int, default=0, help="steps between lines of the training, 0 for none")
     options = parser.parse_args()
     sizes = Sizes(options.length, options.hidden_size)
@@ -138,7 +141,7 @@ def main() -> None:
     print(f"| trained with | {' | '.join(heads)} |", flush=True)
     print("|---" * (len(EVALUATED) + 1) + "|", flush=True)
     for rounds in options.rounds:
-        params = trained(rounds, sizes, options.steps, options.rate, every=options.every)
+        params = trained(rounds, sizes, options.steps, options.rate, options.batch, options.every)
         found = accuracies(params, rounds, sizes)
         cells = " | ".join(f"{100 * accuracy:.1f} %" for accuracy in found.values())
         print(f"| {rounds} | {cells} |", flush=True)
