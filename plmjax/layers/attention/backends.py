@@ -349,7 +349,11 @@ def cudnn(
     if _is_causal(visibility):
         return fused_attention(query, key, value, is_causal=True)
     bias = visibility.bias(queries, keys)
-    return fused_attention(query, key, value, mask=None if bias is None else bias == 0.0)
+    if bias is None:
+        return fused_attention(query, key, value)
+    # The kernel's mask has a row for each query, also where all queries see the same keys.
+    mask = jnp.broadcast_to(bias == 0.0, (*bias.shape[:2], queries, keys))
+    return fused_attention(query, key, value, mask=mask)
 
 
 def _is_causal(visibility: Visibility) -> bool:

@@ -32,6 +32,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
     def kernel(*rows: jax.Array, **options: object) -> jax.Array:
         found.append(options)
+        mask = options.get("mask")
+        # As cuDNN's kernel checks; JAX's own would broadcast a mask.
+        assert mask is None or mask.shape[-2:] == (rows[0].shape[1], rows[1].shape[1])
         return jax.nn.dot_product_attention(*rows, **options, scale=1.0, implementation="xla")
 
     monkeypatch.setattr(backends, "fused_attention", kernel)
