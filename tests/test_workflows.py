@@ -13,7 +13,7 @@ import yaml
 from tests.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PROGRAMS = {"codespell", "mkdocs", "pip", "pytest", "ruff"}
+PROGRAMS = {"codespell", "mkdocs", "pip", "pytest", "ruff", "venv"}
 """What a step may run: from the extras `test` and `docs`, installed by the job itself, or beside Python."""
 ACTIONS = {"actions/checkout", "actions/setup-python"}
 

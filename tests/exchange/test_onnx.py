@@ -1,6 +1,6 @@
 """ONNX: an exported folder goes through optimum-onnx, and onnxruntime computes what the run does.
 
-optimum-onnx wants an older transformers and therefore has an environment of its own. Its Python is named by ONNX_PYTHON:
+optimum-onnx wants an older transformers, so it has an environment of its own. ONNX_PYTHON names the Python of it:
 
     python3 -m venv onnx && onnx/bin/pip install 'optimum-onnx[onnxruntime]'
     ONNX_PYTHON=onnx/bin/python python -m pytest tests/exchange/test_onnx.py
