@@ -146,8 +146,8 @@ class Training:
     compress quantize made.
     """
     gradient_dtype: str = "float32"
-    """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Without
-    microbatches, gradients of matrices have the dtype of the products anyway.
+    """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Gradients of matrices have
+    the dtype of the products anyway.
     """
     dropout_generator: str = "auto"
     """Random number generator of dropout: threefry2x32, the same on every mesh; rbg, the fast

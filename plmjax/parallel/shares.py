@@ -22,25 +22,24 @@ class Shares:
 
     owned: shardings of the shares, of the gradient, and of the optimizer's state.
     whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
-    dtypes: dtypes of that copy.
-    exchanged: dtype of the gradients of several microbatches when they are summed over devices.
+    dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
     """
 
     owned: Any
     whole: Any
     dtypes: Any
-    exchanged: jnp.dtype
 
     @classmethod
     def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> Self:
         """Return the shares of boxed parameters.
 
         dtype: dtype of the matrix products.
+        exchanged: dtype of the gradients of all other parameters in the sum over devices.
         zero: if True, devices along `data` divide the parameters; else each holds all.
         """
         whole = sharding.boxed(boxed, mesh)
         owned = sharding.over_data(boxed, whole, mesh) if zero else whole
-        return cls(owned, whole, dtypes(boxed, dtype, exchanged), exchanged)
+        return cls(owned, whole, dtypes(boxed, dtype, exchanged))
 
     def copy(self, params: Any) -> Any:
         """Return the shape, dtype and sharding of the result of `gather`."""
@@ -71,13 +70,13 @@ class Shares:
     def add(self, gradient: Any) -> Any:
         """Return the sum of gradients [shards ...], one shard on each device along `data`.
 
-        It is computed in the dtype `exchanged`.
+        It is computed in the dtype of the parameter's copy, as it is without microbatches.
         """
 
-        def total(shards: jax.Array) -> jax.Array:
-            return jax.lax.reduce_sum(shards.astype(self.exchanged), (0,))
+        def total(shards: jax.Array, dtype: jnp.dtype) -> jax.Array:
+            return jax.lax.reduce_sum(shards.astype(dtype), (0,))
 
-        return jax.tree.map(total, gradient)
+        return jax.tree.map(total, gradient, self.dtypes)
 
 
 def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
