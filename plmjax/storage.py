@@ -339,6 +339,10 @@ def state(path: Path) -> str:
     return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
 
+CRC32C = "crc32c:"
+"""Begin of a digest that is the checksum of a bucket; the others are SHA-256."""
+
+
 @dataclasses.dataclass(frozen=True)
 class File:
     """A file of a folder: its size in bytes, and in a bucket its CRC-32C."""
@@ -352,10 +356,10 @@ class File:
 
         like: a digest to compare with. The result is of the same kind, because a folder may have been copied.
         """
-        known = f"crc32c:{self.crc32c}" if self.crc32c else ""
-        if known and (not like or like.startswith("crc32c:")):
+        known, checksummed = (f"{CRC32C}{self.crc32c}" if self.crc32c else ""), like.startswith(CRC32C)
+        if known and (not like or checksummed):
             return known
-        if like.startswith("crc32c:"):
+        if checksummed:
             import google_crc32c
 
             checksum = google_crc32c.Checksum()
@@ -364,7 +368,15 @@ class File:
         with self.path.open("rb") as contents:
             while chunk := contents.read(1 << 24):
                 checksum.update(chunk)
-        return checksum.hexdigest() if not like.startswith("crc32c:") else f"crc32c:{checksum.hexdigest().decode()}"
+        return f"{CRC32C}{checksum.hexdigest().decode()}" if checksummed else checksum.hexdigest()
+
+
+def file(path: Path) -> File:
+    """Return the description of one file."""
+    if not in_bucket(path):
+        return File(path, path.stat().st_size)
+    found = buckets.client().info(os.fspath(path))
+    return File(path, found["size"], base64.b64decode(found["crc32c"]).hex())
 
 
 def files(folder: Path) -> dict[str, File]:

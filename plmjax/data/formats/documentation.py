@@ -57,7 +57,7 @@ def sources() -> list[dict]:
     for name in LIBRARIES:
         if _root(name) is not None:
             libraries.append(f"{name} {importlib.metadata.version(LIBRARIES[name])}")
-    return [{"path": f"documentation of {', '.join(libraries)}", "bytes": total, "sha256": digest.hexdigest()}]
+    return [{"path": f"documentation of {', '.join(libraries)}", "bytes": total, "digest": digest.hexdigest()}]
 
 
 @functools.cache

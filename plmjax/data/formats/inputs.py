@@ -62,7 +62,10 @@ _TABLES = {"parquet": parquet, "arrow": arrow}
 
 
 def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -> list[dict]:
-    """Return the files that `documents` would read: path, bytes on disk and SHA-256 of every file.
+    """Return the files that `documents` would read: path, bytes on disk and digest of every file.
+
+    The digest is the SHA-256 of a local file. In a bucket it is the checksum that the bucket stores, so that nothing is
+    read for it.
 
     Raises:
         UserError: an unknown format, or inputs that are missing or do not belong to it.
@@ -71,12 +74,8 @@ def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -
         return documentation.sources()
     if format.startswith(TFDS):
         return [{"path": format, "bytes": 0, "data": [os.fspath(path) for path in inputs]}]
-    found = []
-    for path in files(inputs, format, split):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found.append({"path": str(path), "bytes": storage.size(path), "sha256": digest})
-    return found
+    found = map(storage.file, files(inputs, format, split))
+    return [{"path": str(file.path), "bytes": file.size, "digest": file.digest()} for file in found]
 
 
 def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str = "") -> list[Path]:

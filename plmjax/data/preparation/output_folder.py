@@ -25,13 +25,13 @@ def is_finished(output: Path, sources: list[dict], description: dict, tokenizer:
     try:
         ledger = json_text.parse(storage.contents(output / store.LEDGER))
         json_text.check(ledger, {"sources": [{str: object}], "description": {str: object}, "tokenizer": {str: object}})
-        known = [_content(source) for source in ledger["sources"]], ledger["description"], ledger["tokenizer"]
+        known = ledger["sources"], ledger["description"], ledger["tokenizer"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"Expected a ledger in {output}, found a damaged one; remove the folder and repeat.") from error
     differing = [
         name
         for name, same in (
-            ("text", known[0] == [_content(source) for source in sources]),
+            ("text", len(known[0]) == len(sources) and all(map(_same, known[0], sources))),
             ("tokenizer", known[2].get("fingerprint") == tokenizer.fingerprint),
             # A key that only one of them has is a difference too, such as the rules of a cleaning.
             *((key, known[1].get(key) == description.get(key)) for key in {**description, **known[1]}),
@@ -52,7 +52,15 @@ def is_finished(output: Path, sources: list[dict], description: dict, tokenizer:
 
 def _content(source: dict) -> dict:
     """Return the entries of a source that determine the dataset. A moved file is the same text."""
-    return {key: value for key, value in source.items() if key != "path" or "sha256" not in source}
+    return {key: value for key, value in source.items() if key != "path" or "digest" not in source}
+
+
+def _same(known: dict, source: dict) -> bool:
+    """Return whether a source is the one that a ledger knows, also if it was copied into a bucket or out of one."""
+    before, now = (str(each.get("digest", "")) for each in (known, source))
+    if before and now and before.startswith(storage.CRC32C) != now.startswith(storage.CRC32C):
+        source = source | {"digest": storage.file(storage.path(source["path"])).digest(like=before)}
+    return _content(known) == _content(source)
 
 
 def digest(sources: list[dict], description: dict[str, Any], tokenizer: Tokenizer) -> str:

@@ -128,4 +128,4 @@ def test_sources_name_versions_and_change_with_the_files():
     (source,) = documentation.sources()
     assert source == documentation.sources()[0]
     assert "numpy" in source["path"] and "Python 3." in source["path"]
-    assert source["bytes"] > 10_000_000 and len(source["sha256"]) == 64
+    assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64

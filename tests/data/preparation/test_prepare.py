@@ -462,3 +462,23 @@ def test_units_in_a_bucket_are_joined_there(units, tokenizer, tmp_path, object_s
     objects = object_store.buckets["units"]
     assert json.loads(objects["out/ledger.json"].contents) == json.loads((tmp_path / "out" / store.LEDGER).read_text())
     assert not any(files.FOLDER in name or output_folder.BEGUN in name for name in objects)
+
+
+def test_text_in_a_bucket_is_known_by_the_checksum_of_the_bucket(units, tokenizer, tmp_path, object_store, capsys):
+    """Nothing is read to find out that nothing is to be done. A copy on a disk is the same text, another is not."""
+    object_store.create("text")
+    for path in units.iterdir():
+        object_store.put("text", path.name, path.read_bytes())
+    prepare(["gs://text"], "text", tokenizer, tmp_path / "out", processes=1)
+    sources = json.loads((tmp_path / "out" / store.LEDGER).read_text())["sources"]
+    assert [source["digest"][:7] for source in sources] == ["crc32c:"] * 2
+    del object_store.requests[:]
+    prepare(["gs://text"], "text", tokenizer, tmp_path / "out", processes=1)
+    assert object_store.requests and not [
+        path for _, path in object_store.requests if "/download/" in path or "alt=media" in path
+    ]
+    prepare([units], "text", tokenizer, tmp_path / "out", processes=1)
+    assert capsys.readouterr().out.count("nothing to do") == 2
+    (units / "0.txt").write_bytes((units / "0.txt").read_bytes()[::-1])
+    with pytest.raises(UserError, match="found a finished dataset with another text; name another"):
+        prepare([units], "text", tokenizer, tmp_path / "out", processes=1)
