@@ -474,9 +474,8 @@ def test_text_in_a_bucket_is_known_by_the_checksum_of_the_bucket(units, tokenize
     assert [source["digest"][:7] for source in sources] == ["crc32c:"] * 2
     del object_store.requests[:]
     prepare(["gs://text"], "text", tokenizer, tmp_path / "out", processes=1)
-    assert object_store.requests and not [
-        path for _, path in object_store.requests if "/download/" in path or "alt=media" in path
-    ]
+    paths = [path for _, path in object_store.requests]
+    assert paths and not [path for path in paths if "/download/" in path or "alt=media" in path]
     prepare([units], "text", tokenizer, tmp_path / "out", processes=1)
     assert capsys.readouterr().out.count("nothing to do") == 2
     (units / "0.txt").write_bytes((units / "0.txt").read_bytes()[::-1])
