@@ -22,12 +22,12 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
 
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if run.data.mixture.sources:
-        datasets = mixture.open_sources(run.data.mixture, run.model.vocab_size)
+        datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, run.model.vocab_size)
         for dataset in datasets.values():
             dataset.check_tokenizer(
                 tokenizer.fingerprint, "the checkpoint's", "name others with --data.mixture.sources"
             )
-        return mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed)
+        return mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
     folder = storage.path(source.dataset(run))
     if not folder.exists():
         raise UserError(f"Expected the run's dataset at {folder}, found none; name one with --data.path.")

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text
-from plmjax.data import order, store
+from plmjax import json_text, storage
+from plmjax.data import order, remote
 from plmjax.data.layouts import Fields, Layout, LayoutRows
 from plmjax.data.mixing import LONGEST_PERIOD, Mixture, Period, Portion
-from plmjax.data.pipeline import Batch, Batches, DatasetSource, RowSource
+from plmjax.data.pipeline import Batch, Batches, RowSource
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.json_text import COUNT
@@ -38,14 +38,26 @@ _CONTENTS = "the history of the run's mixture"
 _SHAPE = {"sources": {str: str}, "stages": [{"first_step": COUNT, "rows": {str: range(1, LONGEST_PERIOD + 1)}}]}
 
 
-def open_sources(mixture: Mixture, vocab_size: int, report: Callable[[str], None] = lambda line: None) -> Datasets:
+def open_sources(
+    mixture: Mixture, limit: int | None, vocab_size: int, report: Callable[[str], None] = lambda line: None
+) -> Datasets:
     """Open the datasets of a mixture.
 
+    limit: bytes that each dataset in a bucket may take on the disk of a host; None for no limit.
+
     Raises:
-        UserError: an error of `store.open_dataset`; two sources have different tokenizers.
+        UserError: an error of `remote.open_dataset`; a limit, and no dataset in a bucket; two sources have different
+            tokenizers.
     """
+    remote_paths = [path for path in mixture.paths.values() if storage.in_bucket(storage.path(path))]
     found = {
-        name: store.open_dataset(path, vocab_size=vocab_size, report=report) for name, path in mixture.paths.items()
+        name: remote.open_dataset(
+            path,
+            limit if path in remote_paths or not remote_paths else None,
+            vocab_size=vocab_size,
+            report=report,
+        )
+        for name, path in mixture.paths.items()
     }
     for first, name in itertools.pairwise(found):
         advice = f"prepare {name} again by plmjax prepare --tokenizer {found[first].directory / 'tokenizer'}"
@@ -54,10 +66,10 @@ def open_sources(mixture: Mixture, vocab_size: int, report: Callable[[str], None
 
 
 def source_of(
-    layout: Layout, mixture: Mixture, datasets: Datasets, vocabulary: Vocabulary, seed: int
+    layout: Layout, mixture: Mixture, datasets: Datasets, vocabulary: Vocabulary, seed: int, window: int
 ) -> "MixtureSource":
     """Return the source of a run that begins with a mixture."""
-    return MixtureSource(layout, datasets, History.new(mixture, datasets), vocabulary, seed)
+    return MixtureSource(layout, datasets, History.new(mixture, datasets), vocabulary, seed, window)
 
 
 def shares(rows: Mapping[str, int]) -> dict[str, float]:
@@ -192,19 +204,28 @@ class MixedRows(LayoutRows):
 class MixtureSource(RowSource):
     """Reads a mixture of prepared datasets for the training loop.
 
-    datasets: those of the last stage of `history`.
+    A source that is larger than its limit is read in pieces, by every host: the rows of a batch are not divided into
+    lanes, because the pattern of the mixture gives each source other places of every batch.
+
+    datasets: those of the last stage of `history`. window: number of pieces of a source whose rows are shuffled
+    together.
 
     Raises:
         UserError: rows of the layout continue from batch to batch.
     """
 
-    def __init__(self, layout: Layout, datasets: Datasets, history: History, vocabulary: Vocabulary, seed: int):
+    def __init__(
+        self, layout: Layout, datasets: Datasets, history: History, vocabulary: Vocabulary, seed: int, window: int
+    ):
         check_layout(layout)
         super().__init__(layout, vocabulary, seed)
         self.history = history
         self._sources = {
-            name: DatasetSource(layout, datasets[name], vocabulary, seed) for name in history.stages[-1].rows
+            name: remote.source(layout, datasets[name], vocabulary, seed, window) for name in history.stages[-1].rows
         }
+        self._in_pieces = {name: one for name, one in self._sources.items() if isinstance(one, remote.RemoteSource)}
+        self._whole = {name: one for name, one in self._sources.items() if name not in self._in_pieces}
+        self._batches_of_phase: remote.RemoteBatches | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -227,28 +248,51 @@ class MixtureSource(RowSource):
 
         phase: object with first_step, sequence_length, batch_size and index (0 for the first phase).
 
+        The batches of an earlier call end if a source is read in pieces: the limit is that of all.
+
         Raises:
-            UserError: the text of a source fills no row.
+            UserError: the text of a source fills no row, or an error of `remote.PieceRows`.
         """
+        if self._batches_of_phase is not None:
+            self._batches_of_phase.close()
         rows = self.rows("train", phase.sequence_length)
         places = np.arange(phase.batch_size) if places is None else places
-        stages = self._stages(phase)
-        names = {name: place for place, name in enumerate(self._sources)}
-        keys = [order.fold(self._key(phase), _number(name)) for name in names]
+        stages, given = self._stages(phase), self._given(phase, start)
+        keys = {name: order.fold(self._key(phase), _number(name)) for name in self._sources}
+        whole = {name: place for place, name in enumerate(self._whole)}
+        in_pieces = {
+            name: source.numbered(phase, keys[name], given.get(name, 0)) for name, source in self._in_pieces.items()
+        }
 
         def make(step: int) -> Batch:
             stage = max((one for one in stages if one.first <= step), key=lambda one: one.first)
             sources, numbers = stage.period((step - stage.first) * phase.batch_size + places)
-            which = np.empty(len(places), np.int64)
-            for number, name in enumerate(stage.names):
-                own = sources == number
-                if own.any():
-                    place = names[name]
-                    earlier = stage.earlier[name] + numbers[own]
-                    which[own] = rows.firsts[place] + order.shuffled(earlier, int(rows.counts[place]), keys[place])
-            return self._batch(rows, which, True)
+            which = np.full(len(places), -1)
+            batch: Batch = {}
 
-        return self._batches(make, phase, start, np.iinfo(np.int64).max)
+            def put(here: np.ndarray, found: Batch) -> None:
+                for name, array in found.items():
+                    batch.setdefault(name, np.empty((len(places), *array.shape[1:]), array.dtype))[here] = array
+
+            for number, name in enumerate(stage.names):
+                own = np.flatnonzero(sources == number)
+                earlier = stage.earlier[name] + numbers[own]
+                if name in whole:
+                    place = whole[name]
+                    which[own] = rows.firsts[place] + order.shuffled(earlier, int(rows.counts[place]), keys[name])
+                elif len(own):
+                    put(own, in_pieces[name].batch(earlier))
+            here = np.flatnonzero(which >= 0)
+            if len(here):
+                put(here, self._batch(rows, which[here], True))
+            return batch
+
+        stop = np.iinfo(np.int64).max
+        if not in_pieces:
+            return self._batches(make, phase, start, stop)
+        parts = list(in_pieces.values())
+        self._batches_of_phase = remote.RemoteBatches(make, self.batch(phase), start, stop, parts)
+        return self._batches_of_phase
 
     def portions(self, phases: Sequence[Any], step: int) -> dict[str, Portion]:
         """Return the portion of each source after `step` steps of a run with these phases.
@@ -263,16 +307,18 @@ class MixtureSource(RowSource):
             if done <= 0:
                 continue
             total += done * phase.batch_size
-            rows, given = self.rows("train", phase.sequence_length), self._given(phase, done)
-            for name, count in zip(self._sources, rows.counts.tolist(), strict=True):
+            given = self._given(phase, done)
+            for name, source in self._sources.items():
                 taken[name] += given.get(name, 0)
-                epochs[name] += given.get(name, 0) / count
+                epochs[name] += given.get(name, 0) / source.epoch_rows(phase.sequence_length)
         read = {name: count / total for name, count in taken.items()} if total else self.history.shares
         return {name: Portion(read[name], epochs[name]) for name in self._sources}
 
     def _open_rows(self, split: str, sequence_length: int) -> MixedRows:
-        found = MixedRows([source.rows(split, sequence_length) for source in self._sources.values()])
-        for (name, source), count in zip(self._sources.items(), found.counts.tolist(), strict=True):
+        """Return the rows of all sources; of the training text, those of the sources that are not read in pieces."""
+        sources = self._whole if split == "train" else self._sources
+        found = MixedRows([source.rows(split, sequence_length) for source in sources.values()])
+        for (name, source), count in zip(sources.items(), found.counts.tolist(), strict=True):
             if split == "train" and not count:
                 raise UserError(
                     f"Expected text for a row of {sequence_length} tokens in the source {name}, found too little in "

@@ -145,6 +145,10 @@ class DatasetSource(RowSource):
         """Number of times that each token is a target in the training text, int64 [V]."""
         return self._layout.target_counts(self.dataset, self.vocabulary)
 
+    def epoch_rows(self, sequence_length: int) -> int:
+        """Return the number of rows of that length in one pass over the training text."""
+        return self.rows("train", sequence_length).count
+
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> Batches:
         """Return the phase's global batches start, start + 1, ... without end, or only the rows `places` of each.
 

@@ -78,8 +78,9 @@ class Data:
     sequence_length: int = 128
     """Number of tokens in a row, including special tokens."""
     cache_limit: str = ""
-    """Bytes that a dataset in a bucket may take on the disk of a host, such as 10GB. A larger dataset is read in
-    pieces during training, in an order of two levels (docs/data.md). Empty copies every dataset whole.
+    """Bytes that a dataset in a bucket may take on the disk of a host, such as 10GB; each one, in a mixture. A larger
+    dataset is read in pieces during training, in an order of two levels (docs/data.md). Empty copies every dataset
+    whole.
     """
     shuffle_window: int = 16
     """Number of pieces whose rows are shuffled together, of a dataset that is read in pieces."""
@@ -91,11 +92,6 @@ class Data:
         check_ranges("data", self, held_out=SHARE, max_unknown=FROM_0, sequence_length=FROM_1, shuffle_window=FROM_1)
         if self.cache_bytes is not None and self.layout is not None:
             remote.check_layout(self.layout)
-        if self.cache_bytes is not None and self.mixture.sources:
-            raise UserError(
-                "Expected one dataset for --data.cache_limit, found a mixture, whose datasets are copied whole; leave "
-                "the option out, or prepare one dataset of all texts."
-            )
 
     @property
     def cache_bytes(self) -> int | None:

@@ -270,10 +270,11 @@ def _source(
     if data is not None or not run.data.mixture.sources:
         dataset = _dataset(run, tokenizer, directory, data, scratch, split, max_unknown)
         return pipeline.DatasetSource(layout, dataset, vocabulary, seed), [dataset]
-    datasets = mixture.open_sources(run.data.mixture, run.model.vocab_size)
+    datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, run.model.vocab_size)
     for dataset in datasets.values():
         _check_tokenizer(dataset, tokenizer, directory)
-    return mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed), list(datasets.values())
+    source = mixture.source_of(layout, run.data.mixture, datasets, vocabulary, seed, run.data.shuffle_window)
+    return source, list(datasets.values())
 
 
 def _check_tokenizer(dataset: Any, tokenizer: Any, directory: Path) -> None:

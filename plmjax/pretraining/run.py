@@ -94,7 +94,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     size = run.model.vocab_size
     opened = functools.partial(remote.open_dataset, limit=run.data.cache_bytes, vocab_size=size, report=report)
     dataset = opened(run.data.path) if run.data.path else None
-    datasets = mixture.open_sources(run.data.mixture, size, report)
+    datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, size, report)
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
@@ -133,7 +133,8 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     if history is None:
         return remote.source(layout, dataset, vocabulary, seed, run.data.shuffle_window), tokenizer
     hosts.agree("the history of the mixture", history.to_json())
-    return mixture.MixtureSource(layout, datasets, history, vocabulary, seed), tokenizer
+    window = run.data.shuffle_window
+    return mixture.MixtureSource(layout, datasets, history, vocabulary, seed, window), tokenizer
 
 
 def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:

@@ -108,8 +108,8 @@ def _batches(run: Experiment, phase: phases.ResolvedPhase) -> tuple[Vocabulary, 
         vocabulary = tokenizers.load(f"{folder}/tokenizer").vocabulary
         data, size, seed = run.data, run.model.vocab_size, run.training.seed
         if data.mixture.sources:
-            datasets = mixture.open_sources(data.mixture, size)
-            source = mixture.source_of(data.layout, data.mixture, datasets, vocabulary, seed)
+            datasets = mixture.open_sources(data.mixture, data.cache_bytes, size)
+            source = mixture.source_of(data.layout, data.mixture, datasets, vocabulary, seed, data.shuffle_window)
         else:
             dataset = remote.open_dataset(folder, data.cache_bytes, vocab_size=size)
             source = remote.source(data.layout, dataset, vocabulary, seed, data.shuffle_window)

@@ -41,7 +41,7 @@ def source(
     datasets: dict[str, store.Dataset], *stages: tuple[int, dict[str, int]], layout=Blocks(), seed: int = 3
 ) -> MixtureSource:
     own = {name: datasets[name] for name in stages[-1][1]}
-    return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed)
+    return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed, 4)
 
 
 def take(batches, count: int) -> list[dict[str, np.ndarray]]:
@@ -250,10 +250,10 @@ def test_sources_of_several_tokenizers(datasets, tmp_path: Path, monkeypatch: py
     other = write(tmp_path / "other", documents(2, V), [], V)
     mix = Mixture((f"wiki={datasets['wiki'].directory}", f"other={other.directory}"))
     with pytest.raises(UserError, match=r"made with the source wiki's tokenizer, found .*other made with another; pre"):
-        mixture.open_sources(mix, V)
-    assert list(mixture.open_sources(dataclasses.replace(mix, sources=mix.sources[:1]), V)) == ["wiki"]
+        mixture.open_sources(mix, None, V)
+    assert list(mixture.open_sources(dataclasses.replace(mix, sources=mix.sources[:1]), None, V)) == ["wiki"]
     with pytest.raises(UserError, match=r"Expected a prepared dataset at .*none, found no folder"):
-        mixture.open_sources(Mixture((f"wiki={tmp_path / 'none'}",)), V)
+        mixture.open_sources(Mixture((f"wiki={tmp_path / 'none'}",)), None, V)
 
 
 def test_a_source_that_fills_no_row(datasets) -> None:

@@ -46,7 +46,8 @@ def test_evaluates_raw_text(small_run, prose, tmp_path):
     (tmp_path / "text.txt").write_text("\n\n".join(documents[:10]), encoding="utf-8")
     metrics = evaluate(small_run, tmp_path / "text.txt")
     assert not undocumented(metrics)
-    assert 3 < metrics["eval/unigram_entropy"] < metrics["eval/loss"] < math.log(800)
+    assert 3 < metrics["eval/unigram_entropy"] < metrics["eval/loss"]
+    assert metrics["eval/loss"] == pytest.approx(math.log(800), rel=0.02)  # after six steps, on any Python's text
 
 
 @pytest.mark.parametrize(

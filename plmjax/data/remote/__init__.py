@@ -15,10 +15,12 @@ of the present and of the next window, in the background, and removes those that
 from plmjax.data.remote.dataset import RemoteDataset, open_dataset
 from plmjax.data.remote.order import LaneOrder, TwoLevelOrder
 from plmjax.data.remote.sizes import parse_bytes
-from plmjax.data.remote.source import RemoteSource, check_layout, source
+from plmjax.data.remote.source import PieceRows, RemoteBatches, RemoteSource, check_layout, source
 
 __all__ = [
     "LaneOrder",
+    "PieceRows",
+    "RemoteBatches",
     "RemoteDataset",
     "RemoteSource",
     "TwoLevelOrder",

@@ -1,12 +1,13 @@
 """Batches of a dataset that is read in pieces, for the training loop."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from plmjax.data import order
-from plmjax.data.layouts import Layout
+from plmjax.data.layouts import Layout, LayoutRows
+from plmjax.data.order import fold, shuffled
 from plmjax.data.pipeline import Batch, Batches, DatasetSource
 from plmjax.data.remote.dataset import Piece, RemoteDataset
 from plmjax.data.remote.order import LaneOrder
@@ -19,41 +20,100 @@ from plmjax.vocabulary import Vocabulary
 _ORDER, _ROWS, _NAMES = range(3)
 
 
+class PieceRows:
+    """Rows of a dataset by their numbers in an order. Their pieces are fetched in the background, from the start on.
+
+    Args:
+        source: the dataset, and the layout of its rows.
+        phase: the phase of the rows.
+        order: the order of the rows.
+        key: key of the rows within a piece.
+        lanes: the lanes of the order that are read.
+        first: number of rows that each of these lanes has given before. Numbers never go back from call to call.
+
+    Raises:
+        UserError: a window does not fill its part of one batch, or the limit does not hold two windows.
+    """
+
+    def __init__(
+        self, source: "RemoteSource", phase: Any, order: LaneOrder, key: np.ndarray, lanes: Sequence[int], first: int
+    ):
+        dataset = source.dataset
+        rows = min(lane.window_rows if lane.windows else 0 for lane in order.orders) * order.lanes
+        if rows < phase.batch_size:
+            raise UserError(
+                f"Expected windows of at least {phase.batch_size} rows of {phase.sequence_length} tokens, a batch, "
+                f"found {rows} in {source.window} pieces of {dataset.address}; raise --data.shuffle_window or make "
+                "larger pieces with plmjax prepare --piece_tokens."
+            )
+        check_limit(dataset, [order.orders[lane] for lane in lanes])
+        self.disk = Disk(dataset)
+        self._order, self._rows_key, self._names_key = order, fold(key, _ROWS), fold(key, _NAMES)
+        cut = functools.partial(source.rows_of_piece, sequence_length=phase.sequence_length)
+        self._readers = {}
+        for lane in lanes:
+            window = int(order.orders[lane].places(np.array([first])).windows[0])
+            self._readers[lane] = Reader(dataset, order.orders[lane], window, cut, self.disk)
+
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """Return the fields of rows, with `row_ids` and `begins`. numbers: int [n], at least one."""
+        lanes, (windows, pieces, numbers) = self._order.places(numbers)
+        batch: Batch = {"row_ids": np.empty(len(lanes), np.int32), "begins": np.ones(len(lanes), np.int32)}
+        for lane, reader in self._readers.items():
+            own = lanes == lane
+            if not own.any():
+                continue
+            for piece, rows in reader.rows(windows[own], pieces[own]).items():
+                here = np.flatnonzero(pieces == piece)
+                which = shuffled(numbers[here], rows.count, fold(self._rows_key, piece))
+                batch["row_ids"][here] = fold(fold(self._names_key, piece), which) >> np.uint64(33)
+                for name, array in rows.fields(which).items():
+                    batch.setdefault(name, np.empty((len(lanes), *array.shape[1:]), array.dtype))[here] = array
+        return batch
+
+    def fail(self, error: Exception) -> None:
+        """End the reading with an error."""
+        next(iter(self._readers.values())).fail(error)
+
+    def check(self) -> None:
+        """Raise the error that ended the reading, if there is one."""
+        for reader in self._readers.values():
+            reader.check()
+
+    def close(self) -> None:
+        """End the reading, and remove the pieces."""
+        for reader in self._readers.values():
+            reader.close()
+        self.disk.close()
+
+
 class RemoteBatches(Batches):
-    """Batches whose pieces `Reader`s fetch, one for each lane. An error on the way is raised as it is.
+    """Batches with rows of `parts`, which fetch their pieces. An error on the way is raised as it is.
 
     The error does not pass through tf.data, which would print it with its traceback and raise another one.
     """
 
     def __init__(
-        self,
-        make: Callable[[int], Batch],
-        shapes: dict[str, Any],
-        start: int,
-        stop: int,
-        readers: Sequence[Reader],
-        disk: Disk,
+        self, make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int, parts: Sequence[PieceRows]
     ) -> None:
         def attempt(step: int) -> Batch:
             try:
                 return make(step)
             except Exception as error:
-                readers[0].fail(error)
+                parts[0].fail(error)
                 return {name: np.empty(0, spec.dtype) for name, spec in shapes.items()}
 
         def close() -> None:
-            for reader in readers:
-                reader.close()
-            disk.close()
+            for part in parts:
+                part.close()
 
         super().__init__(attempt, shapes, start, stop, ending=close)
-        self.disk = disk
-        self._readers = readers
+        self.parts = parts
 
     def __next__(self) -> Batch:
         batch = super().__next__()
-        for reader in self._readers:
-            reader.check()
+        for part in self.parts:
+            part.check()
         return batch
 
 
@@ -66,7 +126,7 @@ class RemoteSource(DatasetSource):
     def __init__(self, layout: Layout, dataset: RemoteDataset, vocabulary: Vocabulary, seed: int, window: int):
         super().__init__(layout, dataset, vocabulary, seed)
         check_layout(layout)
-        self._window = window
+        self.window = window
         self._batches_of_phase: RemoteBatches | None = None
 
     def train(self, phase: Any, start: int, places: np.ndarray | None = None) -> RemoteBatches:
@@ -77,55 +137,44 @@ class RemoteSource(DatasetSource):
         places: rows in ascending order.
 
         Raises:
-            UserError: a window does not fill its part of one batch, or the limit does not hold two windows.
+            UserError: an error of `PieceRows`.
         """
         if self._batches_of_phase is not None:
             self._batches_of_phase.close()
         places = np.arange(phase.batch_size) if places is None else places
-        key = self._key(phase)
-        rows_key, names_key = order.fold(key, _ROWS), order.fold(key, _NAMES)
-        plan = self.order(phase)
-        windows = [lane.window_rows if lane.windows else 0 for lane in plan.orders]
-        if min(windows) * plan.lanes < phase.batch_size:
-            raise UserError(
-                f"Expected windows of at least {phase.batch_size} rows of {phase.sequence_length} tokens, a batch, "
-                f"found {min(windows) * plan.lanes} in {self._window} pieces of {self.dataset.address}; raise "
-                "--data.shuffle_window or make larger pieces with plmjax prepare --piece_tokens."
-            )
-
-        def cut(piece: Piece) -> Any:
-            return self._layout.rows(piece, "train", phase.sequence_length, self.vocabulary, self._seed)
-
-        lanes = np.unique(plan.lanes_of(places)).tolist()
-        check_limit(self.dataset, [plan.orders[lane] for lane in lanes])
-        disk, first = Disk(self.dataset), start * phase.batch_size // plan.lanes
-        readers = {}
-        for lane in lanes:
-            window = int(plan.orders[lane].places(np.array([first])).windows[0])
-            readers[lane] = Reader(self.dataset, plan.orders[lane], window, cut, disk)
+        order = self.order(phase)
+        lanes = np.unique(order.lanes_of(places)).tolist()
+        first = start * phase.batch_size // order.lanes
+        rows = PieceRows(self, phase, order, self._key(phase), lanes, first)
 
         def make(step: int) -> Batch:
-            lanes, (windows, pieces, numbers) = plan.places(step * phase.batch_size + places)
-            batch: Batch = {}
-            ids = np.empty(len(places), np.int32)
-            for lane, reader in readers.items():
-                for piece, rows in reader.rows(windows[lanes == lane], pieces[lanes == lane]).items():
-                    here = np.flatnonzero(pieces == piece)
-                    which = order.shuffled(numbers[here], rows.count, order.fold(rows_key, piece))
-                    ids[here] = order.fold(order.fold(names_key, piece), which) >> np.uint64(33)
-                    for name, array in rows.fields(which).items():
-                        batch.setdefault(name, np.empty((len(places), *array.shape[1:]), array.dtype))[here] = array
-            return batch | {"row_ids": ids, "begins": np.ones(len(places), np.int32)}
+            return rows.batch(step * phase.batch_size + places)
 
         stop = np.iinfo(np.int64).max
-        self._batches_of_phase = RemoteBatches(make, self.batch(phase), start, stop, list(readers.values()), disk)
+        self._batches_of_phase = RemoteBatches(make, self.batch(phase), start, stop, [rows])
         return self._batches_of_phase
+
+    def numbered(self, phase: Any, key: np.ndarray, first: int) -> PieceRows:
+        """Return the rows of a phase from number `first` on, in an order of one lane. key: key of the order."""
+        visits = np.array(self._visits(phase.sequence_length), np.int64)
+        order = LaneOrder(visits, self.window, fold(key, _ORDER), 1)
+        return PieceRows(self, phase, order, key, [0], first)
 
     def order(self, phase: Any) -> LaneOrder:
         """Return the order of the rows of a phase."""
-        visits = [piece.tokens // phase.sequence_length for piece in self.dataset.pieces]
-        key = order.fold(self._key(phase), _ORDER)
-        return LaneOrder(np.array(visits, np.int64), self._window, key, phase.batch_size)
+        visits = np.array(self._visits(phase.sequence_length), np.int64)
+        return LaneOrder(visits, self.window, fold(self._key(phase), _ORDER), phase.batch_size)
+
+    def epoch_rows(self, sequence_length: int) -> int:
+        return sum(self._visits(sequence_length))
+
+    def rows_of_piece(self, piece: Piece, sequence_length: int) -> LayoutRows:
+        """Return the rows that the layout cuts from a piece."""
+        return self._layout.rows(piece, "train", sequence_length, self.vocabulary, self._seed)
+
+    def _visits(self, sequence_length: int) -> list[int]:
+        """Return the number of rows that a visit to each piece takes."""
+        return [piece.tokens // sequence_length for piece in self.dataset.pieces]
 
 
 def check_layout(layout: Layout) -> None:

@@ -103,10 +103,32 @@ def test_a_layout_that_needs_the_whole_text_is_one_sentence(served: tuple[str, i
     )
 
 
-def test_a_limit_of_a_mixture_is_one_sentence(small_run: Path, tmp_path: Path, fails: Callable[..., str]) -> None:
-    options = ["--data.mixture.sources", f"one={small_run / 'dataset'}", "--data.cache_limit", "10GB"]
-    said = fails("pretrain", TINY, "--workdir", tmp_path, *options)
-    assert "Expected one dataset for --data.cache_limit, found a mixture" in said
+def test_a_mixture_is_read_within_the_limit(
+    small_run: Path,
+    options: list[str],
+    served: tuple[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Callable[..., str],
+) -> None:
+    """Of two sources one is in a bucket and larger than the limit. The run stops and goes on to the same end."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = options.index("--data.path")
+    rest = [*options[:place], *options[place + 2 :], "--training.steps", "4", "--checkpoint.every", "2"]
+    local = f"local={small_run / 'dataset'}"
+    rest += ["--data.mixture.sources", f"pieces={served[0]}", local, "--data.mixture.temperature", "inf"]
+    for name in ("whole", "parts"):
+        cli.run(["pretrain", TINY, "--workdir", str(tmp_path / name), *rest])
+    assert not list((storage.cache() / "datasets").rglob("corpus-train*"))
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "4")
+    shutil.rmtree(tmp_path / "parts" / "export")
+    cli.run(["pretrain", TINY, "--workdir", str(tmp_path / "parts"), *rest])
+    whole, parts = (tmp_path / name / "export" / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+    cli.run(["evaluate", str(tmp_path / "whole")])
+    without = [word for word in rest if not word.startswith("pieces=")]
+    said = fails("pretrain", TINY, "--workdir", tmp_path / "local", *without)
+    assert "a dataset in a bucket for --data.cache_limit" in said
 
 
 def test_a_limit_without_a_bucket_is_one_sentence(

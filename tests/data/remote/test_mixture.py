@@ -1,0 +1,104 @@
+"""A mixture with a source that is read in pieces, beside one that is whole: the same for any hosts and any start."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from plmjax import storage
+from plmjax.data import mixture, remote, store
+from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.mixing import Mixture
+from plmjax.data.mixture import MixtureSource
+from tests.data import corpora
+from tests.object_store import ObjectStore
+
+V = 64
+PHASE = SimpleNamespace(index=0, first_step=0, last_step=10_000, sequence_length=32, batch_size=8)
+SEED = 5
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[store.Dataset, store.Dataset]:
+    """A dataset of about thirty pieces, and a small one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.writer, "PIECE_TOKENS", 3000)
+        large, small = (tmp_path_factory.mktemp(name) for name in ("large", "small"))
+        return (
+            corpora.write(large, corpora.documents(300, V), corpora.documents(10, V, 1), V),
+            corpora.write(small, corpora.documents(12, V, 2), corpora.documents(3, V, 3), V),
+        )
+
+
+@pytest.fixture
+def mixed(folders: tuple[store.Dataset, store.Dataset], object_store: ObjectStore, bucket: str) -> Mixture:
+    large, small = folders
+    for name, file in storage.files(large.directory).items():
+        object_store.put(bucket, f"set/{name}", file.path.read_bytes())
+    return Mixture((f"large=gs://{bucket}/set", f"small={small.directory}"), weights=("large=3", "small=1"))
+
+
+def opened(mixed: Mixture, limit: int | None, layout: Blocks | SentencePairs) -> MixtureSource:
+    datasets = mixture.open_sources(mixed, limit, V)
+    return mixture.source_of(layout, mixed, datasets, corpora.Words(V).vocabulary, SEED, 4)
+
+
+def limit_of(dataset: store.Dataset) -> int:
+    return int(0.4 * sum(entry["bytes"] for entry in store.all_files(dataset.ledger).values()))
+
+
+def take(source: MixtureSource, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
+    batches = source.train(PHASE, start, places)
+    try:
+        return [next(batches) for _ in range(count)]
+    finally:
+        batches.close()
+
+
+def assert_same(first: list[dict], second: list[dict], rows: np.ndarray | slice = slice(None)) -> None:
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name][rows], err_msg=name)
+
+
+@pytest.mark.parametrize("layout", [Blocks(), SentencePairs(duplicates=2)], ids=repr)
+def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folders, layout) -> None:
+    limit = limit_of(folders[0])
+    source = opened(mixed, limit, layout)
+    assert isinstance(mixture.open_sources(mixed, limit, V)["large"], remote.RemoteDataset)
+    every = take(source, 0, 24)
+    assert_same(take(source, 17, 7), every[17:])
+    for places in (np.arange(4), np.arange(4, 8)):
+        assert_same(take(opened(mixed, limit, layout), 3, 21, places), every[3:], places)
+
+
+def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) -> None:
+    """So does the pattern of the sources; the other source has an order of its own."""
+    found, whole = (take(opened(mixed, limit, Blocks()), 0, 12) for limit in (limit_of(folders[0]), None))
+    rows = opened(mixed, None, Blocks()).rows("train", PHASE.sequence_length)
+    same = np.array([batch["row_ids"] >= rows.firsts[1] for batch in whole])
+    assert same.mean() == pytest.approx(1 / 4, abs=0.02)
+    for index, batch in enumerate(found):
+        equal = (batch["input_ids"] == whole[index]["input_ids"]).all(axis=1)
+        assert equal[same[index]].all() and not equal[~same[index]].all()
+
+
+def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> None:
+    """An epoch has nearly all of them once."""
+    source = opened(mixed, limit_of(folders[0]), Blocks())
+    rows = source._sources["large"].epoch_rows(PHASE.sequence_length)
+    steps = 2 * rows // (PHASE.batch_size * 3 // 4) + 1
+    batches = take(source, 0, steps)
+    small = source.rows("train", PHASE.sequence_length).count  # numbers of its rows, beside hashes of 31 bits
+    ids = [int(row) for batch in batches for row in batch["row_ids"] if row >= small]
+    taken = source.portions([PHASE], steps)
+    assert taken["large"].epochs == pytest.approx(len(ids) / rows, rel=1e-3)
+    first, second = ids[:rows], ids[rows : 2 * rows]
+    assert len(set(first)) > 0.9 * rows and len(set(first) & set(second)) > 0.8 * rows
