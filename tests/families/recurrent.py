@@ -311,14 +311,14 @@ ELMO_ROW = Family(
             ),
         )
     },
-    initial=elmo.ElmoModel(ELMO_INITIAL),
+    initial=BothDirections(ELMO_INITIAL),
     drawn=r"(kernel|characters|filters_\d)$",
     constants={"gate/bias": -2.0},
     truncated=False,
     deviations={
         "characters": 1 / 3**0.5,
         "filters": 0.05 / 3**0.5,
-        "words/": 128**-0.5,
+        "words/|softmax": 128**-0.5,
         "projection_kernel": math.sqrt(2 / (128 + 128)),
         "": math.sqrt(2 / (2 * 128 + 4 * 128)),
     },

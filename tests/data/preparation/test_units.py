@@ -18,6 +18,13 @@ def test_small_files_share_a_unit_and_large_ones_are_cut(tmp_path):
     assert len(found[0].ranges) == 3 and len(found) == 6
 
 
+def test_a_unit_is_full_at_exactly_its_size(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_bytes(b"A line of text.\n" * 10)
+    for size, sizes in ((160, [160, 160, 160]), (161, [320, 160])):
+        assert [unit.bytes for unit in units(formats.Input((str(tmp_path),)), 480, size)] == sizes
+
+
 def test_the_number_of_units_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST", 4)
     (tmp_path / "a.txt").write_text("A line of text.\n\n" * 500)

@@ -82,6 +82,17 @@ def test_a_text_without_a_separator_has_no_question() -> None:
     np.testing.assert_array_equal(found.end_logits, expected.end_logits)
 
 
+def test_a_choice_without_a_separator_has_no_global_tokens() -> None:
+    """The choice beside it has those behind its second separator."""
+    module = LongformerForMultipleChoice(dataclasses.replace(LONGFORMER, max_global_tokens=16))
+    ids = np.stack([IDS[0, :20], np.where(IDS[1, :20] == LONGFORMER.sep_token_id, 4, IDS[1, :20])])[None]
+    params, tokens = random_params(module), np.arange(20) > np.array([[5], [20]])
+    np.testing.assert_array_equal(
+        outputs(module, params, {"input_ids": ids}).logits,
+        outputs(module, params, {"input_ids": ids, "global_attention_mask": tokens[None]}).logits,
+    )
+
+
 @pytest.mark.parametrize("windows", [(4,), (2, 4, 8)])
 def test_windows_reach_as_far_as_their_sum(windows: tuple[int, ...]) -> None:
     """And no further; a global token sees all and is seen by all."""
