@@ -14,7 +14,7 @@ from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import loop
 from plmjax.training.evaluation import HeldOut
-from plmjax.training.optimizers import Adagrad
+from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Constant
 from plmjax.training.program import Program
 from tests.strangers import experiments
@@ -43,7 +43,7 @@ def run():
         ),
         model=CONFIG,
         objective=AdaptiveSpanPretraining(span_coefficient=1.0),
-        optimizer=Adagrad(learning_rate=0.3, schedule=Constant(), clip_norm=0.0, clip_each=0.03),
+        optimizer=StochasticGradientDescent(learning_rate=0.003, schedule=Constant(), clip_norm=0.0),
     )
 
 
