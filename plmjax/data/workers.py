@@ -19,6 +19,21 @@ WAITING = 2
 """Number of tasks per process that are submitted before the first of them is done."""
 
 
+class _Worker(multiprocessing.context.SpawnProcess):
+    """A worker process, which SIGTERM does not end: it is blocked there (`Workers._submit`).
+
+    The executor ends its other processes so if the system ended one of them, and waits for them.
+    """
+
+    def terminate(self) -> None:
+        """Kill the process."""
+        self.kill()
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    Process = _Worker
+
+
 class Workers:
     """`processes` workers. If there is only one, it is this process itself.
 
@@ -33,8 +48,7 @@ class Workers:
         if processes == 1:
             self._own = _made(make, arguments)
         else:
-            context = multiprocessing.get_context("spawn")
-            self._executor = concurrent.futures.ProcessPoolExecutor(processes, context, _start, (make, arguments))
+            self._executor = concurrent.futures.ProcessPoolExecutor(processes, _Context(), _start, (make, arguments))
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import time
 
 import pytest
 
@@ -29,6 +30,13 @@ def ended(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def ended_or_busy(number: int) -> None:
+    """The first task ends its process; the others take minutes."""
+    if number:
+        time.sleep(300)
+    ended(number)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_results_come_in_order_from_tasks_that_are_taken_as_needed(processes: int) -> None:
     taken = []
@@ -45,3 +53,11 @@ def test_workers_leave_signals_to_their_parent_and_their_end_is_told() -> None:
         assert {signal.SIGINT, signal.SIGTERM} <= found and not {signal.SIGINT, signal.SIGTERM} & blocked()
         with pytest.raises(UserError, match=r"reading processes to continue, found one ended by the system.*; wait"):
             list(workers.results(ended, [(0,)]))
+
+
+def test_the_others_end_with_a_process_that_the_system_ended() -> None:
+    """They do not hear the signal that the library sends them."""
+    begin, sentence = time.monotonic(), "found one ended by the system"
+    with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
+        list(workers.results(ended_or_busy, [(0,), (1,)]))
+    assert time.monotonic() - begin < 100
