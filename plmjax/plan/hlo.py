@@ -67,8 +67,8 @@ class Array:
 
     @property
     def hbm(self) -> float:
-        """Return the number of bytes in HBM."""
-        return self.bytes if self.space == 0 else 0.0
+        """Return the number of bytes in HBM: none for a scalar, such as the counter of a loop."""
+        return self.bytes if self.space == 0 and self.shape else 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -358,3 +358,15 @@ ENTRY %main (a: u32[8]) -> u32[8] {{
   ROOT %bits = u32[8]{{0}} fusion(%a), kind=kLoop, calls=%drawn
 }}""")
     assert category(program, program.roots["main"], parameters=()) == expected
+
+
+def test_a_scalar_starts_no_transfer() -> None:
+    """The counters of a loop may be written without a space of their own. They lie in the memory of the scalar unit."""
+    written = WRITTEN.replace("s32[]{:S(2)}", "s32[]{:T(128)}").replace("pred[]{:S(2)}", "pred[]{:T(128)}")
+    rates = Rates(multiply_adds=8.0, bytes=4.0, startup=100.0)
+    there, anywhere = (Costs(hlo.Program(text), {}, rates) for text in (WRITTEN, written))
+    scalars = [one for one, _ in anywhere.program.executed if not any(array.shape for array in one.results)]
+    assert "next" in {one.name for one in scalars}
+    assert all(anywhere[one].refined == 0 for one in scalars)
+    sending = {"gather": Sending(300.0, LINKS)}
+    assert refined.timeline(anywhere, sending).total == refined.timeline(there, sending).total
