@@ -20,9 +20,9 @@ WAITING = 2
 
 
 class _Worker(multiprocessing.context.SpawnProcess):
-    """A worker process, which SIGTERM does not end: it is blocked there (`Workers._submit`).
+    """A worker process that ends when the executor terminates it, although it blocks SIGTERM (`Workers._submit`).
 
-    The executor ends its other processes so if the system ended one of them, and waits for them.
+    If the system ends one process, the executor terminates the others and waits for them.
     """
 
     def terminate(self) -> None:

@@ -156,25 +156,26 @@ class RemoteSource(DatasetSource):
 
     def numbered(self, phase: Any, key: np.ndarray, first: int) -> PieceRows:
         """Return the rows of a phase from number `first` on, in an order of one lane. key: key of the order."""
-        visits = np.array(self._visits(phase.sequence_length), np.int64)
-        order = LaneOrder(visits, self.window, fold(key, _ORDER), 1)
-        return PieceRows(self, phase, order, key, [0], first)
+        return PieceRows(self, phase, self._order(phase, key, 1), key, [0], first)
 
     def order(self, phase: Any) -> LaneOrder:
         """Return the order of the rows of a phase."""
-        visits = np.array(self._visits(phase.sequence_length), np.int64)
-        return LaneOrder(visits, self.window, fold(self._key(phase), _ORDER), phase.batch_size)
+        return self._order(phase, self._key(phase), phase.batch_size)
 
     def epoch_rows(self, sequence_length: int) -> int:
-        return sum(self._visits(sequence_length))
+        return int(self._visits(sequence_length).sum())
 
     def rows_of_piece(self, piece: Piece, sequence_length: int) -> LayoutRows:
         """Return the rows that the layout cuts from a piece."""
         return self._layout.rows(piece, "train", sequence_length, self.vocabulary, self._seed)
 
-    def _visits(self, sequence_length: int) -> list[int]:
-        """Return the number of rows that a visit to each piece takes."""
-        return [piece.tokens // sequence_length for piece in self.dataset.pieces]
+    def _order(self, phase: Any, key: np.ndarray, batch_size: int) -> LaneOrder:
+        """Return the order of the rows of batches; a batch of one row gives a single lane."""
+        return LaneOrder(self._visits(phase.sequence_length), self.window, fold(key, _ORDER), batch_size)
+
+    def _visits(self, sequence_length: int) -> np.ndarray:
+        """Return the number of rows that a visit to each piece takes, int64."""
+        return np.array([piece.tokens // sequence_length for piece in self.dataset.pieces], np.int64)
 
 
 def check_layout(layout: Layout) -> None:

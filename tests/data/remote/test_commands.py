@@ -111,7 +111,7 @@ def test_a_mixture_is_read_within_the_limit(
     monkeypatch: pytest.MonkeyPatch,
     fails: Callable[..., str],
 ) -> None:
-    """Of two sources one is in a bucket and larger than the limit. The run stops and goes on to the same end."""
+    """One source is in a bucket and exceeds the limit, one is on the disk. A stopped run ends in the same bytes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = options.index("--data.path")
     rest = [*options[:place], *options[place + 2 :], "--training.steps", "4", "--checkpoint.every", "2"]
