@@ -31,7 +31,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests import paths
+from tests import by_night, changes, paths
 from tests.object_store import ObjectStore
 from tests.once import copied, made_once
 from tests.optional import torch, transformers
@@ -85,8 +85,41 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, all others after them in their own order."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--changed-since",
+        default="HEAD",
+        metavar="COMMIT",
+        help="run the tests of the night by day, too, for what differs from this commit (default: HEAD)",
+    )
+
+
+CHANGED = pytest.StashKey[list[str]]()
+"""The files that differ from the commit of --changed-since."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        config.stash[CHANGED] = changes.changed_files(config.rootpath, config.getoption("--changed-since"))
+    except ValueError as mistake:
+        raise pytest.UsageError(str(mistake)) from mistake
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests of the night, but those that a change brings back; the longest files go first.
+
+    Raises:
+        pytest.UsageError: all tests are collected, and tests/by_night.py names others.
+    """
+    names = {item: item.nodeid.removeprefix("tests/") for item in items}
+    for item, name in names.items():
+        if by_night.runs_by_night(name):
+            item.add_marker(pytest.mark.night)
+        if item.get_closest_marker("night") and changes.brings_back(name, config.stash[CHANGED]):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "night"]
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and (found := by_night.unknown([*names.values()])):
+        raise pytest.UsageError(f"tests/by_night.py names what is no test: {', '.join(found)}")
     folders = [Path(__file__).parent / name for name in LONGEST]
     assert all(folder.exists() for folder in folders), "LONGEST names a file that is not there"
     rank = {folder: place for place, folder in enumerate(folders)}

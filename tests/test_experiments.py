@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from _pytest.mark import ParameterSet
 from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data.layouts import Layout
-from plmjax.experiment import Experiment, Mesh
+from plmjax.experiment import Experiment, Mesh, Start
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.run import resolve
@@ -52,44 +51,24 @@ from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
 from tests.experiment_names import EXPERIMENTS
-from tests.families import STEPS
 from tests.metric_names import undocumented
 from tests.paths import ROOT
 
 
-def without_numbers(settings: Any) -> Any:
-    """The classes, names and switches of a start or an objective; its numbers, and lists of names, left out."""
-    if dataclasses.is_dataclass(settings):
-        parts = (without_numbers(getattr(settings, field.name)) for field in dataclasses.fields(settings))
-        return type(settings), *parts
-    if isinstance(settings, tuple):
-        return tuple(without_numbers(one) for one in settings if dataclasses.is_dataclass(one))
-    return settings if isinstance(settings, bool | str) else type(settings)
-
-
-def kind(name: str) -> tuple:
-    """What the program of an experiment's step depends on besides sizes, rates and files."""
-    run = experiments.load(str(ROOT / name))
-    layout = type(getattr(run.data, "layout", None))
-    pair = bool(getattr(run.data, "text_pair", ""))
-    settings = without_numbers(run.start), without_numbers(run.objective)
-    return type(run.model), *settings, type(run.data), layout, pair, type(run.optimizer)
-
-
 def step_of(run: Experiment) -> tuple:
-    """What the step of an experiment computes: the classes of its model, objective, start and layout."""
-    return type(run.model), type(run.objective), type(run.start), type(getattr(run.data, "layout", None))
+    """What a step is made of besides a model, sizes and rates: the classes of its start, objective and layout."""
+    return type(run.start), type(run.objective), type(getattr(run.data, "layout", None))
 
 
 def traced() -> list[ParameterSet]:
-    """One experiment of each kind whose step tests/training/test_step.py does not run; the others are marked slow."""
-    kinds = {name: kind(name) for name in EXPERIMENTS}
+    """An experiment for each kind of step that begins in a way of its own; the others run by night."""
+    kinds = {name: step_of(experiments.load(str(ROOT / name))) for name in EXPERIMENTS}
     first = {one: name for name, one in reversed(kinds.items())}
-    run = {step_of(make()) for make, _ in STEPS.values()}
-    by_day = {name for name in first.values() if step_of(experiments.load(str(ROOT / name))) not in run}
-    # One to four seconds each, for other sizes, which test_its_sizes_fit has by day, and test_goldens.py with their
-    # parameters: pytest -m slow tests/test_experiments.py
-    return [pytest.param(name, marks=() if name in by_day else pytest.mark.slow) for name in kinds]
+    by_day = {name for (begins, *_), name in first.items() if begins is not Start}
+    # One to four seconds each, for other models, which tests/systems has by day, other objectives, which
+    # tests/training/test_step.py and tests/finetuning have, and other sizes, which test_its_sizes_fit has, and
+    # test_goldens.py with their parameters: pytest -m night tests/test_experiments.py
+    return [pytest.param(name, marks=() if name in by_day else pytest.mark.night) for name in kinds]
 
 
 PUBLISHED = {

@@ -1,6 +1,6 @@
 """A text per experiment that a change shows as a diff: configuration, parameters, counts and FLOPs of a step.
 
-UPDATE_GOLDEN=1 python -m pytest tests/test_goldens.py writes them anew; the diff is what to review.
+UPDATE_GOLDEN=1 python -m pytest -m '' tests/test_goldens.py writes them anew; the diff is what to review.
 """
 
 import os
@@ -69,7 +69,19 @@ def describe(run: Experiment) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "experiments").glob("*.py")), ids=lambda file: file.stem)
+LARGE = (
+    "albert_base_8x8", "comparison", "elmo_8x8", "lite_transformer_8x8", "longformer_characters_4x4", "mobilebert_8x8",
+    "reformer_2x4", "t5_base_8x8", "transformer_base", "transformer_xl_8x8", "xlnet_large_8x8",
+)  # fmt: skip
+# One to thirteen seconds of tracing each; the tiny experiments of these systems are recorded by day, and
+# test_experiments.py reads these by day: pytest -m night tests/test_goldens.py
+FILES = [
+    pytest.param(file, id=file.stem, marks=pytest.mark.night if file.stem in LARGE else ())
+    for file in sorted((ROOT / "experiments").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_experiment_is_as_recorded(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     composed = functions(file)

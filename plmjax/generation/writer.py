@@ -18,6 +18,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import abstract_parameters
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
@@ -191,7 +192,7 @@ class Writer:
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
         start.check_parameters(module, params, token, source, "it holds no model that writes text")
-        boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), **token)["params"])
+        boxed = abstract_parameters(module, token)
         self._params = weights.placed({name: params[name] for name in boxed}, boxed, execution, self._mesh)
 
     @property

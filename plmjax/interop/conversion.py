@@ -6,7 +6,6 @@ messages that name a missing tensor, an unexpected one, or one of another shape.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.parameters import abstract_parameters
 from plmjax.errors import UserError, listed
 from plmjax.interop.tensors import FLOATS, Shape, Tensors
 
@@ -222,15 +222,7 @@ def parameter_shapes(module: nn.Module, example: Mapping[str, Any]) -> dict[str,
 
     example: keyword arguments of the module's `__call__`, arrays or trees of arrays, without `deterministic`.
     """
-    leaves, structure = jax.tree.flatten(dict(example))
-    return _parameter_shapes(module, structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
-
-
-@functools.lru_cache(maxsize=32)  # a written checkpoint is read back, and tracing a model takes a second
-def _parameter_shapes(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> dict[str, Shape]:
-    example = jax.tree.unflatten(structure, leaves)
-    init = lambda example: module.init(jax.random.key(0), **example, deterministic=True)["params"]  # noqa: E731
-    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(jax.eval_shape(init, example)), sep="/")
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(abstract_parameters(module, example)), sep="/")
     return {path: shape.shape for path, shape in shapes.items()}
 
 

@@ -59,7 +59,7 @@ def outputs(module: nn.Module, params: dict) -> jax.Array:
 
 
 # The layers of an ELECTRA and of a DistilBERT are BERT's.
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in ("electra", "distilbert") else name for name in CONFIGS]
+SLOW = [pytest.param(name, marks=pytest.mark.night) if name in ("electra", "distilbert") else name for name in CONFIGS]
 
 
 @pytest.mark.parametrize("system", SLOW)

@@ -61,10 +61,10 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
 
 
 @needs_torch
-# T5's texts are transformers' in tests/generation/test_settings_of_transformers.py; 5 s: pytest -m slow tests/exchange
+# T5's texts are transformers' in tests/generation/test_settings_of_transformers.py; 5 s: pytest -m night tests/exchange
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.slow)],
+    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.night)],
 )
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """Of a tokenizer that was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""

@@ -135,9 +135,9 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
     assert type(again) is BertForSequenceClassification
 
 
-# BERT's and ELECTRA's heads are one module, of 5 s each: pytest -m slow tests/exchange
+# BERT's and ELECTRA's heads are one module, of 5 s each: pytest -m night tests/exchange
 @pytest.mark.parametrize(
-    "system", [pytest.param(name, marks=() if name == "bert" else pytest.mark.slow) for name in CHOOSING]
+    "system", [pytest.param(name, marks=() if name == "bert" else pytest.mark.night) for name in CHOOSING]
 )
 def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
     config, architecture = CHOOSING[system]

@@ -56,9 +56,12 @@ FAMILIES: dict[str, Family] = {
     "lite_transformer_decoder": encoder_decoders.LITE_DECODER_ROW,
 }
 
-STACKS = ("bert", "gpt2", "t5")
-"""An encoder, a decoder and an encoder-decoder, whose layers most other systems have too: what is proved slowly of a
-stack of layers is proved of these every time, of the others by night."""
+REPRESENTATIVES = (
+    "bert", "gpt2", "t5", "nnlm", "word2vec", "glove", "awd_lstm", "elmo", "mobilebert", "longformer", "xlnet",
+    "transformer_xl", "reformer", "lite_transformer_decoder",
+)  # fmt: skip
+"""A system for each kind of layers. The others are made of the same ones: a mistake in a layer fails one of these every
+time, and all that have it by night. Every system's first head equals its reference every time."""
 
 IN_TRANSFORMERS = {name: family for name, family in FAMILIES.items() if family.adapter is not None}
 """Those of them that transformers has."""

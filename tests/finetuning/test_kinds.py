@@ -153,10 +153,10 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
 
 
 # A run that goes on knows no task: one with several examples a row by day, test_run.py has one of sentences. 2 to 4 s
-# each: pytest -m slow tests/finetuning/test_kinds.py
+# each: pytest -m night tests/finetuning/test_kinds.py
 @pytest.mark.parametrize(
     "finished",
-    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.slow) for kind in KINDS],
+    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.night) for kind in KINDS],
     indirect=True,
 )
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path, monkeypatch):
@@ -216,10 +216,10 @@ def test_every_evaluation_needs_a_checkpoint_to_be_the_best(small_run, tmp_path)
         finetune(run, small_run, tmp_path / "run")
 
 
-# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m slow
+# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m night
 # tests/finetuning/test_kinds.py
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.slow) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.night) for kind in KINDS]
 )
 def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
     run = experiment(kind, tmp_path)

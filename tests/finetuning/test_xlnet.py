@@ -66,7 +66,7 @@ def paired(draws: np.random.Generator, count: int) -> str:
     return "\n".join(rows) + "\n"
 
 
-@pytest.mark.slow  # 4 s each: sentences are learned by day above, numbers by a BERT in test_run.py
+@pytest.mark.night  # 4 s each: sentences are learned by day above, numbers by a BERT in test_run.py
 @pytest.mark.parametrize(
     ("objective", "label", "metric"),
     [(SequenceClassification(), "label", "accuracy"), (Regression(), "score", "pearson")],
@@ -78,7 +78,7 @@ def test_pairs_get_labels_and_numbers(objective, label, metric, xlnet_run, tmp_p
 
 
 # 3 to 5 s each: the heads equal transformers' in tests/systems, and the tasks are learned by day in test_kinds.py
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("make", "suffix", "data", "objective", "metric"),
     [

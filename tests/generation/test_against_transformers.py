@@ -128,7 +128,7 @@ def test_texts_of_sources(case: str, reference_translator: Any) -> None:
     check(settings, reference_translator, translator(), **options, **ONCE)
 
 
-@pytest.mark.slow  # 3 s each; its texts with all settings are by day in test_settings_of_transformers.py
+@pytest.mark.night  # 3 s each; its texts with all settings are by day in test_settings_of_transformers.py
 @pytest.mark.parametrize("case", OF_SOURCES)
 def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     """Its distances count on in cached decoding, and its sources have no limit."""

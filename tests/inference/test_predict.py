@@ -155,9 +155,9 @@ def written(folder: Path, name: str = "predictions.tsv") -> list[dict]:
     return list(csv.DictReader(io.StringIO((folder / name).read_text()), delimiter="\t"))
 
 
-# One text, and numbers, are read and written as pairs are; 2 to 3 s each: pytest -m slow tests/inference
+# One text, and numbers, are read and written as pairs are; 2 to 3 s each: pytest -m night tests/inference
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("single", "numbers") else ()) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=pytest.mark.night if kind in ("single", "numbers") else ()) for kind in KINDS]
 )
 def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned, tmp_path):
     checkpoint, labelled, bare = tuned(kind)

@@ -109,7 +109,9 @@ def test_what_a_function_keeps_is_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "execution", [Execution(unroll=3), Execution(remat="full"), Execution(remat="dots", unroll=2)], ids=str
+    "execution",
+    [Execution(unroll=3), Execution(remat="full"), Execution(remat="dots", unroll=2)],
+    ids=["unrolled", "full remat", "remat of dots and unrolled"],
 )
 def test_another_execution_changes_nothing(execution: Execution) -> None:
     expected = gradients(Model(0.3), RNGS)

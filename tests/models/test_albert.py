@@ -29,9 +29,9 @@ from tests.systems.modules import boxed_shapes, count, random_params
 INPUTS = random_tokens(ALBERT)
 
 
-# Several groups of several layers, and one group; the others are of the same code: pytest -m slow tests/models
+# Several groups of several layers, and one group; the others are of the same code: pytest -m night tests/models
 GROUPS = [
-    pytest.param(*sizes, marks=pytest.mark.slow if sizes in ((2, 1), (4, 2)) else ())
+    pytest.param(*sizes, marks=pytest.mark.night if sizes in ((2, 1), (4, 2)) else ())
     for sizes in ((2, 1), (3, 2), (1, 3), (4, 2))
 ]
 """(groups, encoder layers in a layer); 5 layers divide into none of them but one evenly."""

@@ -122,14 +122,14 @@ def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():
     assert topologies.parse("v4:4x4x4").link_bandwidth == 6 * v4
 
 
-# A compiler each, of up to 4 s; by day those of the chips that the other tests plan for: pytest -m slow tests/parallel
+# A compiler each, of up to 4 s; by day those of the chips that the other tests plan for: pytest -m night tests/parallel
 @pytest.mark.parametrize(
     "name",
     [
         "v2:2x2",
         "v3:2x2",
         "v5e:2x2",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")),
+        *(pytest.param(one, marks=pytest.mark.night) for one in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")),
     ],
 )
 def test_the_clock_turns_the_compilers_cycles_into_the_chips_peak(name):

@@ -97,8 +97,8 @@ def test_what_is_no_program_is_refused():
         Program("HloModule nothing")
 
 
-# Two programs of 3 s for a chip whose programs the test after this one reads: pytest -m slow tests/plan
-@pytest.mark.parametrize("topology", ["v3:4x4", pytest.param("v5e:4x4", marks=pytest.mark.slow)])
+# Two programs of 3 s for a chip whose programs the test after this one reads: pytest -m night tests/plan
+@pytest.mark.parametrize("topology", ["v3:4x4", pytest.param("v5e:4x4", marks=pytest.mark.night)])
 def test_cycles_of_a_scan_grow_with_its_layers(topology):
     few, many = compiled(topology, 72), compiled(topology, 144)  # fewer might stay on the chip between the loops
     assert few.unknown_loops == many.unknown_loops == []

@@ -8,14 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from tests.families import FAMILIES
+from tests.families import FAMILIES, REPRESENTATIVES
 from tests.families.family import Count, Family
 from tests.systems.modules import count, initial_params
 
+# The first size proves what each layer has; the parameters of published experiments are recorded in test_goldens.py.
+# A quarter of a second to 1.5 s for each other size: pytest -m night tests/systems/test_counts.py
 SIZES = [
-    pytest.param(config, counts, id=f"{name}-{size}")
+    pytest.param(config, counts, id=f"{name}-{size}", marks=pytest.mark.night if number else ())
     for name, family in FAMILIES.items()
-    for size, (config, counts) in family.counts.items()
+    for number, (size, (config, counts)) in enumerate(family.counts.items())
 ]
 
 
@@ -26,7 +28,14 @@ def test_published_parameter_counts(config: Any, counts: tuple) -> None:
         assert count(module(config), paths) == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+# Layers draw their own first values: one to three seconds for each system that has those of another.
+DRAWN = [
+    pytest.param(family, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.night)
+    for name, family in FAMILIES.items()
+]
+
+
+@pytest.mark.parametrize("family", DRAWN)
 def test_initial_values(family: Family) -> None:
     """Kernels and tables have a deviation of 0.02 or the row's: normal, cut at two or not, or uniform.
 

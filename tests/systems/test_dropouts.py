@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import pytest
 
-from tests.families import IN_TRANSFORMERS
+from tests.families import IN_TRANSFORMERS, REPRESENTATIVES
 from tests.optional import torch
 from tests.systems.modules import boxed_shapes, recorded_draws
 
@@ -59,7 +59,11 @@ def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPat
     return found
 
 
-@pytest.mark.parametrize("name", IN_TRANSFORMERS)
+# One to three seconds for each system that has the dropout of another: pytest -m night tests/systems/test_dropouts.py
+CASES = [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.night) for name in IN_TRANSFORMERS]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many of each rate and size; every rate of the config is another number, and every stack has one layer."""
     family = IN_TRANSFORMERS[name]

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.parallel import sharding
-from tests.families import FAMILIES, STACKS
+from tests.families import FAMILIES, REPRESENTATIVES
 from tests.families.family import Batch, Family, Head, side_of
 from tests.systems.modules import boxed_shapes, outputs, random_params, taken_sides, takes
 
@@ -31,11 +31,14 @@ READERS = [one for one in HEADS if any("attention_mask" in name for name in one.
 
 
 def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head: False) -> pytest.MarkDecorator:
-    """A system's first head, and others that the day needs `also`."""
-    # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m slow
+    """The first head of a system for each kind of layers, and those of BERT that the day needs `also`."""
+    # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m night
     # tests/systems/test_invariants.py
+    day = [FAMILIES[name].heads[0] for name in REPRESENTATIVES] + [
+        head for head in FAMILIES["bert"].heads if also(head)
+    ]
     marked = [
-        pytest.param(family, head, id=one.id, marks=() if head is family.heads[0] or also(head) else pytest.mark.slow)
+        pytest.param(family, head, id=one.id, marks=() if head in day else pytest.mark.night)
         for one in heads
         for family, head in [one.values]
     ]
@@ -46,8 +49,14 @@ every_reading_head = by_day(READERS, lambda head: bool(head.of_sequences))
 every_packing_head = by_day([one for one in READERS if one.values[1].packs], lambda head: bool(head.of_sequences))
 every_head_the_first_by_day = by_day(READERS)
 every_predicting_head = pytest.mark.parametrize(("family", "head"), [one for one in HEADS if one.values[1].predicts])
+# Masks are a layer's, and what a system adds to them is compared with its reference: 1 to 4 s for each other one.
 every_reading_family = pytest.mark.parametrize(
-    "family", [pytest.param(family, id=name) for name, family in FAMILIES.items() if family.views]
+    "family",
+    [
+        pytest.param(family, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.night)
+        for name, family in FAMILIES.items()
+        if family.views
+    ],
 )
 CONTENT = "input_ids", "characters"
 """The inputs whose values at padding must not count."""
@@ -214,17 +223,17 @@ EXECUTIONS = {
 
 
 def executed_by_day(name: str, number: int, way: str) -> bool:
-    """All ways of BERT, whose loop most systems have, and the one with all of them of other loops."""
-    return number == 0 and (name == "bert" or (way == "full-2" and FAMILIES[name].own_loop))
+    """The way that has all others in it, of BERT, whose loop most systems have, and of other loops."""
+    return number == 0 and way == "full-2" and (name == "bert" or FAMILIES[name].own_loop)
 
 
 # A program each, up to 8 s, of loops that the tests of another system prove, or tests/layers/test_stack.py, which has
-# every execution of both loops: pytest -m slow tests/systems
+# every execution of both loops: pytest -m night tests/systems
 EXECUTED = [
     pytest.param(
         *(name, head, execution),
         id=f"{name}-{number}-{way}",
-        marks=() if executed_by_day(name, number, way) else pytest.mark.slow,
+        marks=() if executed_by_day(name, number, way) else pytest.mark.night,
     )
     for name, family in FAMILIES.items()
     if family.loops
@@ -255,9 +264,9 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
 
 
 # test_step.py proves the whole step of a system on this mesh, without dropout. The program of a module alone, with
-# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m slow tests/systems/test_invariants.py
+# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m night tests/systems/test_invariants.py
 SHARDED = [
-    pytest.param(name, marks=() if name in STACKS or family.own_loop else pytest.mark.slow)
+    pytest.param(name, marks=() if name in ("bert", "gpt2") or family.own_loop else pytest.mark.night)
     for name, family in FAMILIES.items()
 ]
 

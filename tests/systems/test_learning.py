@@ -36,16 +36,12 @@ class Repeated(ChainSource):
         return batch
 
 
-ALIKE = (
-    "roberta", "albert", "electra", "distilbert", "ib_bert", "longformer", "longformer_decoder", "gpt", "reformer",
-    "adaptive_span", "xlnet", "transformer", "lite_transformer", "bart", "led", "cove",
-)  # fmt: skip
-"""Systems that learn by the layers of another one: BERT, GPT-2, Transformer-XL, T5, ELMo, and Lite Transformer as a
-decoder. That nothing keeps their gradients from flowing, or a position from being seen, test_parity and test_invariants
-prove; their losses, tests/objectives."""
-# Two programs of 2 to 7 s each for those: pytest -m slow tests/systems/test_learning.py
+BY_DAY = ("bert", "gpt2", "nnlm", "word2vec", "glove", "awd_lstm")
+"""An encoder, a decoder, a recurrent network and three tables. That nothing keeps a gradient of the others from
+flowing, or a position from being seen, test_parity and test_invariants prove; their losses, tests/objectives."""
+# Two programs of 2 to 7 s for each of the others: pytest -m night tests/systems/test_learning.py
 LEARNERS = [
-    pytest.param(family, id=name, marks=pytest.mark.slow if name in ALIKE else ())
+    pytest.param(family, id=name, marks=() if name in BY_DAY else pytest.mark.night)
     for name, family in FAMILIES.items()
     if family.learning is not None
 ]

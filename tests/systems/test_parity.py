@@ -26,27 +26,24 @@ def compared(family: Family) -> dict[str, nn.Module]:
     return named
 
 
-def by_day(family: Family, module: nn.Module, number: int) -> bool:
-    """The first head with every kind of inputs, all other modules with the first kind.
+def by_day(name: str, family: Family, module: nn.Module) -> bool:
+    """The first head of every system with every kind of inputs, and all modules of BERT, as it was published.
 
-    The modules of transformers without a head are left out: they compute hidden states of the first head, and
-    test_interop.py compares their outputs.
+    Further heads are a product or two upon the same layers, and every switch has a layer of its own, with a test.
     """
-    if module == family.heads[0].module:
-        return True
-    return not number and (family.adapter is None or module != family.bodies[0])
+    return module == family.heads[0].module or (name == "bert" and module in [head.module for head in family.heads])
 
 
-# What is a head's own has no kind of padding: pytest -m slow tests/systems/test_parity.py
+# Half a second to five each: pytest -m night tests/systems/test_parity.py
 CASES = [
     pytest.param(
         *(family, module, kind),
         id=f"{name}-{case}-{kind}",
-        marks=() if by_day(family, module, number) else pytest.mark.slow,
+        marks=() if by_day(name, family, module) else pytest.mark.night,
     )
     for name, family in FAMILIES.items()
     for case, module in compared(family).items()
-    for number, kind in enumerate(family.batches)
+    for kind in family.batches
 ]
 
 

@@ -137,11 +137,11 @@ MICROBATCHES = {"accumulation": 2, "dtype": "bfloat16"}
     ("name", "training", "mesh"),
     [
         ("transformer_xl", {}, {"data": 1}),
-        ("transformer_xl", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}),
-        # XLNet's memory is carried as this one; test_permutation_language_model.py has its values. 12 and 15 s:
-        # pytest -m slow tests/training/test_loop.py
-        pytest.param("xlnet", {}, {"data": 1}, marks=pytest.mark.slow),
-        pytest.param("xlnet", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
+        # test_step.py has microbatches with a carry on a mesh, and XLNet's memory is carried as this one;
+        # test_permutation_language_model.py has its values. 12 to 15 s: pytest -m night tests/training/test_loop.py
+        pytest.param("transformer_xl", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.night),
+        pytest.param("xlnet", {}, {"data": 1}, marks=pytest.mark.night),
+        pytest.param("xlnet", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.night),
     ],
 )
 def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, monkeypatch):

@@ -164,11 +164,11 @@ class PublishedRecipe:
         return ours
 
 
-# The second has all of the first, which takes 3 s: pytest -m slow tests/training/test_recipe.py
+# The second has all of the first, which takes 3 s: pytest -m night tests/training/test_recipe.py
 @pytest.mark.parametrize(
     ("devices", "accumulation"),
     [
-        pytest.param(1, 1, id="whole", marks=pytest.mark.slow),
+        pytest.param(1, 1, id="whole", marks=pytest.mark.night),
         pytest.param(2, 2, id="two devices, two microbatches"),
     ],
 )

@@ -23,27 +23,26 @@ from tests.families import STEPS
 from tests.strangers import experiments
 
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
-ALIKE = (
-    "adaptive_span", "albert", "awd_lstm", "bart", "cove", "cvt", "distilbert", "electra", "gpt", "ib_bert",
-    "led", "lite_transformer", "lite_transformer_decoder", "longformer", "mobilebert", "roberta", "taglm",
-    "transformer", "xlnet",
+CUT = (
+    "bert", "gpt2", "transformer_xl", "recurrent", "word2vec", "glove", "nnlm", "classification",
+    "hierarchical_softmax",
 )  # fmt: skip
-"""Systems whose step has nothing that a mesh could cut wrongly and another's has not: the layers of an encoder, of a
-decoder, of an encoder-decoder or of an LSTM, a memory as Transformer-XL's, words as ELMo's, sums over rows."""
+"""What a mesh cuts in different ways: the layers of an encoder and of a decoder, a memory, states of an LSTM, tables
+of words and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
-# for what is alike: pytest -m slow tests/training/test_step.py
+# for the other systems: pytest -m night tests/training/test_step.py
 MESHED = [
-    pytest.param(name, mesh, marks=() if by_day else pytest.mark.slow)
+    pytest.param(name, mesh, marks=() if by_day else pytest.mark.night)
     for name in STEPS
     for mesh in MESHES
-    for by_day in [name == "gpt2" or (mesh == "all" and name not in ALIKE)]
+    for by_day in [name == "gpt2" or (mesh == "all" and name in CUT)]
 ]
-TERMS = ("bert", "gpt2", "recurrent", "word2vec", "glove", "classification", "transformer_xl")
-"""Objectives whose losses are weighed in ways of their own, a carry, and memories."""
+TERMS = ("gpt2", "recurrent", "word2vec", "glove", "classification")
+"""Objectives whose losses are weighed in ways of their own, and a carry."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
-# s each: pytest -m slow tests/training/test_step.py
+# s each: pytest -m night tests/training/test_step.py
 ACCUMULATED = [
-    pytest.param(name, marks=() if name in TERMS else pytest.mark.slow)
+    pytest.param(name, marks=() if name in TERMS else pytest.mark.night)
     for name in STEPS
     if name not in ("ulmfit", "reformer")  # whose batch normalization and hashes are those of a microbatch
 ]
@@ -133,8 +132,8 @@ def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     assert_close(metrics, found_metrics, 1e-6)
 
 
-# 6 s for what XLNet's memory shares with Transformer-XL's: pytest -m slow tests/training/test_step.py
-@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.slow)])
+# 6 s for what XLNet's memory shares with Transformer-XL's: pytest -m night tests/training/test_step.py
+@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.night)])
 def test_microbatches_remember_the_same_tokens_and_vectors_of_words(name):
     """Bit for bit. States of higher layers are products, and XLA adds up those of fewer rows in another order."""
     expected, found = (train(program(name, **how), name, 1)[0].carry for how in ({}, {"accumulation": 4}))
@@ -184,8 +183,8 @@ def test_the_learning_rate_is_that_of_the_step():
     assert found == pytest.approx([make().optimizer.learning_rate, make().optimizer.learning_rate / 2], rel=1e-6)
 
 
-# The other case carries a state besides; 4 s: pytest -m slow tests/training/test_step.py
-@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "recurrent"])
+# The other case carries a state besides; 4 s: pytest -m night tests/training/test_step.py
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.night), "recurrent"])
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()

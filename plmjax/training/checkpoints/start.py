@@ -9,7 +9,7 @@ import hashlib
 import json
 import posixpath
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from plmjax import experiment as experiments
 from plmjax import json_text, storage
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import abstract_parameters
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Data, Experiment, Start
 from plmjax.parallel import hosts
@@ -247,11 +248,9 @@ def abbreviated(names: Sequence[str]) -> str:
     return ", ".join(f"{len(each)} of {posixpath.commonpath(each)}" for each in parts.values())
 
 
-def check_parameters(
-    module: nn.Module, params: Any, batch: dict[str, jax.Array], origin: str | Path, hint: str
-) -> None:
+def check_parameters(module: nn.Module, params: Any, batch: Mapping[str, Any], origin: str | Path, hint: str) -> None:
     """Raise UserError with the first parameter of the module that the checkpoint `origin` lacks."""
-    expected = jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)["params"])
+    expected = abstract_parameters(module, batch)
     wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
     for name in sorted(wanted.keys() - found.keys()):
         raise UserError(f"Expected a checkpoint with {name}, found none in {origin}: {hint}; name another.")

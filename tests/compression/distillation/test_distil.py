@@ -113,7 +113,7 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     [
         ("tinybert", ["--student", "random", *NARROW]),
         # Ten seconds for what the other two show, with the loss of test_terms.py.
-        pytest.param("tinybert", ["--compression.stage", "prediction"], marks=pytest.mark.slow),
+        pytest.param("tinybert", ["--compression.stage", "prediction"], marks=pytest.mark.night),
         ("soft_targets", ["--compression.top_k", "2"]),
     ],
     ids=["layers", "prediction", "stored"],

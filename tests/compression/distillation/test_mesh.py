@@ -43,8 +43,8 @@ def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], a
 
 
 # Constants on a mesh and several terms in microbatches are by day those of word2vec and of BERT, in
-# tests/training/test_step.py; half a minute each: pytest -m slow tests/compression
-@pytest.mark.slow
+# tests/training/test_step.py; half a minute each: pytest -m night tests/compression
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("name", "distillation"),
     [

@@ -58,7 +58,7 @@ def real(found: Pair) -> np.ndarray:
 
 
 # The triple loss has the soft targets of masked tokens by day.
-@pytest.mark.parametrize("name", ["classification", pytest.param("bert", marks=pytest.mark.slow), "gpt2"])
+@pytest.mark.parametrize("name", ["classification", pytest.param("bert", marks=pytest.mark.night), "gpt2"])
 def test_soft_targets(name: str) -> None:
     found = pair(name, SOFT)
     mine, taught = found.outputs("student"), found.outputs("teacher")
@@ -186,7 +186,7 @@ def test_predictions_of_tinybert() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=pytest.mark.slow if name == "encoder-decoder" else ())
+        pytest.param(case, id=name, marks=pytest.mark.night if name == "encoder-decoder" else ())
         for name, case in PAIRS.items()
     ],
 )

@@ -106,7 +106,11 @@ def equal(first: list[dict], second: list[dict]) -> bool:
 # ----------------------------------------------------------------------------------------------------- the rows
 
 
-@pytest.mark.parametrize("layout", [PAIRS, SentencePairs(pack=3), Segments(), FullSentences(), Blocks()], ids=repr)
+@pytest.mark.parametrize(
+    "layout",
+    [PAIRS, SentencePairs(pack=3), Segments(), FullSentences(), Blocks()],
+    ids=["pairs", "packed pairs", "segments", "full sentences", "blocks"],
+)
 def test_a_row_is_that_of_its_piece_as_a_dataset(
     layout: Layout, served: str, written: store.Dataset, tmp_path: Path
 ) -> None:

@@ -332,7 +332,7 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
 
 
-@pytest.mark.slow  # 9 s; by day the tests above compute its losses and its texts, and the commands before it learn
+@pytest.mark.night  # 9 s; by day the tests above compute its losses and its texts, and the commands before it learn
 def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
     """An article and a noun, word by word."""
     monkeypatch.chdir(tmp_path)

@@ -333,8 +333,8 @@ declare(System(AdaptiveAwdLstmConfig, Kind.DECODER, {Purpose.PRETRAINING: Adapti
 @pytest.mark.parametrize(
     ("run", "config"),
     [
-        # 5 s; both losses and gradients are those of the formula: pytest -m slow tests/layers
-        pytest.param(experiments.gpt2, AdaptiveGpt2Config, marks=pytest.mark.slow),
+        # 5 s; both losses and gradients are those of the formula: pytest -m night tests/layers
+        pytest.param(experiments.gpt2, AdaptiveGpt2Config, marks=pytest.mark.night),
         (experiments.awd_lstm, AdaptiveAwdLstmConfig),
     ],
 )
