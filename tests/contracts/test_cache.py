@@ -33,10 +33,14 @@ def _read(config: ModelConfig, params: Any, ids: np.ndarray, mask: np.ndarray, c
     return module.apply({"params": params}, ids, attention_mask=mask, cache=cache).cache
 
 
+def parameters_of(config: ModelConfig) -> Any:
+    """Those that the tests of a process share; made outside of every trace, since they are kept."""
+    return parameters() if config == CONFIG else scaled_parameters(config)
+
+
 def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -> Cache:
     """The cache after further tokens of its rows."""
-    params = parameters() if config == CONFIG else scaled_parameters(config)  # outside of jit, as they are kept
-    return _read(config, params, ids, mask, cache)
+    return _read(config, parameters_of(config), ids, mask, cache)
 
 
 @EVERY
@@ -52,6 +56,7 @@ def test_shapes_stay_the_same(config: ModelConfig) -> None:
         assert Cache in type(cache).__mro__
         return jax.tree.map(lambda x: (x.shape, x.dtype), cache)
 
-    first = jax.eval_shape(functools.partial(read, config), IDS, MASK, empty(config))
-    after = jax.eval_shape(functools.partial(read, config), IDS[:, :1], MASK[:, :1], first)
+    reading = functools.partial(_read, config, parameters_of(config))
+    first = jax.eval_shape(reading, IDS, MASK, empty(config))
+    after = jax.eval_shape(reading, IDS[:, :1], MASK[:, :1], first)
     assert shapes(first) == shapes(after) == shapes(empty(config))
