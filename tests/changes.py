@@ -37,8 +37,8 @@ def brings_back(test: str, files: Iterable[str]) -> bool:
     """Whether one of the files is what a test is about.
 
     That is: the test's own file; a file of the room of plmjax, or of the folder beside it, that has the name of the
-    test's room; the page of the room for the tests of its page; a file of a system, for the cases that have its name;
-    and what all systems are made of, for the tests of systems.
+    test's room; a benchmark of that name; a page of that name, for the tests of the page; a file of a system, for the
+    cases that have its name; and what all systems are made of, for the tests of systems.
 
     Args:
         test: pytest's name of it, from tests/ on.
@@ -52,7 +52,8 @@ def brings_back(test: str, files: Iterable[str]) -> bool:
         top, *inner = name.parts
         if name == "tests" / path:
             return True
-        if room == top or (top == "docs" and path.stem == "test_docs" and name.stem == room):
+        beside = top == "benchmarks" or (top == "docs" and path.stem == "test_docs")
+        if room == top or (beside and name.stem == room):
             return True
         if top != "plmjax" or not inner:
             continue

@@ -60,6 +60,8 @@ def test_without_a_repository_nothing_has_changed(tmp_path: Path) -> None:
         ("training/test_step.py::test_a[bart-all]", "plmjax/models/bart/bart.py", True),
         ("training/test_step.py::test_a[bart-all]", "plmjax/training/step.py", True),
         ("test_experiments.py::test_a", "experiments/bert_tiny.py", True),
+        ("test_copying.py::test_a", "benchmarks/copying.py", True),
+        ("test_copying.py::test_a", "benchmarks/pieces.py", False),
         ("finetuning/test_docs.py::test_command[1]", "docs/finetuning.md", True),
         ("finetuning/test_docs.py::test_command[1]", "docs/data.md", False),
         ("finetuning/test_run.py::test_a", "docs/finetuning.md", False),

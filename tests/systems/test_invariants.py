@@ -48,7 +48,7 @@ def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head
 every_reading_head = by_day(READERS, lambda head: bool(head.of_sequences))
 every_packing_head = by_day([one for one in READERS if one.values[1].packs], lambda head: bool(head.of_sequences))
 every_head_the_first_by_day = by_day(READERS)
-every_predicting_head = pytest.mark.parametrize(("family", "head"), [one for one in HEADS if one.values[1].predicts])
+every_predicting_head = by_day([one for one in HEADS if one.values[1].predicts])
 # Masks are a layer's, and what a system adds to them is compared with its reference: 1 to 4 s for each other one.
 every_reading_family = pytest.mark.parametrize(
     "family",

@@ -27,7 +27,6 @@ from tests.compression.distillation.pairs import Pair, pair
 from tests.families import STEPS
 from tests.optional import torch
 
-functional = torch.nn.functional
 SOFT = SoftTargetDistillation(hard=0.25, soft=0.75, temperature=3.0)
 NARROW = (("hidden_size", 8), ("intermediate_size", 16))
 PAIRS = {
@@ -47,10 +46,13 @@ def tensor(x) -> "torch.Tensor":
 
 def divergence(student, teacher, temperature: float, reduction: str) -> float:
     """T^2 KL, as `torch.nn.KLDivLoss` reduces it; logits [predictions classes]."""
-    soft, mine = functional.softmax(teacher / temperature, -1), functional.log_softmax(student / temperature, -1)
+    soft, mine = (
+        torch.nn.functional.softmax(teacher / temperature, -1),
+        torch.nn.functional.log_softmax(student / temperature, -1),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that `mean` also divides by the classes, which is meant here
-        return float(functional.kl_div(mine, soft, reduction=reduction) * temperature**2)
+        return float(torch.nn.functional.kl_div(mine, soft, reduction=reduction) * temperature**2)
 
 
 def real(found: Pair) -> np.ndarray:
@@ -87,7 +89,7 @@ def test_the_triple_loss(restrict: bool) -> None:
     student, teacher = (tensor(np.asarray(out.logits)[counted]) for out in (mine, taught))
     assert found.mean("soft_targets") == pytest.approx(divergence(student, teacher, 2.0, "batchmean"), **EXACT)
     student, teacher = (tensor(np.asarray(out.last_hidden_state)[real(found)]) for out in (mine, taught))
-    cosine = functional.cosine_embedding_loss(student, teacher, torch.ones(len(student)))
+    cosine = torch.nn.functional.cosine_embedding_loss(student, teacher, torch.ones(len(student)))
     assert found.mean("cosine") == pytest.approx(float(cosine), **EXACT)
     assert found.objective.coefficients() == {"soft_targets": 5.0, "cosine": 1.0}
     assert float(found.sums.losses["mlm"]) == pytest.approx(2 * float(found.plain.losses["mlm"]), **EXACT)
@@ -104,8 +106,8 @@ def test_patience() -> None:
     student, teacher = (
         tensor(out.hidden_states)[[layer], :, 0].swapaxes(0, 1) for out, layer in ((mine, 1), (taught, 2))
     )
-    student, teacher = (functional.normalize(x, p=2, dim=2) for x in (student, teacher))
-    assert found.mean("patience") == pytest.approx(float(functional.mse_loss(student, teacher)), **EXACT)
+    student, teacher = (torch.nn.functional.normalize(x, p=2, dim=2) for x in (student, teacher))
+    assert found.mean("patience") == pytest.approx(float(torch.nn.functional.mse_loss(student, teacher)), **EXACT)
     student, teacher = (tensor(out.logits)[:, 0] for out in (mine, taught))
     assert found.mean("soft_targets") == pytest.approx(divergence(student, teacher, 5.0, "mean"), **EXACT)
 
@@ -123,7 +125,7 @@ def test_hidden_states_of_a_narrow_student() -> None:
     kernel, bias = (tensor(found.inputs.params["compression"]["map"][name]) for name in ("kernel", "bias"))
     counted = torch.tensor(real(found))
     layers = zip(mine, taught[::2], strict=True)
-    losses = [functional.mse_loss((h @ kernel + bias)[counted], t[counted]) for h, t in layers]
+    losses = [torch.nn.functional.mse_loss((h @ kernel + bias)[counted], t[counted]) for h, t in layers]
     assert len(losses) == 3
     assert found.mean("hidden_states") == pytest.approx(float(sum(losses)), **EXACT)
     assert list(found.weights) == ["hidden_states", "attention_scores"]
@@ -147,7 +149,7 @@ def test_scores_of_attention() -> None:
             )
             scores = query @ key.swapaxes(-1, -2) / query.shape[-1] ** 0.5
             compared.append(torch.where(torch.tensor(pairs)[:, None], scores, 0.0))
-        total += float(functional.mse_loss(*compared, reduction="sum")) / 2 / pairs.sum()  # of 2 heads
+        total += float(torch.nn.functional.mse_loss(*compared, reduction="sum")) / 2 / pairs.sum()  # of 2 heads
     assert found.mean("attention_scores") == pytest.approx(total, **EXACT)
 
 
@@ -178,7 +180,7 @@ def test_scores_are_those_of_the_model() -> None:
 def test_predictions_of_tinybert() -> None:
     found = pair("classification", TinyBertDistillation(stage="prediction"), NARROW)
     student, teacher = (tensor(found.outputs(role).logits)[:, 0] for role in ("student", "teacher"))
-    expected = (-functional.softmax(teacher, -1) * functional.log_softmax(student, -1)).mean()
+    expected = (-torch.nn.functional.softmax(teacher, -1) * torch.nn.functional.log_softmax(student, -1)).mean()
     assert found.mean("soft_targets") == pytest.approx(float(expected), **EXACT)
     assert "compression" not in found.inputs.params
 

@@ -1,7 +1,5 @@
 """The words that the rules count."""
 
-from nltk.tokenize.destructive import NLTKWordTokenizer
-
 from plmjax.data.cleaning.rule import words
 
 TEXT = (
@@ -12,6 +10,8 @@ TEXT = (
 
 def test_words_are_those_of_nltk_but_for_contractions_and_quotation_marks() -> None:
     """Deviation of plmjax.data.cleaning.rule.words. NLTK takes a full stop as a word only at the end of a text."""
+    from nltk.tokenize.destructive import NLTKWordTokenizer  # takes seconds, as every process would at collection
+
     theirs = NLTKWordTokenizer().tokenize(TEXT)
     changed = {"do": None, "n't": "don't", "``": '"', "''": '"', "there.": "there"}
     theirs = [changed.get(word, word) for word in theirs if changed.get(word, word)]
