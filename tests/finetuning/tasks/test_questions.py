@@ -142,6 +142,14 @@ def test_windows_of_a_text(tmp_path):
             SpanExtraction().encode(examples, Numbers(), BertConfig.tiny(), wrong)
 
 
+def test_an_answer_may_be_the_beginning_or_the_end_of_its_text(tmp_path):
+    path = written(tmp_path, question("q", "20", (0, "10 11")), question("r", "20", (15, "15")))
+    task = Questions(train=path, sequence_length=16, stride=2, question_length=3)
+    encoded = SpanExtraction().encode(task.read("train"), Numbers(), BertConfig.tiny(), task)
+    assert encoded.sequence_fields["starts"].tolist() == [3, 8]  # behind [CLS], the question and [SEP]
+    assert encoded.sequence_fields["ends"].tolist() == [4, 8]
+
+
 REAL = {
     "squad/dev-v2.0.cs224n.json.gz": (6078, 3168, 646, 10052),
     "squad/squad_v1_style_dev.json.gz": (627, 0, 134, 1936),
