@@ -188,6 +188,11 @@ def costs_of(
     return costs, costs.at(slow)
 
 
+def hbm_seconds(read: hlo.Program, chip: topologies.Chip) -> float:
+    """Return the seconds in which a device moves the bytes of a program, at its share of the chip's full bandwidth."""
+    return traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
+
+
 def describe(
     experiment: Experiment, compilation: Compilation, part: topologies.Slice, with_breakdown: bool = False
 ) -> dict[str, Any]:
@@ -199,7 +204,7 @@ def describe(
     flops = experiment.trained.train_flops(experiment.model, program.batch)
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
-    hbm = traffic.Traffic(read).total() / (chip.bandwidth / chip.devices)
+    hbm = hbm_seconds(read, chip)
     interconnect = links.interconnect_seconds(communicated, part)
     ends = costs_of(read, compilation.schedules, chip)
     slow = ends[1] if ends else None

@@ -21,6 +21,7 @@ ODD = [
     "",
     "   ",
     "two  spaces and a tab\there\nand a line ",
+    "one space at the end ",
     "A [MASK] here, <mask> there and [SEP]x.",
     "zero\u200bwidth b\x0cell ﬁne … \u2028 end \ufffd",
     "x" * 300,

@@ -1,9 +1,12 @@
 """What transformers' T5 is here besides its parameters, which tests/systems compares."""
 
+import pytest
+
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks
 from plmjax.exchange.default_tasks import task_of
+from plmjax.interop.t5 import tied
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 
@@ -14,3 +17,18 @@ def test_a_checkpoint_is_evaluated_and_trained_on_as_it_was_pretrained() -> None
     assert objective == SpanCorruption(z_loss=1e-4)
     assert (data.layout, data.sequence_length) == (Blocks(), 568)
     assert objective.lengths(data.sequence_length) == (512, 114)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"tie_word_embeddings": False}, False),
+        ({"scale_decoder_outputs": False}, False),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": True}, True),
+    ],
+)
+def test_the_output_layer_is_its_own_where_outputs_are_not_scaled(settings: dict[str, bool], expected: bool) -> None:
+    """transformers 5 writes both settings of a T5 1.1: its tables are tied no more, whatever the older one says."""
+    assert tied(settings) is expected

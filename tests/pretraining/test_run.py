@@ -4,7 +4,10 @@ import html
 import json
 from pathlib import Path
 
+import pytest
+
 from plmjax import cli
+from plmjax.data import preparation
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.generation.generate import printable
@@ -70,3 +73,18 @@ def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_pa
     report = json.loads((pretraining._dataset(run, tmp_path, tokenizer, print) / "cleaning.json").read_text())
     assert [rule["name"] for rule in report["rules"]] == list(data.clean)
     assert report["read"]["documents"] == 4 and report["kept"] == {"documents": 1, "characters": 43, "tokens": 9}
+
+
+def test_all_that_a_run_says_of_its_text_is_told_to_the_preparation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "text"}\n', encoding="utf-8")
+    told = {"language": "zh", "text_key": "body", "max_unknown": 0.25, "clean": ("c4_lines",), "bad_words": "words.txt"}
+    found: dict = {}
+    monkeypatch.setattr(preparation, "prepare", lambda *_, **options: found.update(options))
+    data = Data(
+        layout=Blocks(), input=(str(tmp_path / "a.jsonl"),), held_out=0.125, streams=("source=en", "target=de"), **told
+    )
+    run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW())
+    pretraining._dataset(run, tmp_path, None, print)
+    assert found == told | {"validation": 0.125, "streams": {"source": "en", "target": "de"}}

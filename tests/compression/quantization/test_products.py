@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import flax.traverse_util
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from plmjax import cli
 from plmjax.compression.examples import examples_of
 from plmjax.compression.quantization import calibration
+from plmjax.compression.quantization.products import with_products
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -169,3 +171,19 @@ def test_what_is_refused(fails, task_run: Path, small_run: Path, tmp_path: Path)
     )
     assert "Expected --training.products float for a training, found int8_static" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_layers_that_share_a_projection_have_the_largest_of_their_ranges(shared: bool) -> None:
+    """An ALBERT calls its layer once for every layer of a BERT, and every call has a range of its own."""
+    layers = () if shared else (3,)
+    kernel = {"int8": np.ones((*layers, 4, 2), np.int8), "scale": np.full((*layers, 1, 1), 0.5, np.float32)}
+    params = {f"encoder/layers/output/kernel/{name}": array for name, array in kernel.items()}
+    groups = [] if shared else [SimpleNamespace(prefixes=("encoder/layers",), index=0)]
+    ranges = {f"encoder/layers/output/{name}": np.float32([1, 4, 2]) for name in (int8.INPUT, int8.OUTPUT)}
+    found = with_products(params, ranges, SimpleNamespace(parameter_groups=groups), static=True)
+    for name in (int8.INPUT, int8.OUTPUT):
+        assert found[f"encoder/layers/output/{name}"].tolist() == (4 if shared else [1, 4, 2])
+    np.testing.assert_array_equal(
+        found[f"encoder/layers/output/{int8.KERNEL_SCALE}"], np.full((*layers, 2), 0.5), strict=False
+    )
