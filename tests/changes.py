@@ -57,7 +57,7 @@ def brings_back(test: str, files: Iterable[str]) -> bool:
             return True
         if top != "plmjax" or not inner:
             continue
-        changed, system = inner[0].removesuffix(".py"), {part.removesuffix(".py") for part in inner[1:]}
+        changed, system = inner[0].removesuffix(".py").strip("_"), {part.removesuffix(".py") for part in inner[1:]}
         if changed == "models" and system & words:
             return True
         if changed == room != "models" or (changed in SHARED and room in OF_SYSTEMS):

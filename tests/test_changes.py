@@ -51,6 +51,7 @@ def test_without_a_repository_nothing_has_changed(tmp_path: Path) -> None:
         ("data/remote/test_commands.py::test_a", "plmjax/training/loop.py", False),
         ("test_storage.py::test_a", "plmjax/storage.py", True),
         ("test_storage.py::test_a", "plmjax/buckets.py", False),
+        ("test_main.py::test_a", "plmjax/__main__.py", True),
         ("models/reformer/test_reformer.py::test_a", "plmjax/models/reformer/chunked_attention.py", True),
         ("models/test_albert.py::test_a", "plmjax/models/albert.py", True),
         ("models/test_albert.py::test_a", "plmjax/models/bert.py", False),
