@@ -17,6 +17,8 @@ from plmjax.errors import UserError
 
 WAITING = 2
 """Number of tasks per process that are submitted before the first of them is done."""
+LOOK_EVERY = 5.0
+"""Seconds of waiting for a result after which the executor is made to look for ended processes."""
 
 
 class _Worker(multiprocessing.context.SpawnProcess):
@@ -72,10 +74,10 @@ class Workers:
         try:
             for task in tasks:
                 if len(pending) == WAITING * self._processes:
-                    yield pending.popleft().result()
+                    yield self._result(pending.popleft())
                 pending.append(self._submit(function, task))
             while pending:
-                yield pending.popleft().result()
+                yield self._result(pending.popleft())
         except concurrent.futures.process.BrokenProcessPool as error:
             raise UserError(
                 f"Expected the {self._doing} processes to continue, found one ended by the system, most likely for "
@@ -89,6 +91,16 @@ class Workers:
             return self._executor.submit(_run, function, task)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _result(self, future: concurrent.futures.Future) -> Any:
+        """Return the result of a task.
+
+        Python's executor waits for the end of the processes that it had when a result or a task came last, and starts a
+        process after it was told of the task. It would not see the end of the process that it started last.
+        """
+        while not concurrent.futures.wait([future], LOOK_EVERY).done:
+            self._submit(_nothing, ())
+        return future.result()
 
 
 _own: tuple = ()  # the object of a worker process
@@ -109,6 +121,10 @@ def _end_with_parent() -> None:
     """End a worker whose parent was killed. It would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(0)
+
+
+def _nothing(*own: object) -> None:
+    """Do nothing with the object of a process; the executor looks at all of its processes."""
 
 
 def _run(function: Callable, task: tuple) -> Any:

@@ -55,9 +55,10 @@ def test_workers_leave_signals_to_their_parent_and_their_end_is_told() -> None:
             list(workers.results(ended, [(0,)]))
 
 
-def test_the_others_end_with_a_process_that_the_system_ended() -> None:
-    """They do not hear the signal that the library sends them."""
+@pytest.mark.parametrize("tasks", [[(0,), (1,)], [(1,), (0,)]], ids=["the first", "the last"])
+def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[int]]) -> None:
+    """They do not hear the signal that the library sends them, and it does not look at the process started last."""
     begin, sentence = time.monotonic(), "found one ended by the system"
     with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
-        list(workers.results(ended_or_busy, [(0,), (1,)]))
+        list(workers.results(ended_or_busy, tasks))
     assert time.monotonic() - begin < 100
