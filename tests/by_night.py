@@ -542,17 +542,17 @@ BY_NIGHT = {
     "training/test_step.py": ("test_microbatches_remember_the_same_tokens_and_vectors_of_words[transformer_xl]",),
     "training/test_tracking.py": ("test_the_library_itself_offline",),
 }
-"""File in tests/ -> its tests; one case of several in brackets."""
+"""File in tests/ -> names of its tests. A name without brackets stands for all cases of a function."""
 
 
 def runs_by_night(name: str) -> bool:
-    """Whether the table has a test, or all cases of its function. `name` is pytest's, from tests/ on."""
+    """Return true if the table has a test, or its function. name: pytest's name of it, without `tests/`."""
     file, _, test = name.partition("::")
     return test in BY_NIGHT.get(file, ()) or test.partition("[")[0] in BY_NIGHT.get(file, ())
 
 
 def unknown(names: list[str]) -> list[str]:
-    """What the table has and `names`, all tests that there are, have not."""
+    """Return the names in the table that no test has. names: all tests."""
     known = {*names} | {name.partition("[")[0] for name in names}
     listed = [f"{file}::{test}" for file, tests in BY_NIGHT.items() for test in tests]
     return [name for name in listed if name not in known]

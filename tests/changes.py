@@ -1,7 +1,7 @@
-"""The files that a change touches, and the tests by night that it brings back by day.
+"""The files that a change touches, and the tests with the mark `night` that run because of it.
 
-What a test of the night proves slowly, another one proves by day of a part, or of a system alike. Where somebody
-changed the room of the test, it is worth its seconds: pytest takes it with the quick ones.
+These tests take seconds each, for what quick tests prove of a part or of another system. If a change touches the code
+that such a test is about, pytest runs it with the quick tests.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 
 def changed_files(root: Path, since: str) -> list[str]:
-    """Paths from `root` on, of files that differ from a commit or are new; none where there is no repository.
+    """Return the files that differ from a commit or are new, relative to `root`; none if it is no repository.
 
     Raises:
         ValueError: `since` names no commit.
@@ -28,21 +28,25 @@ def changed_files(root: Path, since: str) -> list[str]:
 
 
 SHARED = ("contracts", "layers")
-"""Rooms of plmjax that all systems are made of."""
+"""Folders of plmjax that all systems are made of."""
 OF_SYSTEMS = ("layers", "models", "systems")
-"""Rooms of tests that prove systems."""
+"""Folders of tests that prove systems."""
 
 
 def brings_back(test: str, files: Iterable[str]) -> bool:
-    """Whether one of the files is what a test is about.
+    """Return true if a test is about one of the files.
 
-    That is: the test's own file; a file of the room of plmjax, or of the folder beside it, that has the name of the
-    test's room; a benchmark of that name; a page of that name, for the tests of the page; a file of a system, for the
-    cases that have its name; and what all systems are made of, for the tests of systems.
+    tests/FOLDER/ and tests/test_FOLDER.py are about:
+
+    - plmjax/FOLDER/, FOLDER/ beside plmjax/, and benchmarks/FOLDER.py;
+    - docs/FOLDER.md, if the test is in test_docs.py;
+    - plmjax/models/SYSTEM, for the cases and files with the name of the system;
+    - plmjax/contracts/, plmjax/layers/ and tests/families/, if the tests are those of systems;
+    - the test's own file.
 
     Args:
-        test: pytest's name of it, from tests/ on.
-        files: paths from the root of the repository on.
+        test: pytest's name of it, without `tests/`.
+        files: paths relative to the root of the repository.
     """
     file, _, case = test.partition("[")
     path = PurePosixPath(file.partition("::")[0])
@@ -54,6 +58,8 @@ def brings_back(test: str, files: Iterable[str]) -> bool:
             return True
         beside = top == "benchmarks" or (top == "docs" and path.stem == "test_docs")
         if room == top or (beside and name.stem == room):
+            return True
+        if (top, *inner[:1]) == ("tests", "families") and room in OF_SYSTEMS:
             return True
         if top != "plmjax" or not inner:
             continue

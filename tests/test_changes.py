@@ -1,4 +1,4 @@
-"""Which tests of the night a change brings back by day."""
+"""A change runs the tests with the mark `night` that are about it."""
 
 import subprocess
 from pathlib import Path
@@ -60,6 +60,8 @@ def test_without_a_repository_nothing_has_changed(tmp_path: Path) -> None:
         ("systems/test_parity.py::test_a[t5-T5Model-both sides]", "plmjax/layers/attention/bands.py", True),
         ("training/test_step.py::test_a[bart-all]", "plmjax/models/bart/bart.py", True),
         ("training/test_step.py::test_a[bart-all]", "plmjax/training/step.py", True),
+        ("systems/test_counts.py::test_a[t5]", "tests/families/encoders.py", True),
+        ("training/test_step.py::test_a[t5-all]", "tests/families/encoders.py", False),
         ("test_experiments.py::test_a", "experiments/bert_tiny.py", True),
         ("test_copying.py::test_a", "benchmarks/copying.py", True),
         ("test_copying.py::test_a", "benchmarks/pieces.py", False),

@@ -56,7 +56,7 @@ from tests.paths import ROOT
 
 
 def step_of(run: Experiment) -> tuple:
-    """What a step is made of besides a model, sizes and rates: the classes of its start, objective and layout."""
+    """Return the classes of a step's start, objective and layout: all but its model, sizes and rates."""
     return type(run.start), type(run.objective), type(getattr(run.data, "layout", None))
 
 

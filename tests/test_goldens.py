@@ -1,6 +1,6 @@
 """A text per experiment that a change shows as a diff: configuration, parameters, counts and FLOPs of a step.
 
-UPDATE_GOLDEN=1 python -m pytest -m '' tests/test_goldens.py writes them anew; the diff is what to review.
+UPDATE_GOLDEN=1 python -m pytest -m '' tests/test_goldens.py writes them again. Review the diff.
 """
 
 import os

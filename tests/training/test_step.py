@@ -27,8 +27,8 @@ CUT = (
     "bert", "gpt2", "transformer_xl", "recurrent", "word2vec", "glove", "nnlm", "classification",
     "hierarchical_softmax",
 )  # fmt: skip
-"""What a mesh cuts in different ways: the layers of an encoder and of a decoder, a memory, states of an LSTM, tables
-of words and sums over rows."""
+"""Steps that a mesh cuts in different ways: layers of an encoder and of a decoder, a memory, states of an LSTM, tables
+of words, and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
 # for the other systems: pytest -m night tests/training/test_step.py
 MESHED = [

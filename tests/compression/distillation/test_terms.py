@@ -46,10 +46,8 @@ def tensor(x) -> "torch.Tensor":
 
 def divergence(student, teacher, temperature: float, reduction: str) -> float:
     """T^2 KL, as `torch.nn.KLDivLoss` reduces it; logits [predictions classes]."""
-    soft, mine = (
-        torch.nn.functional.softmax(teacher / temperature, -1),
-        torch.nn.functional.log_softmax(student / temperature, -1),
-    )
+    soft = torch.nn.functional.softmax(teacher / temperature, -1)
+    mine = torch.nn.functional.log_softmax(student / temperature, -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that `mean` also divides by the classes, which is meant here
         return float(torch.nn.functional.kl_div(mine, soft, reduction=reduction) * temperature**2)

@@ -184,6 +184,5 @@ def test_layers_that_share_a_projection_have_the_largest_of_their_ranges(shared:
     found = with_products(params, ranges, SimpleNamespace(parameter_groups=groups), static=True)
     for name in (int8.INPUT, int8.OUTPUT):
         assert found[f"encoder/layers/output/{name}"].tolist() == (4 if shared else [1, 4, 2])
-    np.testing.assert_array_equal(
-        found[f"encoder/layers/output/{int8.KERNEL_SCALE}"], np.full((*layers, 2), 0.5), strict=False
-    )
+    scales = found[f"encoder/layers/output/{int8.KERNEL_SCALE}"]
+    np.testing.assert_array_equal(scales, np.full((*layers, 2), 0.5, np.float32), strict=True)
