@@ -43,10 +43,10 @@ def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
     tensors = []
     for name in ("forward", "backward"):
         own, size = params[name], params[name]["recurrent_kernel"].shape[0]
-        zeros = torch.zeros(4, size)
+        zeros = torch.zeros(4, size, dtype=x.dtype)
         tensors += [own["input"]["kernel"].reshape(-1, 4 * size).T, own["recurrent_kernel"].reshape(size, -1).T]
         tensors += [own["input"]["bias"].flatten(), own.get("recurrent_bias", zeros).flatten()]
-    states = (torch.zeros(2, 1, size),) * 2
+    states = (torch.zeros(2, 1, size, dtype=x.dtype),) * 2
     return torch.lstm(x[:, None], states, tensors, True, 1, 0.0, False, True, False)[0][:, 0]
 
 
@@ -101,14 +101,17 @@ def params() -> Any:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics(params: Any, training: bool) -> None:
-    """A row that only fills the batch is no part of what is normalized."""
+    """A row that only fills the batch is no part of what is normalized. Torch computes in float64: its own rounding of
+    gradients up to 69 is as large as ours."""
     before = running(params)
-    theirs = jax.tree.map(lambda leaf: torch.tensor(leaf).requires_grad_(), params)
+    theirs = jax.tree.map(lambda leaf: torch.tensor(leaf, dtype=torch.float64).requires_grad_(), params)
     norms = {}
     for name, statistics in before["classifier"].items():
-        norm = norms[name] = torch.nn.BatchNorm1d(len(statistics["mean"])).train(training)
+        norm = norms[name] = torch.nn.BatchNorm1d(len(statistics["mean"]), dtype=torch.float64).train(training)
         norm.weight.data, norm.bias.data = (theirs["classifier"][name][part].data for part in ("scale", "bias"))
-        norm.running_mean, norm.running_var = (torch.tensor(statistics[part]) for part in ("mean", "variance"))
+        norm.running_mean, norm.running_var = (
+            torch.tensor(statistics[part], dtype=torch.float64) for part in ("mean", "variance")
+        )
     weights = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32)
     texts = [
         pooled(theirs, *(torch.tensor(IDS[row, begin:end]) for begin, end in both)) for row, both in enumerate(TEXTS)
