@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
+from plmjax.contracts.parameter_pieces import is_piece
 from plmjax.layers.int8 import RANGES
 
 Lanes = Any
@@ -40,6 +41,8 @@ def stack(
     Returns:
         the last x, and the outputs of the layers besides x, arrays [length ...].
     """
+    if any(map(is_piece, jax.tree.leaves(layer.variables.get("params"), is_leaf=is_piece))):
+        return _gathered_ahead(body, layer, length, execution, x, inputs)
     parameters = {
         "variable_axes": {"params": 0, RANGES: 0},
         "split_rngs": {True: True},
@@ -88,6 +91,42 @@ def repeat(
     return _loop(parameters, body, layer, length, execution, x, inputs)
 
 
+def _gathered_ahead(
+    body: Body, layer: nn.Module, length: int, execution: Execution, x: jax.Array, inputs: Lanes
+) -> tuple[jax.Array, Lanes]:
+    """Run x through the layers of which every device has pieces (`plmjax.contracts.parameter_pieces`).
+
+    Each iteration gathers the parameters of the next layer. In the backward pass it so sums the gradient of the next
+    layer. Neither needs the other computation of the iteration, so both can run beside it.
+    """
+    params = layer.variables["params"]
+    leaves, structure = jax.tree.flatten(params, is_leaf=is_piece)
+    pieces = [leaf for leaf in leaves if is_piece(leaf)]
+    whole = [leaf for leaf in leaves if not is_piece(leaf)]
+    keys = {name: jax.random.split(layer.make_rng(name), length) for name in layer.scope.rngs}
+    apply = nn.apply(body, layer.clone(parent=None))
+
+    def step(gathered: list, whole: list, x: jax.Array, lanes: Lanes, keys: dict) -> tuple[jax.Array, Lanes]:
+        gathered, whole = iter(gathered), iter(whole)
+        params = structure.unflatten([next(gathered if is_piece(leaf) else whole) for leaf in leaves])
+        return apply({"params": params}, x, lanes, rngs=keys)
+
+    step = _rematerialised(step, execution, prevent_cse=execution.unroll > 1, remat=jax.checkpoint)
+
+    def iteration(carried: tuple, slices: tuple) -> tuple[tuple, Lanes]:
+        x, gathered = carried
+        following, whole, lanes, keys = slices
+        x, outputs = step(gathered, whole, x, lanes, keys)
+        return (x, [piece.unbox() for piece in following]), outputs
+
+    first = [piece.unbox() for piece in jax.tree.map(lambda pieces: pieces[0], pieces)]
+    following = jax.tree.map(lambda pieces: jnp.roll(pieces, -1, axis=0), pieces)
+    (x, _), outputs = jax.lax.scan(
+        iteration, (x, first), (following, whole, inputs, keys), length, unroll=execution.unroll
+    )
+    return x, outputs
+
+
 def _loop(
     parameters: dict[str, Any],
     body: Body,
@@ -103,7 +142,7 @@ def _loop(
     return nn.scan(step, length=length, unroll=execution.unroll, **parameters)(layer, x, inputs)
 
 
-def _rematerialised(body: Body, execution: Execution, prevent_cse: bool) -> Body:
+def _rematerialised(body: Body, execution: Execution, prevent_cse: bool, remat: Callable = nn.remat) -> Body:
     if execution.remat == "none":
         return body
-    return nn.remat(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=prevent_cse)
+    return remat(body, policy=REMAT_POLICIES[execution.remat], prevent_cse=prevent_cse)

@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 
 from plmjax import experiment
 from plmjax.errors import UserError
+from plmjax.parallel import rings
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -52,7 +54,8 @@ def slices(devices: Sequence[jax.Device]) -> int:
 def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
     """Return a mesh over `devices`. Axes that are not set get size 1, and data gets all other devices.
 
-    The devices of a TPU are laid out along the links of their slice, several slices one after the other along data.
+    The devices of a TPU are laid out along the links of their slice, several slices one after the other along data. If
+    data has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of its rows.
     """
     count = slices(devices)
     data, fsdp, tensor = candidates(mesh, len(devices), count)[0]
@@ -60,6 +63,8 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.M
         arranged = mesh_utils.create_hybrid_device_mesh(
             (data // count, fsdp, tensor), (count, 1, 1), devices, allow_split_physical_axes=True
         )
+    elif rings.possible(devices) and data == len(devices):
+        arranged = np.array(rings.in_rows(devices)).reshape(data, fsdp, tensor)
     else:
         on_tpu = devices[0].platform == "tpu"
         arranged = mesh_utils.create_device_mesh((data, fsdp, tensor), devices, allow_split_physical_axes=on_tpu)

@@ -1,5 +1,6 @@
 """Maps logical axes to mesh axes: the sharding of every array of a run."""
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -70,6 +71,11 @@ def logical_axes(tree: Any) -> Any:
     return jax.tree.map(names, tree, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
+def is_axes(leaf: Any) -> bool:
+    """Return whether a leaf holds the names of an array's axes; the tree around it may have tuples too."""
+    return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
+
+
 def scoped(function: Callable, mesh: Mesh) -> Callable:
     """Return the function with the mesh and the logical axis rules in scope, for the model's sharding constraints.
 
@@ -82,6 +88,11 @@ def scoped(function: Callable, mesh: Mesh) -> Callable:
             return function(*arguments)
 
     return within
+
+
+def within_device() -> contextlib.AbstractContextManager:
+    """Return a context for a model inside a `shard_map` over the whole mesh: its arrays are those of one device."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
 def bytes_on_device(tree: Any) -> int:

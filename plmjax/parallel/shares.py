@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from plmjax.parallel import sharding
+from plmjax.parallel.rings import Rings
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,14 +24,20 @@ class Shares:
     owned: shardings of the shares, of the gradient, and of the optimizer's state.
     whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
     dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
+    stacked: true for a matrix of each of several layers, of which devices own pieces.
+    rings: the rings along which parameters and gradients travel; None where the compiler gathers and sums.
     """
 
     owned: Any
     whole: Any
     dtypes: Any
+    stacked: Any
+    rings: Rings | None
 
     @classmethod
-    def of(cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool) -> Self:
+    def of(
+        cls, boxed: Any, mesh: Mesh, dtype: jnp.dtype, exchanged: jnp.dtype, *, zero: bool, rings: Rings | None = None
+    ) -> Self:
         """Return the shares of boxed parameters.
 
         dtype: dtype of the matrix products.
@@ -39,7 +46,7 @@ class Shares:
         """
         whole = sharding.boxed(boxed, mesh)
         owned = sharding.over_data(boxed, whole, mesh) if zero else whole
-        return cls(owned, whole, dtypes(boxed, dtype, exchanged))
+        return cls(owned, whole, dtypes(boxed, dtype, exchanged), _stacked(boxed, owned), rings)
 
     def copy(self, params: Any) -> Any:
         """Return the shape, dtype and sharding of the result of `gather`."""
@@ -51,13 +58,16 @@ class Shares:
 
     def gather(self, params: Any) -> Any:
         """Return the gathered copy of the shares `params`."""
+        return jax.tree.map(jax.lax.with_sharding_constraint, self.narrow(params), self.whole)
 
-        def copy(share: jax.Array, owned: Any, whole: Any, dtype: jnp.dtype) -> jax.Array:
-            # Constrained twice: the compiler might gather first and cast then, which moves twice the bytes.
-            narrow = jax.lax.with_sharding_constraint(share.astype(dtype), owned)
-            return jax.lax.with_sharding_constraint(narrow, whole)
+    def narrow(self, params: Any) -> Any:
+        """Return the shares `params` in the dtypes of the copy."""
 
-        return jax.tree.map(copy, params, self.owned, self.whole, self.dtypes)
+        def cast(share: jax.Array, owned: Any, dtype: jnp.dtype) -> jax.Array:
+            # Constrained before it is gathered: the compiler might gather first and cast then, twice the bytes.
+            return jax.lax.with_sharding_constraint(share.astype(dtype), owned)
+
+        return jax.tree.map(cast, params, self.owned, self.dtypes)
 
     def scatter(self, gradient: Any) -> Any:
         """Return the gradient with respect to the copy as float32 shares."""
@@ -87,6 +97,15 @@ def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
         boxed,
         is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
     )
+
+
+def _stacked(boxed: Any, owned: Any) -> Any:
+    """Return `Shares.stacked` of boxed parameters."""
+
+    def of_layers(leaf: Any, place: Any) -> bool:
+        return _is_matrix(leaf) and leaf.names[0] == "layers" and "data" in place.spec
+
+    return jax.tree.map(of_layers, boxed, owned, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
 def _is_matrix(leaf: Any) -> bool:

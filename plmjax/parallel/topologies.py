@@ -88,6 +88,8 @@ class Chip:
     scoped_memory: int = 0
     """KiB of vector memory for the arrays of one instruction, with which plans of BERT-Large are fastest; 0 leaves it
     to libtpu."""
+    rings: bool = False
+    """True where libtpu permutes beside computation, so that parameters can travel along rings."""
     libtpu_name: str = ""
     """Name in libtpu where it differs."""
     options: tuple[tuple[str, str], ...] = ()
@@ -107,13 +109,14 @@ CHIPS = {
              options=(("chip_config_name", "megacore"),)),
         Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
-             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672),
+             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672,
+             rings=True),
         Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
              accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu",
              network=6.25e9, int8_peak=918e12),
         Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
-             largest_host=8, network=12.5e9, int8_peak=1836e12),
+             largest_host=8, network=12.5e9, int8_peak=1836e12, rings=True),
         Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, libtpu_name="tpu7x",
              accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
     )
@@ -152,10 +155,25 @@ def chip_of(device_kind: str) -> Chip | None:
     return next((chip for chip in CHIPS.values() if device_kind in (chip.kind, f"TPU {chip.name}")), None)
 
 
-def compiler_options(device: jax.Device) -> dict[str, str]:
-    """Return the options with which a train step is compiled for a device, absent or not; none where it is no TPU."""
+SHORTER_FUSIONS = {
+    "xla_lhs_output_fusion_latency_multiplier": "0.1",
+    "xla_lhs_loop_fusion_latency_multiplier": "0.1",
+}
+"""Options for a program with rings (`plmjax.parallel.rings`). By its own figures libtpu takes one short instruction for
+long enough to hide a permute. It then lets the others follow one another after the computation, where they hide
+nothing. With these options, found on plans of BERT-Large, it spreads them over the computation."""
+
+
+def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
+    """Return the options with which a train step is compiled for a device, absent or not; none where it is no TPU.
+
+    rings: true if the step has rings.
+    """
     chip = chip_of(device.device_kind)
-    return {"xla_tpu_scoped_vmem_limit_kib": str(chip.scoped_memory)} if chip and chip.scoped_memory else {}
+    if chip is None:
+        return {}
+    memory = {"xla_tpu_scoped_vmem_limit_kib": str(chip.scoped_memory)} if chip.scoped_memory else {}
+    return memory | (SHORTER_FUSIONS if rings else {})
 
 
 def device_memory(device: jax.Device) -> float | None:

@@ -5,7 +5,7 @@ Memory and communication are read from the compiled program and exact. Every tim
 
     compute       model FLOPs / (chips x peak)
     HBM           bytes the program moves to and from HBM, loops multiplied / HBM bandwidth
-    interconnect  sum over collectives of count x sent bytes / links (`plmjax.plan.links`)
+    interconnect  sum over collectives of count x sent bytes / links, of the axis with most of it (`plmjax.plan.links`)
     roofline      the largest of the three: no program is faster
     cycles        the compiler's own estimate of everything but communication / clock; the refined estimate for an
                   instruction without one, a gather or a kernel of Pallas
@@ -205,7 +205,8 @@ def describe(
     communicated = collectives.collectives(read)
     compute = flops / (part.chips * chip.peak)
     hbm = hbm_seconds(read, chip)
-    interconnect = links.interconnect_seconds(communicated, part)
+    places = [device.coords for device in program.mesh.devices.flat]
+    interconnect = links.busiest_seconds(read, part, places)
     ends = costs_of(read, compilation.schedules, chip)
     slow = ends[1] if ends else None
     cycles = round(sum(times * slow[one].estimated for one, times in slow.computing())) if slow else read.cycles()
@@ -259,7 +260,6 @@ def describe(
     if with_breakdown:
         made["breakdown"] = None
     if ends:
-        places = [device.coords for device in program.mesh.devices.flat]
         communication = [links.sendings(read, part, places, end.links) for end in refined.RANGE]
         times = [refined.timeline(costs, network) for costs, network in zip(ends, communication, strict=True)]
         made["refined"] = {

@@ -6,11 +6,12 @@ between slices has a chip's share of its host's network.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from plmjax.parallel import topologies
 from plmjax.plan import collectives
-from plmjax.plan.hlo import Program
+from plmjax.plan.hlo import Instruction, Program
 
 OUTSIDE = -1
 """The place of the network between slices among the axes."""
@@ -45,6 +46,19 @@ def interconnect_seconds(communicated: list[collectives.Collective], part: topol
     return seconds
 
 
+def busiest_seconds(program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]]) -> float:
+    """Return the time of a step's communication on the links of the axis that has most of it.
+
+    The axes of a slice have links of their own, so collectives along two of them may go on at once.
+    """
+    instructions = {one.name: one for one, _ in program.every}
+    seconds: Counter[int] = Counter()
+    for name, (one, runs) in collectives.communication(program).items():
+        for axis in _used(one, instructions[name], program, places):
+            seconds[axis] += runs * interconnect_seconds([one], part)
+    return max(seconds.values(), default=0.0)
+
+
 def sendings(
     program: Program, part: topologies.Slice, places: Sequence[tuple[int, ...]], efficiency: float = 1.0
 ) -> dict[str, Sending]:
@@ -57,12 +71,19 @@ def sendings(
     return {
         name: Sending(
             interconnect_seconds([one], part) / efficiency * part.chip.clock,
-            frozenset({OUTSIDE})
-            if one.kind == "send"
-            else axes(collectives.groups(instructions[name], program.partitions), places),
+            _used(one, instructions[name], program, places),
         )
         for name, (one, _) in collectives.communication(program).items()
     }
+
+
+def _used(
+    one: collectives.Collective, instruction: Instruction, program: Program, places: Sequence[tuple[int, ...]]
+) -> frozenset[int]:
+    """Return the axes whose links a collective uses."""
+    if one.kind == "send":
+        return frozenset({OUTSIDE})
+    return axes(collectives.groups(instruction, program.partitions), places)
 
 
 def axes(groups: list[list[int]], places: Sequence[tuple[int, ...]]) -> frozenset[int]:

@@ -15,11 +15,11 @@ the memory that the compiler reports.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
@@ -48,6 +48,22 @@ class Placement:
 
     mesh: jax.sharding.Mesh
     reason: str
+
+
+class StateBytes(NamedTuple):
+    """Numbers of bytes on a device.
+
+    Attributes:
+        kept: the state without its carry.
+        copy: the copy of the parameters that a step computes with.
+        table: the largest parameter of that copy outside of the layers.
+        rings: true if parameters and gradients travel along rings (`plmjax.parallel.rings`).
+    """
+
+    kept: int
+    copy: int
+    table: int
+    rings: bool
 
 
 def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> Placement:
@@ -146,35 +162,33 @@ def state_bytes(
     devices: Sequence[jax.Device],
     vocabulary: Vocabulary,
     shapes: Shapes,
-) -> tuple[int, int, int]:
-    """Return three numbers of bytes on a device of a mesh of these sizes.
-
-     They are the bytes of the state without its carry, of the copy of the parameters that a step computes with, and of
-    the largest parameter of that copy outside of the layers.
-    """
-    grid = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), meshes.AXES)
+) -> StateBytes:
+    """Return the bytes that do not depend on the rows, on a device of a mesh of these sizes."""
+    grid = meshes.make(dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, sizes, strict=True))), devices)
     program = programs.build(run, phase, grid, vocabulary, shapes)
     state = program.state
     kept = (state.params, state.optimizer_state, state.collections, state.constants)
     axes = jax.tree.structure(program.copy).flatten_up_to(program.axes)
     single = [one for one, names in zip(jax.tree.leaves(program.copy), axes, strict=True) if "layers" not in names]
     largest = max(map(sharding.bytes_on_device, single), default=0)
-    return sharding.bytes_on_device(kept), sharding.bytes_on_device(program.copy), largest
+    return StateBytes(
+        sharding.bytes_on_device(kept), sharding.bytes_on_device(program.copy), largest, program.rings is not None
+    )
 
 
-def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: tuple[int, int, int], residuals: tuple[int, int]) -> float:
+def bytes_needed(phase: ResolvedPhase, sizes: Sizes, state: StateBytes, residuals: tuple[int, int]) -> float:
     """Return the bytes that a phase needs on a device of a mesh of these sizes.
 
     state: result of `state_bytes`. residuals: `residuals` of one row and of two rows.
     """
     data, fsdp, tensor = sizes
     rows = phase.batch_size // (data * fsdp * phase.accumulation)
-    kept, copy, table = state
     # The gradient of a single microbatch is sharded as soon as it is computed, layer by layer. Only that of the largest
     # table exists twice, before and after its sum. The gradients of several microbatches are first added in float32.
-    gradients = 2 * table if phase.accumulation == 1 else 3 * copy
+    # With rings the gradient of the table is put in their order besides.
+    gradients = (3 if state.rings else 2) * state.table if phase.accumulation == 1 else 3 * state.copy
     one, two = residuals
-    return kept + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
+    return state.kept + gradients + rows * (two - one) + (2 * one - two) / (fsdp * tensor)
 
 
 def residuals_of_rows(

@@ -24,6 +24,7 @@ from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
+from plmjax.parallel.rings import Rings
 from plmjax.parallel.shares import Shares, dtypes
 from plmjax.training import optimizers, phases, rows
 from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
@@ -56,6 +57,7 @@ class Program:
     evaluation_phase: the phase with the batch size and the sequence length of an evaluation.
     copy: ShapeDtypeStructs, with shardings, of the copy of the parameters that a step gathers.
     axes: logical axis names of that copy.
+    rings: the rings along which parameters and gradients travel in the train step, or None.
     """
 
     phase: ResolvedPhase
@@ -75,6 +77,7 @@ class Program:
     evaluation_batch: Shapes
     copy: Any
     axes: Any
+    rings: Rings | None
 
     def loss_inputs(self, state: TrainState) -> LossInputs:
         """Return the inputs of an evaluation, with a new carry.
@@ -155,7 +158,8 @@ def build(
     module = experiment.trained.module(experiment.model, how)
     batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
     first = InitialState.of(experiment, phase, module, how.dtype, vocabulary, batch, mesh)
-    division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh)
+    rings = rings_of(experiment, phase, first, mesh)
+    division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh, rings)
     evaluation_carry = first_evaluation_carry(experiment, evaluation_phase, how.dtype)
     forward = functools.partial(Forward, module=module, vocabulary=vocabulary, tables=division.tables)
     training = forward(experiment.trained, shares=division.copied, **of_carry(first.carry))
@@ -182,7 +186,7 @@ def build(
             in_shardings=(places, shardings_of(batch)),
             out_shardings=(places, whole),
             donate_argnums=0,
-            compiler_options=topologies.compiler_options(mesh.devices.flat[0]),
+            compiler_options=topologies.compiler_options(mesh.devices.flat[0], rings=division.copied.rings is not None),
         ),
         evaluate=jax.jit(
             sharding.scoped(evaluate, mesh),
@@ -210,7 +214,29 @@ def build(
         evaluation_batch=evaluation_batch,
         copy=division.copied.copy(division.tables.split(state.params)[0]),
         axes=division.axes,
+        rings=division.copied.rings,
     )
+
+
+def rings_of(
+    experiment: Experiment, phase: ResolvedPhase, first: InitialState, mesh: jax.sharding.Mesh
+) -> Rings | None:
+    """Return the rings along which the parameters of a train step travel; None if the compiler divides its work.
+
+    With rings every device computes with its own rows and its own key. So all that a step carries must have a batch
+    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`). So are
+    several microbatches: their gradients are added up on the devices, and travel once a step.
+    """
+    axes = jax.tree.leaves(sharding.logical_axes(jax.eval_shape(first.carry)), is_leaf=sharding.is_axes)
+    collections = first.boxed.keys() - {"params"}
+    by_rows = not collections and all("batch" in names for names in axes if names != ())
+    if not experiment.mesh.zero or not by_rows or phase.accumulation > 1:
+        return None
+    if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
+        return None
+    if dropout_generator(experiment, mesh) == "threefry2x32":
+        return None
+    return Rings.of(mesh)
 
 
 def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
@@ -277,8 +303,12 @@ class Division:
         boxed: Any,
         dtype: jnp.dtype,
         mesh: jax.sharding.Mesh,
+        rings: Rings | None,
     ) -> Self:
-        """Return the division of boxed parameters; the objective names the rows of tables for `batch`."""
+        """Return the division of boxed parameters; the objective names the rows of tables for `batch`.
+
+        rings: used if the objective names no rows.
+        """
         exchanged, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
         shares = Shares.of(boxed, mesh, dtype, exchanged, zero=zero)
         corrupted, _ = jax.eval_shape(
@@ -291,9 +321,9 @@ class Division:
             by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
         )
         rest, _ = tables.split(boxed)
-        copied = Shares.of(rest, mesh, dtype, exchanged, zero=zero)
+        copied = Shares.of(rest, mesh, dtype, exchanged, zero=zero, rings=None if tables.owned else rings)
         # Only gradients may be rounded before they are sent over the network; an evaluation has none.
-        evaluated = dataclasses.replace(copied, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)))
+        evaluated = dataclasses.replace(copied, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)), rings=None)
         return cls(shares, tables, copied, evaluated, sharding.logical_axes(rest))
 
 

@@ -11,9 +11,9 @@ import optax
 
 from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
+from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares
-from plmjax.training import optimizers, rows
-from plmjax.training.accumulation import accumulate
+from plmjax.training import gradients, optimizers, rows
 from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
 
@@ -70,9 +70,9 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[s
 def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, Metrics]:
     """Run one optimizer step on one global batch.
 
-     Every device updates its share of the float32 parameters. The model computes with a copy of all parameters, which
-    is gathered once a step. The gradient of the copy is summed and scattered to the shares. The copy has only those
-    rows of the tables that the objective names.
+     Every device updates its share of the float32 parameters. The model computes with gathered parameters, and their
+    gradient is summed and scattered to the shares (`plmjax.training.gradients`). Of the tables that the objective names
+    only some rows are looked up.
     """
     objective, tables, shares = forward.objective, forward.tables, forward.shares
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
@@ -80,15 +80,16 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     weights = objective.weights(batch)
     rest, whole_tables = tables.split(state.params)
     ids = rows_of(objective, batch)
-    params, looked_up = shares.gather(rest), tables.look_up(whole_tables, ids)
+    looked_up = tables.look_up(whole_tables, ids)
     carry = forward.restarted(state.carry, batch)
 
-    def microstep(carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, LossSums]:
+    def microstep(values: Any, params: Any, carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, LossSums]:
+        weights, whole_tables, constants, number = values
         carry, collections, looked_up = carried
 
         def loss(params: Any, looked_up: dict[str, jax.Array]) -> tuple[jax.Array, LossSums]:
             whole = rows.joined(params, whole_tables)
-            loss_inputs = LossInputs(whole, state.constants, collections, carry, rows.nested(looked_up), state.step)
+            loss_inputs = LossInputs(whole, constants, collections, carry, rows.nested(looked_up), number)
             key_of_dropout = _generator_key(key, update.generator)
             sums = objective.sums(forward.module, loss_inputs, microbatch, key_of_dropout, training=True)
             return total_loss(objective, sums.losses, weights), sums
@@ -101,12 +102,15 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     # The carry of a microbatch has its looked-up rows at first, and their gradients afterwards.
     axes = (forward.carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))
     carried = (carry, state.collections, looked_up)
-    gradient, sums = accumulate(
-        microstep, carried, axes, batch, dropout, update.accumulation, update.shards, shares.add
-    )
+    values = (weights, whole_tables, state.constants, state.step)
+    inputs = gradients.Inputs(values, carried, axes, batch, dropout)
+    if shares.rings is None:
+        gradient, sums = gradients.of_copy(microstep, shares, rest, inputs, update.accumulation, update.shards)
+    else:
+        gradient, sums = gradients.of_pieces(microstep, shares, rest, inputs)
     carry, collections, row_gradients = sums.carry
     params, optimizer_state = tables.update(
-        update.optimizer, shares.scatter(gradient), row_gradients, ids, state.optimizer_state, state.params
+        update.optimizer, gradient, row_gradients, ids, state.optimizer_state, state.params
     )
     params = objective.constrain(params)
     metrics = {"loss": total_loss(objective, sums.losses, weights)}
@@ -168,12 +172,7 @@ def restarted(carry: Any, initial: Any, axes: Any, batch: Batch) -> Any:
         shape[names.index("batch")] = -1
         return jnp.where(batch[BEGINS].reshape(shape) > 0, first, x)
 
-    return jax.tree.map(restart, axes, carry, initial, is_leaf=lambda leaf: _is_axes(leaf))
-
-
-def _is_axes(leaf: Any) -> bool:
-    """Return whether a leaf holds the names of an array's axes; the tree around it may have tuples too."""
-    return isinstance(leaf, tuple) and all(name is None or isinstance(name, str) for name in leaf)
+    return jax.tree.map(restart, axes, carry, initial, is_leaf=sharding.is_axes)
 
 
 def _generator_key(key: jax.Array, generator: str) -> jax.Array:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameter_pieces import Piece
 from plmjax.contracts.visibility import Causal, Visibility, Window
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import Dropout
@@ -64,11 +65,20 @@ def caches(length: int = LENGTH) -> KeyValues:
 
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(ROWS, LENGTH, FEATURES)), jnp.float32)
-KINDS = ("own", "shared")
+KINDS = ("own", "shared", "pieces")
+"""Parameters of its own for each layer, one layer shared by all, and parameters that are gathered one layer ahead."""
+
+
+def turned(piece: jax.Array) -> jax.Array:
+    """A `Piece.gather` whose result shows that it was called."""
+    return jnp.flip(piece, -1)
 
 
 def params_of(kind: str) -> Any:
-    return nn.meta.unbox(jax.jit(Model(kind).init)(jax.random.key(0), X, caches(), 0))
+    params = nn.meta.unbox(jax.jit(Model(kind).init)(jax.random.key(0), X, caches(), 0))
+    if kind != "pieces":
+        return params
+    return jax.tree.map(lambda leaf: Piece(leaf, turned) if leaf.ndim > 2 else leaf, params)
 
 
 def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
@@ -77,7 +87,7 @@ def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
     for index in range(LAYERS):
         own = params["params"]["layers"]
         if kind != "shared":
-            own = jax.tree.map(lambda leaf: leaf[index], own)  # noqa: B023 (used at once)
+            own = nn.meta.unbox(jax.tree.map(lambda leaf: leaf[index], own))  # noqa: B023 (used at once)
         cache = jax.tree.map(lambda lane: lane[0], caches())
         x, cache = Layer().apply({"params": own}, x, cache, WINDOWS[index], 0)
         outputs.append({"cache": cache, "x": x})
@@ -125,7 +135,7 @@ class Noise(nn.Module):
 
 
 class NoisyStack(nn.Module):
-    """Layers of one kind, of two kinds that alternate, or one layer shared by all, each of which adds noise."""
+    """Layers of their own, or one layer shared by all, each of which adds noise."""
 
     kind: str
     execution: Execution
@@ -139,11 +149,23 @@ class NoisyStack(nn.Module):
         layer = Noise()
         if self.kind == "shared":
             return repeat(body, layer, LAYERS, self.execution, x)
-        return stack(body, (Noise(), layer) if self.kind == "alternating" else layer, LAYERS, self.execution, x)
+        return stack(body, layer, LAYERS, self.execution, x)
+
+
+def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
+    """Of one layer, and of all layers at once."""
+    params = params_of("pieces")["params"]["layers"]
+    kernel = params["attention"]["query"]["kernel"]
+    assert isinstance(kernel, Piece)
+    np.testing.assert_array_equal(nn.meta.unbox(params)["attention"]["query"]["kernel"], np.flip(kernel.value, -1))
+    one = jax.tree.map(lambda leaf: leaf[0], params)
+    cache = jax.tree.map(lambda lane: lane[0], caches())
+    found, expected = (Layer().apply({"params": each}, X, cache, 1, 0)[0] for each in (one, nn.meta.unbox(one)))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("execution", [Execution(), Execution(remat="full", unroll=2)], ids=["looped", "remat"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["own", "shared"])
 def test_every_layer_draws_from_any_random_collection(kind: str, execution: Execution) -> None:
     def draws(seed: int) -> np.ndarray:
         _, states = NoisyStack(kind, execution).apply({}, X, rngs={"sampling": jax.random.key(seed)})

@@ -68,6 +68,11 @@ def test_gradients_of_the_shards_of_a_batch_are_added_in_the_dtype_of_the_copy(e
     assert rounded == ({"kernel"} if exchanged == "float32" else set(total))
 
 
+def test_pieces_are_those_of_matrices_of_layers_that_devices_divide() -> None:
+    assert shares()[0].stacked == {"kernel": True, "scale": False, "table": False}
+    assert not any(jax.tree.leaves(shares(zero=False)[0].stacked))
+
+
 def test_without_zero_every_device_owns_all_that_it_computes_with() -> None:
     found, _ = shares(zero=False)
     assert found.owned == found.whole

@@ -109,8 +109,12 @@ def test_memory_of_a_device_is_the_tables_and_a_cpus_is_not_known():
 
 def test_a_step_for_a_chip_is_compiled_with_its_options_and_one_for_a_cpu_with_none():
     (v5e, *_), (v3, *_) = (topologies.parse(name).devices() for name in ("v5e:2x2", "v3:2x2"))
-    assert topologies.compiler_options(v5e) == {"xla_tpu_scoped_vmem_limit_kib": "28672"}
-    assert topologies.compiler_options(v3) == topologies.compiler_options(jax.devices()[0]) == {}
+    memory = {"xla_tpu_scoped_vmem_limit_kib": "28672"}
+    assert topologies.compiler_options(v5e, rings=False) == memory
+    assert topologies.compiler_options(v5e, rings=True) == memory | topologies.SHORTER_FUSIONS
+    for rings in (False, True):
+        assert topologies.compiler_options(jax.devices()[0], rings=rings) == {}
+    assert topologies.compiler_options(v3, rings=False) == {}
 
 
 def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():

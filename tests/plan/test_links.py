@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from plmjax.parallel import topologies
-from plmjax.plan.collectives import Collective, groups
+from plmjax.plan.collectives import Collective, communication, groups
 from plmjax.plan.hlo import Program
-from plmjax.plan.links import OUTSIDE, Sending, axes, interconnect_seconds, sendings
+from plmjax.plan.links import OUTSIDE, Sending, axes, busiest_seconds, interconnect_seconds, sendings
 from tests.plan.programs import WRITTEN
 
 PLACES = [(x, y, 0) for y, x in itertools.product(range(4), range(4))]
@@ -88,3 +88,18 @@ def test_what_an_instruction_sends_takes_longer_if_the_links_reach_less():
         "r": {0, 1}, "gathered": {0, 1}, "out": {OUTSIDE},
     }  # fmt: skip
     assert found["out"] == Sending(pytest.approx(1.5e9 * 128 / 3.125e9 / 0.8), frozenset({OUTSIDE}))
+
+
+def test_collectives_along_two_axes_go_on_at_once():
+    part = topologies.parse("v5e:2x4")
+    places = [(x, y, 0) for y, x in itertools.product(range(4), range(2))]
+    along = {0: "replica_groups={{0,1},{2,3},{4,5},{6,7}}", 1: "replica_groups={{0,2,4,6},{1,3,5,7}}"}
+    alone = {axis: Program(WRITTEN.replace(WHOLE, f"channel_id=1, {groups}")) for axis, groups in along.items()}
+    seconds = {}
+    for axis, program in alone.items():
+        cycles = sendings(program, part, places)
+        assert cycles["r"].axes == {axis} and cycles["gathered"].axes == {0, 1}
+        runs = {name: times for name, (_, times) in communication(program).items()}
+        seconds[axis] = sum(one.cycles * runs[name] for name, one in cycles.items()) / 1.5e9
+        assert busiest_seconds(program, part, places) == pytest.approx(seconds[axis])
+    assert seconds[0] < seconds[1]  # of two chips and of four

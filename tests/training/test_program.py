@@ -1,37 +1,46 @@
 """The program of a phase: the options with which its step is compiled, for a run and for a plan."""
 
+import dataclasses
+
 import jax
 import pytest
 
+from plmjax.compression.pruning.pruned import GradualPruning
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
+from plmjax.parallel.rings import Rings
 from plmjax.plan import compilation
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
+from tests.strangers import experiments
+
+
+def bert(rows: int) -> Experiment:
+    return Experiment(
+        model=BertConfig.tiny(vocab_size=128),
+        objective=BertPretraining(),
+        data=Data(layout=SentencePairs(), sequence_length=16),
+        optimizer=BertAdamW(),
+        training=Training(steps=2, batch_size=rows, evaluation_batch_size=rows),
+    )
 
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(planned, monkeypatch):
     asked = []
 
-    def refused(device: jax.Device) -> dict[str, str]:
+    def refused(device: jax.Device, *, rings: bool) -> dict[str, str]:
         asked.append(device.device_kind)
         return {"xla_option_that_is_not_there": "1"}
 
     monkeypatch.setattr(topologies, "compiler_options", refused)
-    run = Experiment(
-        model=BertConfig.tiny(vocab_size=128),
-        objective=BertPretraining(),
-        data=Data(layout=SentencePairs(), sequence_length=16),
-        optimizer=BertAdamW(),
-        training=Training(steps=2, batch_size=4),
-    )
+    run = bert(rows=4)
     devices = topologies.parse("v5e:1x1").devices() if planned else jax.devices()[:1]
     mesh, (phase,) = meshes.make(run.mesh, devices), phases.resolve(run)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_option_that_is_not_there"):
@@ -41,3 +50,29 @@ def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(plan
             program = programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
             program.train.lower(program.state, program.batch).compile()
     assert asked == [devices[0].device_kind]
+
+
+def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
+    """The rings of the step of a run on a slice, and whether its options are those of a step with rings."""
+    (phase,) = phases.resolve(run)
+    mesh = meshes.make(run.mesh, topologies.parse(topology).devices())
+    vocabulary, asked = Vocabulary.placeholder(128), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topologies, "compiler_options", lambda device, *, rings: asked.append(rings) or {})
+        patch.setattr(programs, "Forward", lambda *given, **named: asked.append(named["shares"].rings) or named)
+        programs.build(run, phase, mesh, vocabulary, placement.of_layout(run))
+    training, evaluation, with_rings = asked
+    assert evaluation is None
+    assert with_rings == (training is not None)
+    return training
+
+
+def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
+    run = bert(rows=32)
+    assert rings_of(run) == Rings((4, 4))
+    assert rings_of(run, "v3:2x2") is None
+    assert rings_of(experiments.changed(run, training={"accumulation": 2})) is None
+    assert rings_of(dataclasses.replace(run, compression=GradualPruning())) is None
+    assert rings_of(experiments.changed(run, mesh={"tensor": 2})) is None
+    assert rings_of(experiments.changed(run, mesh={"zero": False})) is None
+    assert rings_of(experiments.changed(run, training={"dropout_generator": "threefry2x32"})) is None

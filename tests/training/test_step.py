@@ -13,6 +13,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cross_entropy
 from plmjax.parallel import mesh as meshes
+from plmjax.parallel.rings import Rings
 from plmjax.training import loop, phases, rows, step
 from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
@@ -45,6 +46,16 @@ ACCUMULATED = [
     pytest.param(name, marks=() if name in TERMS else pytest.mark.night)
     for name in STEPS
     if name not in ("ulmfit", "reformer")  # whose batch normalization and hashes are those of a microbatch
+]
+UNRINGED = ("word2vec", "hierarchical_softmax", "ulmfit", "reformer")
+"""Steps that look up rows of a table, own no parameter in pieces, or carry statistics of all rows; Reformer's hashes
+are drawn with the key of a device."""
+# BERT has what most stacks have, and Transformer-XL a carry; 2 to 14 s each for the other systems: pytest -m night
+# tests/training/test_step.py
+RINGED = [
+    pytest.param(name, marks=() if name in ("bert", "transformer_xl") else pytest.mark.night)
+    for name in STEPS
+    if name not in UNRINGED
 ]
 # Where a gradient is rounding noise, Adam's quotient makes a large update of it unless epsilon is larger.
 SMOOTH = {"epsilon": 1e-3, "schedule": Linear()}
@@ -151,6 +162,26 @@ def test_eight_devices_equal_one(name, mesh):
     assert_close(metrics, found_metrics, 5e-6)
 
 
+@pytest.mark.parametrize("name", RINGED)
+def test_eight_devices_with_rings_equal_one(name, monkeypatch):
+    """In two rows of four. Parameters and gradients travel from one to the next."""
+    monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
+    built = program(name, MESHES["data"], dropout_generator="rbg", remat="dots")
+    assert "collective-permute" in built.train.as_text()
+    expected, metrics = train(program(name), name)
+    found, found_metrics = train(built, name)
+    assert_close(expected, found, 5e-6)
+    assert_close(metrics, found_metrics, 5e-6)
+
+
+@pytest.mark.parametrize("name", ["word2vec", "ulmfit"])
+def test_steps_with_tables_of_rows_or_statistics_of_all_rows_have_no_rings(name, monkeypatch):
+    monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
+    built = program(name, MESHES["data"], dropout_generator="rbg", remat="full")
+    assert "collective-permute" not in built.train.as_text()
+    assert_close(train(program(name), name)[0], train(built, name)[0], 5e-6)
+
+
 def test_activations_are_placed_by_the_rules():
     """Where flax finds no mesh it leaves every constraint out, without a word."""
     built = program("bert", MESHES["all"])
@@ -222,6 +253,8 @@ class Telling(Objective):
 
 class Copies:
     """Copies in bfloat16 of parameters that one device has."""
+
+    rings = None
 
     def gather(self, params: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)

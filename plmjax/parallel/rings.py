@@ -1,0 +1,145 @@
+"""Rings of devices along the two axes of a slice: parameters are gathered and gradients summed beside computation.
+
+libtpu runs a permute beside the instructions that do not need it, but waits for an all-gather or an all-reduce. So a
+gather is written as permutes. Along one axis of the slice every device passes on the piece that it has received last,
+until it has seen all of them. Then whole rows of pieces travel along the other axis. The sum of a gradient takes the
+same way back: every device adds its own part to what arrives and passes the result on.
+
+A ring visits the chips of an axis in the order 0, 2, 4, 6, 7, 5, 3, 1. No hop is longer than two links, each link
+carries one hop in each direction, and no wrap-around link is needed.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from plmjax.parallel.topologies import chip_of
+
+AXIS = "data"
+"""The mesh axis of the rings."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rings:
+    """The rings of a slice of rows x columns chips.
+
+    The devices of the mesh axis `data` are in the order of the rows.
+    """
+
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> Self | None:
+        """Return the rings of a mesh; None if `AXIS` has not all devices of one slice, in the order of its rows."""
+        devices = list(mesh.devices.flat)
+        if mesh.shape[AXIS] != len(devices) or not possible(devices) or devices != in_rows(devices):
+            return None
+        rows, columns = (len({device.coords[axis] for device in devices}) for axis in (0, 1))
+        return cls((rows, columns))
+
+    @property
+    def size(self) -> int:
+        """Return the number of devices."""
+        return self.shape[0] * self.shape[1]
+
+    def gather(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
+        """Return the array that the devices' pieces make along `dimension`, which is negative.
+
+        Its gradient is summed over the devices, and each has its own piece of it. Call it within a `shard_map`.
+
+        first: the axis of the slice along which the pieces travel first. If one half of the parameters begins with the
+            one axis and one half with the other, the links of both are in use all the time.
+        """
+        return _gather(piece, self, dimension, first)
+
+    def _gather(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
+        blocks = jnp.moveaxis(piece, dimension, 0)[None, None]
+        for axis in (first, 1 - first):
+            blocks = self._gather_along(blocks, axis)
+        return jnp.moveaxis(blocks.reshape(-1, *blocks.shape[3:]), 0, dimension)
+
+    def scatter(self, array: jax.Array, dimension: int, first: int) -> jax.Array:
+        """Return this device's piece of the sum of the devices' arrays; the reverse of `gather`."""
+        blocks = jnp.moveaxis(array, dimension, 0)
+        blocks = blocks.reshape(*self.shape, -1, *blocks.shape[1:])
+        for axis in (1 - first, first):
+            blocks = self._scatter_along(blocks, axis)
+        return jnp.moveaxis(blocks[0, 0], 0, dimension)
+
+    def _gather_along(self, block: jax.Array, axis: int) -> jax.Array:
+        size = self.shape[axis]
+        order, place, permutation = self._ring(axis)
+        whole = jnp.zeros((*block.shape[:axis], size, *block.shape[axis + 1 :]), block.dtype)
+        for step in range(size):
+            if step:
+                block = jax.lax.ppermute(block, AXIS, permutation)
+            whole = jax.lax.dynamic_update_slice_in_dim(whole, block, order[(place - step) % size], axis)
+        return whole
+
+    def _scatter_along(self, blocks: jax.Array, axis: int) -> jax.Array:
+        size = self.shape[axis]
+        order, place, permutation = self._ring(axis)
+
+        def block(step: int) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(blocks, order[(place - 1 - step) % size], 1, axis)
+
+        total = block(0)
+        for step in range(1, size):
+            total = jax.lax.ppermute(total, AXIS, permutation) + block(step)
+        return total
+
+    def _ring(self, axis: int) -> tuple[jax.Array, jax.Array, list[tuple[int, int]]]:
+        """Return (chip at each place of the ring, this device's place, hops)."""
+        order = np.array(_order(self.shape[axis]))
+        chip = jnp.unravel_index(jax.lax.axis_index(AXIS), self.shape)[axis]
+        return jnp.array(order), jnp.array(np.argsort(order))[chip], self.hops(axis)
+
+    def hops(self, axis: int) -> list[tuple[int, int]]:
+        """Return (sender, receiver) of each hop of the rings along an axis, as places on the mesh axis."""
+        order = _order(self.shape[axis])
+        devices = np.arange(self.size).reshape(self.shape)
+        lines = devices.T if axis == 0 else devices  # [line, chip of the line]
+        pairs = list(zip(order, order[1:] + order[:1], strict=True))
+        return [(int(line[sender]), int(line[receiver])) for line in lines for sender, receiver in pairs]
+
+
+def _order(size: int) -> list[int]:
+    """Return the chips of a line in the order in which its ring visits them."""
+    return [*range(0, size, 2), *reversed(range(1, size, 2))]
+
+
+def possible(devices: Sequence[jax.Device]) -> bool:
+    """Return true for the chips of one slice with at least two rows and columns, of a generation with `Chip.rings`."""
+    chip = chip_of(devices[0].device_kind)
+    if chip is None or not chip.rings:
+        return False
+    rows, columns = (len({device.coords[axis] for device in devices}) for axis in (0, 1))
+    slices = {getattr(device, "slice_index", 0) for device in devices}
+    return min(rows, columns) > 1 and rows * columns == len(devices) and len(slices) == 1
+
+
+def in_rows(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Return the devices of a slice, row by row."""
+    return sorted(devices, key=lambda device: tuple(device.coords))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gather(piece: jax.Array, rings: Rings, dimension: int, first: int) -> jax.Array:
+    return rings._gather(piece, dimension, first)
+
+
+def _forward(piece: jax.Array, rings: Rings, dimension: int, first: int) -> tuple[jax.Array, None]:
+    return rings._gather(piece, dimension, first), None
+
+
+def _backward(rings: Rings, dimension: int, first: int, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (rings.scatter(gradient, dimension, first),)
+
+
+_gather.defvjp(_forward, _backward)

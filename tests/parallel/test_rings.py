@@ -1,0 +1,106 @@
+"""Rings of devices: what is gathered and summed along them, and the meshes that have them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax import experiment
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import topologies
+from plmjax.parallel.rings import AXIS, Rings
+from plmjax.plan import hlo
+from plmjax.plan.compilation import compiled_for_slice
+
+AXES = ("data", "fsdp", "tensor")
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (4, 2)])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("dimension", [-3, -2, -1])
+def test_pieces_make_the_array_and_gradients_are_summed(shape: tuple[int, int], first: int, dimension: int) -> None:
+    rings = Rings(shape)
+    draws = np.random.default_rng(0)
+    array = draws.integers(-8, 8, (16, 24, 8)).astype(np.float32)  # sums of integers are exact in any order
+    gradients = draws.integers(-8, 8, (8, *array.shape)).astype(np.float32)
+    pieces = PartitionSpec(*[AXIS if place == dimension else None for place in (-3, -2, -1)])
+
+    def on_device(piece: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+        whole, backward = jax.vjp(lambda piece: rings.gather(piece, dimension, first), piece)
+        return whole[None], backward(own[0])[0]
+
+    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), AXES)
+    wholes, summed = jax.jit(
+        jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(pieces, PartitionSpec(AXIS)),
+            out_specs=(PartitionSpec(AXIS), pieces),
+            check_vma=False,
+        )
+    )(array, gradients)
+    np.testing.assert_array_equal(wholes, np.broadcast_to(array, (8, *array.shape)))
+    np.testing.assert_array_equal(summed, gradients.sum(0))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_a_ring_visits_every_chip_of_a_line_and_no_hop_is_longer_than_two_links(size: int) -> None:
+    hops = Rings((size, 2)).hops(0)
+    for column in (0, 1):
+        line = {sender // 2: receiver // 2 for sender, receiver in hops if sender % 2 == column}
+        assert all(sender % 2 == receiver % 2 for sender, receiver in hops)
+        visited = [0]
+        while line[visited[-1]]:
+            visited.append(line[visited[-1]])
+        assert sorted(visited) == list(range(size))
+        assert max(abs(sender - receiver) for sender, receiver in line.items()) <= 2
+
+
+def mesh_of(topology: str, **sizes: int) -> Mesh:
+    return meshes.make(experiment.Mesh(**sizes), topologies.parse(topology).devices())
+
+
+def test_a_slice_has_rings_where_permutes_are_asynchronous_and_data_has_all_devices() -> None:
+    assert Rings.of(mesh_of("v5e:4x8")) == Rings((4, 8))
+    assert Rings.of(mesh_of("v5e:4x4")) == Rings((4, 4))
+    places = [device.coords[:2] for device in mesh_of("v5e:4x4").devices.flat]
+    assert list(map(tuple, places)) == [(row, column) for row in range(4) for column in range(4)]
+    assert Rings.of(mesh_of("v5e:4x4", tensor=2)) is None
+    assert Rings.of(mesh_of("v5e:1x1")) is None
+    assert Rings.of(mesh_of("v3:4x4")) is None
+    assert Rings.of(Mesh(np.array(jax.devices()).reshape(8, 1, 1), AXES)) is None
+    reversed_order = Mesh(mesh_of("v5e:4x4").devices[::-1], AXES)
+    assert Rings.of(reversed_order) is None
+
+
+# A compiler for each generation, 3 to 8 s: pytest -m night tests/parallel/test_rings.py
+@pytest.mark.parametrize(
+    "topology", [pytest.param(name, marks=pytest.mark.night) for name in ("v2:4x4", "v3:4x4", "v5e:8x8", "v6e:4x4")]
+)
+def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_computation(topology: str) -> None:
+    part = topologies.parse(topology)
+    devices = sorted(part.devices(), key=lambda device: (tuple(device.coords), getattr(device, "core_on_chip", 0)))
+    mesh = Mesh(np.array(devices).reshape(-1, 1, 1), AXES)
+    rows, columns = (int(size) for size in part.name.partition(":")[2].split("x"))
+    rings = Rings((rows, columns * part.chip.devices))
+
+    def on_device(piece: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return rings.gather(piece, -2, 0), jnp.tanh(x @ x)
+
+    def described(shape: tuple[int, ...], *spec: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+    step = jax.jit(
+        jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(PartitionSpec(AXIS), PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+    )
+    _, text, _ = compiled_for_slice(step.lower(described((2048, 1024), AXIS), described((4096, 4096))))
+    kinds = {one.opcode for one, _ in hlo.Program(text).every if one.opcode.startswith("collective-permute")}
+    assert ("collective-permute-start" in kinds) == part.chip.rings
+    assert kinds
