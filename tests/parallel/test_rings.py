@@ -12,6 +12,7 @@ from plmjax.parallel import topologies
 from plmjax.parallel.rings import AXIS, Rings
 from plmjax.plan import hlo
 from plmjax.plan.compilation import compiled_for_slice
+from tests import devices_in_turn
 
 AXES = ("data", "fsdp", "tensor")
 
@@ -30,14 +31,9 @@ def test_pieces_make_the_array_and_gradients_are_summed(shape: tuple[int, int], 
         whole, backward = jax.vjp(lambda piece: rings.gather(piece, dimension, first), piece)
         return whole[None], backward(own[0])[0]
 
-    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), AXES)
     wholes, summed = jax.jit(
-        jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(pieces, PartitionSpec(AXIS)),
-            out_specs=(PartitionSpec(AXIS), pieces),
-            check_vma=False,
+        devices_in_turn.shard_map(
+            on_device, in_specs=(pieces, PartitionSpec(AXIS)), out_specs=(PartitionSpec(AXIS), pieces)
         )
     )(array, gradients)
     np.testing.assert_array_equal(wholes, np.broadcast_to(array, (8, *array.shape)))
