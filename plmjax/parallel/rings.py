@@ -1,9 +1,9 @@
 """Rings of devices along the two axes of a slice: parameters are gathered and gradients summed beside computation.
 
-libtpu runs a permute beside the instructions that do not need it, but waits for an all-gather or an all-reduce. So a
-gather is written as permutes. Along one axis of the slice every device passes on the piece that it has received last,
-until it has seen all of them. Then whole rows of pieces travel along the other axis. The sum of a gradient takes the
-same way back: every device adds its own part to what arrives and passes the result on.
+libtpu runs a permute beside the instructions that do not need it, but waits for an all-reduce and for most all-gathers.
+So a gather is written as permutes. Along one axis of the slice every device passes on the piece that it has received
+last, until it has seen all of them. Then whole rows of pieces travel along the other axis. The sum of a gradient takes
+the same way back: every device adds its own part to what arrives and passes the result on.
 
 A ring visits the chips of an axis in the order 0, 2, 4, 6, 7, 5, 3, 1. No hop is longer than two links, each link
 carries one hop in each direction, and no wrap-around link is needed.

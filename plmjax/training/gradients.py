@@ -65,7 +65,7 @@ def of_pieces(microstep: Microstep, shares: Shares, params: Any, inputs: Inputs)
     structure = jax.tree.structure(params)
     flat = structure.flatten_up_to
     owned, dtypes, stacked = flat(shares.owned), flat(shares.dtypes), flat(shares.stacked)
-    places = routes(shares.rings, flat(params), owned, stacked)
+    ways = routes(shares.rings, flat(params), owned, stacked)
     pieces, copies = flat(shares.narrow(params)), flat(shares.gather(params))
     given = [piece if kept else copy for piece, copy, kept in zip(pieces, copies, stacked, strict=True)]
     rows = jax.tree.map(
@@ -77,14 +77,13 @@ def of_pieces(microstep: Microstep, shares: Shares, params: Any, inputs: Inputs)
     def on_device(values: Any, given: list[jax.Array], carry: Any, batch: Batch, words: jax.Array) -> tuple:
         key = jax.random.fold_in(jax.random.wrap_key_data(words), jax.lax.axis_index(AXIS))
         leaves = [
-            Piece(leaf, route.gather) if kept else leaf
-            for leaf, route, kept in zip(given, places, stacked, strict=True)
+            Piece(leaf, route.gather) if kept else leaf for leaf, route, kept in zip(given, ways, stacked, strict=True)
         ]
         with sharding.within_device():
             gradient, sums = microstep(values, structure.unflatten(leaves), carry, batch, key)
         summed = [
             leaf.value if kept else route.scatter(leaf.astype(dtype))
-            for leaf, route, dtype, kept in zip(flat(gradient), places, dtypes, stacked, strict=True)
+            for leaf, route, dtype, kept in zip(flat(gradient), ways, dtypes, stacked, strict=True)
         ]
         summed = [leaf.astype(jnp.float32) for leaf in summed]
         return summed, jax.lax.psum((sums.losses, sums.metrics), AXIS), sums.carry

@@ -227,9 +227,9 @@ def rings_of(
     axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`). So are
     several microbatches: their gradients are added up on the devices, and travel once a step.
     """
-    axes = jax.tree.leaves(sharding.logical_axes(jax.eval_shape(first.carry)), is_leaf=sharding.is_axes)
-    collections = first.boxed.keys() - {"params"}
-    by_rows = not collections and all("batch" in names for names in axes if names != ())
+    carry = jax.eval_shape(first.carry)
+    axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
+    by_rows = first.boxed.keys() == {"params"} and all("batch" in names for names in axes)
     if not experiment.mesh.zero or not by_rows or phase.accumulation > 1:
         return None
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization

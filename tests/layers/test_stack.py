@@ -153,7 +153,7 @@ class NoisyStack(nn.Module):
 
 
 def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
-    """Of one layer, and of all layers at once."""
+    """The pieces may be those of one layer, or of all layers at once."""
     params = params_of("pieces")["params"]["layers"]
     kernel = params["attention"]["query"]["kernel"]
     assert isinstance(kernel, Piece)

@@ -1,8 +1,10 @@
 """The program of a phase: the options with which its step is compiled, for a run and for a plan."""
 
 import dataclasses
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from plmjax.compression.pruning.pruned import GradualPruning
@@ -67,12 +69,22 @@ def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
     return training
 
 
+@dataclasses.dataclass(frozen=True)
+class Counting(BertPretraining):
+    """Carries the number of its steps, which belongs to no row."""
+
+    def initial_carry(self, config: Any, batch_size: int, sequence_length: int, dtype: Any = None) -> jax.Array:
+        return jnp.zeros(())
+
+
 def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
     run = bert(rows=32)
     assert rings_of(run) == Rings((4, 4))
     assert rings_of(run, "v3:2x2") is None
     assert rings_of(experiments.changed(run, training={"accumulation": 2})) is None
     assert rings_of(dataclasses.replace(run, compression=GradualPruning())) is None
+    assert rings_of(dataclasses.replace(run, objective=Counting())) is None
+
     assert rings_of(experiments.changed(run, mesh={"tensor": 2})) is None
     assert rings_of(experiments.changed(run, mesh={"zero": False})) is None
     assert rings_of(experiments.changed(run, training={"dropout_generator": "threefry2x32"})) is None

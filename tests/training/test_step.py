@@ -49,8 +49,9 @@ ACCUMULATED = [
     if name not in ("ulmfit", "reformer")  # whose batch normalization and hashes are those of a microbatch
 ]
 UNRINGED = ("word2vec", "hierarchical_softmax", "ulmfit", "reformer", "elmo")
-"""Steps that look up rows of a table, own no parameter in pieces, or carry statistics of all rows; Reformer's hashes
-are drawn with the key of a device. XLA for CPUs does not compile ELMo's step with devices in turn."""
+"""Steps that are not compared. word2vec looks up rows of a table, hierarchical softmax has no pieces, and ULMFiT keeps
+statistics of all rows. Reformer draws its hashes with the key of each device. XLA for CPUs does not compile ELMo's step
+with `devices_in_turn`."""
 # BERT has what most stacks have, and Transformer-XL a carry; 2 to 14 s each for the other systems: pytest -m night
 # tests/training/test_step.py
 RINGED = [
