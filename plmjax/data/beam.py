@@ -3,6 +3,7 @@
 Every machine of the cluster must reach the paths of the input and of the output, in a bucket or a shared folder.
 """
 
+import importlib
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ logging.disable(logging.WARNING)  # Beam names each client of a cloud service th
 try:
     import apache_beam
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+    from apache_beam.runners.runner import PipelineRunner
 except ImportError:
     raise UserError(
         "Expected Apache Beam for --runner, found it not installed; pip install 'plmjax[beam]' -c "
@@ -59,10 +61,14 @@ class Beam:
         logging.getLogger("apache_beam").setLevel(logging.ERROR)
         try:
             with apache_beam.Pipeline(options=self._options) as pipeline:
-                started = pipeline | "tasks" >> apache_beam.Create(every) | apache_beam.Reshuffle()
-                _ = started | "work" >> apache_beam.ParDo(_Task(function, self._make, self._arguments, failures))
+                # Groups of one task each: what is created together would be worked on by one process.
+                groups = pipeline | "tasks" >> apache_beam.Create(every) | "spread" >> apache_beam.GroupByKey()
+                _ = groups | "work" >> apache_beam.ParDo(_Task(function, self._make, self._arguments, failures))
         except Exception as error:  # each runner has its own
-            reason = traceback.format_exception_only(error)[-1].strip().splitlines()[-1][:300]
+            lines = traceback.format_exception_only(error)[-1].strip().splitlines()
+            reason = next(line for line in reversed(lines) if not line[:1].isspace())[
+                :300
+            ]  # no line of a stack of Java
             raise UserError(
                 f"Expected the runner of Apache Beam to finish, found that it failed ({reason}); see its log. Run the "
                 "command again to continue: what is finished is kept."
@@ -85,15 +91,36 @@ class _Task(apache_beam.DoFn):
         """Create the object."""
         self._own = self._make(*self._arguments)
 
-    def process(self, element: tuple[int, tuple]) -> None:
-        """Do one task. The sentence of an error goes to the process that started the pipeline."""
-        number, task = element
+    def process(self, group: tuple[int, Iterable[tuple]]) -> None:
+        """Do the task of a number. The sentence of an error goes to the process that started the pipeline."""
+        number, (task,) = group
         try:
             self._function(self._own, *task)
         except UserError as error:
             if not storage.in_bucket(self._failures):
                 self._failures.mkdir(exist_ok=True)
             storage.write(self._failures / f"{number:09d}.txt", str(error).encode("utf-8", "surrogatepass"))
+
+
+def _check_class(runner: str) -> None:
+    """Import the class of a runner that Beam has no name for. Its options are known from then on.
+
+    Raises:
+        UserError: there is no such module or class, or it is no runner.
+    """
+    module, _, name = runner.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"Expected the module and class of a runner of Apache Beam, found {quoted(runner)} ({error}); install its "
+            "package on every machine, and write for example apache_beam.runners.dask.dask_runner.DaskRunner."
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, PipelineRunner)):
+        raise UserError(
+            f"Expected the class of a runner of Apache Beam, found {quoted(runner)}, which is none; write for example "
+            "apache_beam.runners.dask.dask_runner.DaskRunner."
+        )
 
 
 def _checked(runner: str, options: Sequence[str]) -> PipelineOptions:
@@ -103,8 +130,13 @@ def _checked(runner: str, options: Sequence[str]) -> PipelineOptions:
         UserError: a runner or an option that Beam does not know.
     """
     known = [name for name in StandardOptions.KNOWN_RUNNER_NAMES if not name.startswith("Test")]
-    if runner not in known:
-        raise UserError(f"Expected a runner of Apache Beam, found {quoted(runner)}; {nearest(runner, known)}")
+    if "." in runner:
+        _check_class(runner)
+    elif runner not in known:
+        raise UserError(
+            f"Expected a runner of Apache Beam, or the module and class of another one, found {quoted(runner)}; "
+            f"{nearest(runner, known)}"
+        )
     flags = []
     for option in options:
         name, separator, value = option.partition("=")

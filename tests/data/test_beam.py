@@ -112,7 +112,13 @@ def test_an_error_of_a_task_is_its_sentence(tokenizer, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("runner", "options", "message"),
     [
-        ("FlinkRuner", (), r"Expected a runner of Apache Beam, found 'FlinkRuner'; did you mean 'FlinkRunner'"),
+        ("FlinkRuner", (), r"Expected a runner of Apache Beam, or .*, found 'FlinkRuner'; did you mean 'FlinkRunner'"),
+        (
+            "no.such.Runner",
+            (),
+            r"the module and class of a runner of Apache Beam, found 'no.such.Runner' \(No module named",
+        ),
+        ("pathlib.Path", (), "the class of a runner of Apache Beam, found 'pathlib.Path', which is none"),
         ("DirectRunner", ("direct_num_worker=2",), "found 'direct_num_worker'; did you mean 'direct_num_workers'"),
         ("DirectRunner", ("--direct_num_workers=2",), "of the form NAME=VALUE, or NAME for a switch"),
     ],
