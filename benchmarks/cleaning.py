@@ -4,7 +4,8 @@
 
 Every set of rules is applied to the corpus by one process, on one core. The corpus has the documents of the text, every
 fourth one again as it is, and every fourth one with some of its words replaced, until it has the given size. Tokens are
-those of a WordPiece tokenizer that is trained on the text.
+those of a WordPiece tokenizer that is trained on the text. The last column has the keys of a document that a rule
+compares with those of all others. The last line has the speed of the comparison.
 """
 
 import argparse
@@ -16,6 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
+from plmjax.data import cleaning, formats, tokenizers
+from plmjax.data.cleaning.repeated import repeated
+from plmjax.data.preparation.conversion import Sizes
 
 SHARE = 0.02
 """Share of the words that are replaced in a near duplicate."""
@@ -53,8 +58,6 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", default=[])
     options = parser.parse_args()
 
-    from plmjax.data import cleaning, formats, tokenizers
-
     texts = ["\n".join(formats.prose(document)) for document in formats.documents(options.paths, options.format)]
     texts = [text for text in texts if text]
     with tempfile.TemporaryDirectory() as folder:
@@ -67,8 +70,9 @@ def main() -> None:
     tokens = len(tokenizer.encode_arrays(sample)[0]) * characters / sum(map(len, sample))
     print(f"corpus     {len(corpus):,} documents, {characters:,} characters, about {tokens:,.0f} tokens\n")
 
-    print("| rules | kept documents | kept characters | M tokens per core and second | memory of a document |")
+    print("| rules | kept documents | kept characters | M tokens per core and second | keys of a document |")
     print("|---|---|---|---|---|")
+    documents = [formats.Document("text", "", text) for text in corpus[:1000]]
     single = ("c4_language", "exact_duplicates", "c4_duplicate_lines", "three_sentence_spans", "near_duplicates")
     for name in options.rules or (*cleaning.SETS, *single):
         rules = cleaning.cleaner([name])
@@ -76,22 +80,27 @@ def main() -> None:
         start = time.process_time()
         kept = [len(text) for text in rules.texts(corpus)]
         seconds = time.process_time() - start
-        memory = f"{remembered(rules, corpus[:1000]):,.0f} bytes" if name in single[1:] else "-"
+        keys = f"{key_bytes(rules, documents):,.0f} bytes" if name in single[1:] else "-"
         shares = f"{len(kept) / len(corpus):.0%} | {sum(kept) / characters:.0%}"
-        print(f"| {name} | {shares} | {tokens / seconds / 1e6:.2f} | {memory} |", flush=True)
+        print(f"| {name} | {shares} | {tokens / seconds / 1e6:.2f} | {keys} |", flush=True)
+    print(f"\n{compared(Sizes().compared_keys)}")
 
 
-def remembered(rules: object, corpus: list[str]) -> float:
-    """Return the bytes that a rule keeps of each document while it reads a corpus."""
-    texts = rules.texts(iter([*corpus, "The end of the corpus."]))
+def key_bytes(rules: cleaning.Cleaner, corpus: list[formats.Document]) -> float:
+    """Return the mean size of a document's keys."""
+    return float(np.mean([keys.nbytes for keys in rules.screen(0, corpus).keys]))
+
+
+def compared(count: int) -> str:
+    """Return a line with the speed of the comparison of random keys, and its memory."""
+    keys = np.random.default_rng(0).integers(0, 2**64, (count, 1), np.uint64)
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for text in texts:
-        if text == "The end of the corpus.":  # the memory of the rule is still there
-            break
-    after = tracemalloc.get_traced_memory()[0]
+    start = time.process_time()
+    repeated(keys)
+    seconds = time.process_time() - start
+    memory = (tracemalloc.get_traced_memory()[1] + keys.nbytes) / count
     tracemalloc.stop()
-    return (after - before) / len(corpus)
+    return f"{count:,} keys compared: {count / seconds / 1e6:.1f} M keys per core and second, {memory:.0f} bytes a key"
 
 
 if __name__ == "__main__":

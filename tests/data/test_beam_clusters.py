@@ -46,10 +46,11 @@ needs_spark = pytest.mark.skipif(
 UNIT_BYTES = 6000
 PROGRAM = f"""
 from plmjax import cli
-from plmjax.data.preparation import run
-run.UNIT_BYTES = {UNIT_BYTES}
+from plmjax.data.preparation import conversion, run
+run.UNIT_BYTES, run.SIZES = {UNIT_BYTES}, conversion.Sizes(compared_keys=200)
 cli.main()
 """
+"""A command that cuts a small text into many units, and their keys into many parts."""
 
 
 class Cluster:

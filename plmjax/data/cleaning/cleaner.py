@@ -1,8 +1,8 @@
 """The rules of a preparation applied to a stream of documents, in the order that the user gives.
 
 The rules are divided into stages. A stage has rules on single documents, which run in any process, and at its end a
-rule that compares documents. Any process computes the keys of that rule, and one process compares them in the order of
-reading. So the result does not depend on the number of processes.
+rule that compares documents. Any process computes the keys of that rule, and they are compared in the order of reading.
+So the result does not depend on the number of processes.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.data import formats, text_files
 from plmjax.data.cleaning import catalogue
+from plmjax.data.cleaning.repeated import Seen
 from plmjax.data.cleaning.report import Effect, Report
 from plmjax.data.cleaning.rule import CorpusRule, Dropped, Settings, TextRule
 from plmjax.data.formats import records
@@ -109,7 +110,7 @@ class Cleaner:
     ) -> Iterator[formats.Document]:
         """Yield what the last rule of a stage leaves of its documents, and count the rest in `effect`.
 
-        repeated: what the rule's memory returns for each document, bool [P].
+        repeated: which parts of each document occurred before, bool [parts].
         """
         without = self.stages[number].last.without
         for document, parts in zip(documents, repeated, strict=True):
@@ -126,11 +127,12 @@ class Cleaner:
 
     def _stage(self, number: int, documents: Iterator[formats.Document]) -> Iterator[formats.Document]:
         last = self.stages[number].last
-        memory = last.memory() if last else None
+        seen = Seen()
         for document in documents:
             kept, keys, _, _ = self.screen(number, [document])
-            if memory is not None:
-                kept = self.without_repeated(number, kept, map(memory.repeated, keys), Effect())
+            if last:
+                repeated = [seen.repeated(found.reshape(-1, last.width)) for found in keys]
+                kept = self.without_repeated(number, kept, repeated, Effect())
             yield from kept
 
 

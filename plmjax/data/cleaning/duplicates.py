@@ -1,8 +1,7 @@
 """Rules that drop what occurred before: documents, lines, spans of sentences, and documents that are nearly the same.
 
-The keys of a text are hashes of its parts, and any process computes them. One process compares them with those of all
-documents before, in the order of reading, so that the first of several copies is kept for any number of processes. The
-keys of the whole corpus are in the memory of that process.
+The keys of a text are hashes of its parts, and any process computes them. They are compared with those of all documents
+before in the order of reading, so that the first of several copies is kept for any number of processes.
 """
 
 import functools
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plmjax.data import sentences
-from plmjax.data.cleaning.rule import CorpusRule, Dropped, Memory, Settings, words
+from plmjax.data.cleaning.rule import CorpusRule, Dropped, Settings, words
 from plmjax.errors import UserError
 
 SPAN = 3
@@ -36,34 +35,7 @@ def _hashes(texts: Iterable[str]) -> np.ndarray:
     return np.fromiter(map(_hash, texts), np.uint64)
 
 
-class _Keys(Memory):
-    """Remembers every key. Each of them is a part of the document."""
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def repeated(self, keys: np.ndarray) -> np.ndarray:
-        found = np.zeros(len(keys), bool)
-        for at, key in enumerate(keys.tolist()):
-            found[at] = key in self._seen
-            self._seen.add(key)
-        return found
-
-
 # ------------------------------------------------------------------------------------------------ whole documents
-
-
-class _Digests(Memory):
-    """Remembers whole documents, each by all of its keys together."""
-
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-
-    def repeated(self, keys: np.ndarray) -> np.ndarray:
-        digest = keys.tobytes()
-        found = digest in self._seen
-        self._seen.add(digest)
-        return np.array([found])
 
 
 def _digest(text: str, settings: Settings) -> np.ndarray:
@@ -116,23 +88,6 @@ def _without_spans(text: str, repeated: np.ndarray, settings: Settings) -> str:
 # ----------------------------------------------------------------------------------------------- near duplicates
 
 
-class _Bands(Memory):
-    """Remembers bands. A document that shares one with an earlier document is repeated.
-
-    Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared with
-    those before it alone. If it links two documents that were kept, both stay.
-    """
-
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
-
-    def repeated(self, keys: np.ndarray) -> np.ndarray:
-        bands = keys.tolist()
-        found = not self._seen.isdisjoint(bands)
-        self._seen.update(bands)
-        return np.array([found])
-
-
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _NUMBER = re.compile(r"\d+")
 
@@ -181,6 +136,11 @@ def _band_keys(text: str, settings: Settings) -> np.ndarray:
 
 
 def _without_similar(text: str, repeated: np.ndarray, settings: Settings) -> str | Dropped:
+    """Return the text if it shares no band with an earlier document.
+
+    Deviation: FineWeb keeps one document of each group that is linked by shared bands. Here a document is compared with
+    those before it alone. If it links two documents that were kept, both stay.
+    """
     return Dropped("nearly the same text occurred before") if repeated.any() else text
 
 
@@ -188,7 +148,6 @@ NEAR = CorpusRule(
     "near_duplicates",
     "huggingface/datatrove, src/datatrove/pipeline/dedup/minhash.py and examples/fineweb.py",
     _band_keys,
-    _Bands,
     _without_similar,
 )
 RULES = (
@@ -196,16 +155,15 @@ RULES = (
         "exact_duplicates",
         "huggingface/datatrove, src/datatrove/pipeline/dedup/exact_dedup.py",
         _digest,
-        _Digests,
         _without_copy,
+        width=2,
     ),
     CorpusRule(
         "c4_duplicate_lines",
         "tensorflow/datasets, tensorflow_datasets/text/c4_utils.py, remove_duplicate_text",
         _line_keys,
-        _Keys,
         _without_lines,
     ),
-    CorpusRule("three_sentence_spans", "Raffel et al. 2020, section 2.2", _span_keys, _Keys, _without_spans),
+    CorpusRule("three_sentence_spans", "Raffel et al. 2020, section 2.2", _span_keys, _without_spans),
     NEAR,
 )

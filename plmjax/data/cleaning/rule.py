@@ -37,32 +37,21 @@ class TextRule(NamedTuple):
     apply: Callable[[str, Settings], str | Dropped]
 
 
-class Memory:
-    """The keys of all documents before, of a rule that compares documents. It belongs to one process."""
-
-    def repeated(self, keys: np.ndarray) -> np.ndarray:
-        """Return which parts of a document occurred before, bool [P], and remember the document.
-
-        keys: what `CorpusRule.keys` returns for it, uint64 [K].
-        """
-        raise NotImplementedError
-
-
 class CorpusRule(NamedTuple):
-    """A rule that compares a document with those before it, by three functions.
+    """A rule that compares documents: a part of a document is repeated if its key occurred before.
 
-    Only the memory needs all documents, one after another in the order of reading. The other two run anywhere.
+    Only the comparison of keys (`repeated`) needs all documents. Both functions run anywhere.
 
-    keys: the hashes of a text's parts, uint64 [K].
-    memory: makes an empty memory.
-    without: the text that is left of a document without its repeated parts, bool [P], or the reason to drop it.
+    keys: the keys of a text's parts one after another, hashes uint64 [parts * width].
+    without: the text that is left of a document without its repeated parts, bool [parts], or the reason to drop it.
+    width: number of hashes of a key.
     """
 
     name: str
     source: str
     keys: Callable[[str, Settings], np.ndarray]
-    memory: Callable[[], Memory]
     without: Callable[[str, np.ndarray, Settings], str | Dropped]
+    width: int = 1
 
 
 Rule = TextRule | CorpusRule

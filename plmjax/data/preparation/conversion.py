@@ -17,6 +17,7 @@ import numpy as np
 
 from plmjax import storage
 from plmjax.data import cleaning, formats, sentences, store
+from plmjax.data.cleaning.repeated import part_of, repeated
 from plmjax.data.preparation import files
 from plmjax.data.preparation.progress import Progress
 from plmjax.data.preparation.units import Unit
@@ -30,11 +31,13 @@ class Sizes(NamedTuple):
     batch_characters: of the documents that are tokenized at once.
     shard_tokens: number of tokens after which a unit begins another file.
     judged_tokens: number of tokens of the first unit after which the share of unknown tokens is checked.
+    compared_keys: number of hashes that a process compares at once, which takes 32 bytes each.
     """
 
     batch_characters: int = 1 << 19
     shard_tokens: int = 1 << 25
     judged_tokens: int = 100_000
+    compared_keys: int = 1 << 25
 
 
 class Tokenized(NamedTuple):
@@ -117,6 +120,47 @@ class Conversion:
             storage.write(local / files.screened(number), json.dumps(report.counts()))
         if number:
             storage.remove(files.documents_file(folder, number - 1))
+
+    def compare(self, output: Path, number: int, units: int, part: int, parts: int) -> None:
+        """Write which keys of a part occurred before, of all units, for the last rule of a stage.
+
+        Args:
+            output: folder of the dataset.
+            units: number of units. Each has its keys.
+            part: the part, from 0 to `parts` - 1.
+        """
+        path = files.part_file(output, number, part, parts)
+        if path.is_file():
+            return
+        chosen = []
+        for unit in range(units):
+            keys, _ = self._keys(files.folder(output, unit), number)
+            chosen.append(keys[part_of(keys, parts) == part])
+        found = files.split(repeated(np.concatenate(chosen)), np.array([len(keys) for keys in chosen]))
+        files.write_arrays(path, [np.packbits(bits) for bits in found], np.uint8)
+
+    def join(self, output: Path, number: int, units: int, parts: int) -> None:
+        """Write which parts of the documents of each unit occurred before, when every part of the keys is compared."""
+        paths = [files.part_file(output, number, part, parts) for part in range(parts)]
+        bits = zip(*map(files.arrays, paths), strict=True)  # for each unit, those of every part
+        for unit, found in zip(range(units), bits, strict=True):
+            folder = files.folder(output, unit)
+            keys, counts = self._keys(folder, number)
+            part = part_of(keys, parts)
+            sizes = np.bincount(part, minlength=parts)
+            occurred = np.empty(len(keys), bool)
+            occurred[np.argsort(part, kind="stable")] = np.concatenate(
+                [np.unpackbits(packed, count=size) for packed, size in zip(found, sizes.tolist(), strict=True)]
+            )
+            files.write_arrays(files.repeated_file(folder, number), files.split(occurred, counts), bool)
+        for path in paths:
+            storage.remove(path)
+
+    def _keys(self, folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and how many a document has."""
+        width = self.cleaner.stages[number].last.width
+        values, lengths = files.joined(files.keys_file(folder, number))
+        return values.reshape(-1, width), lengths // width
 
     def write(
         self,

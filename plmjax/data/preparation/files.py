@@ -8,6 +8,10 @@ UNIT/
   corpus-SPLIT.tfrecord-N     the tokens, as in the dataset
   unigram.npz                 occurrences of each token in the training text, by stream
   unit.json                   written last: the records of the files of tokens, and counts
+
+While the documents of a stage are compared, the folder with the units has
+
+stage-N.part-P-of-Q.npz       for each unit, a bit for each of its keys in part P: whether the key occurred before
 """
 
 import gzip
@@ -109,6 +113,11 @@ def repeated_file(unit: Path, number: int) -> Path:
     return unit / f"stage-{number}.repeated.npz"
 
 
+def part_file(output: Path, number: int, part: int, parts: int) -> Path:
+    """Return the path of what is known of one part of the keys of a stage."""
+    return output / FOLDER / f"stage-{number}.part-{part}-of-{parts}.npz"
+
+
 def write_arrays(path: Path, arrays: list[np.ndarray], dtype: type) -> None:
     """Write arrays of different lengths completely or not at all."""
     values = np.concatenate([np.empty(0, dtype), *arrays])
@@ -116,8 +125,23 @@ def write_arrays(path: Path, arrays: list[np.ndarray], dtype: type) -> None:
         np.savez(opened, values=values, lengths=np.array([len(array) for array in arrays], np.int64))
 
 
-def arrays(path: Path) -> Iterator[np.ndarray]:
-    """Yield the arrays of a file of `write_arrays`."""
+def arrays(path: Path) -> list[np.ndarray]:
+    """Return the arrays of a file of `write_arrays`."""
+    return split(*joined(path))
+
+
+def split(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Return arrays of the lengths that follow each other in `values`."""
+    return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+def joined(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the arrays of a file of `write_arrays`, one after another, and their lengths."""
     with path.open("rb") as file, np.load(file) as stored:
-        values, lengths = stored["values"], stored["lengths"]
-    yield from np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else ()
+        return stored["values"], stored["lengths"]
+
+
+def lengths(path: Path) -> np.ndarray:
+    """Return the lengths of the arrays of a file of `write_arrays`."""
+    with path.open("rb") as file, np.load(file) as stored:
+        return stored["lengths"]

@@ -63,6 +63,14 @@ class Pool:
             progress.advance(unit.bytes * reads)
             yield unit
 
+    def compare(self, tasks: Sequence[tuple]) -> None:
+        """Call conversion.compare(*task) for every task. A single one is not worth the start of a process."""
+        if len(tasks) == 1:
+            self._conversion.compare(*tasks[0])
+            return
+        for _ in self._workers.results(Conversion.compare, tasks):
+            pass
+
     def _results(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
         """Call a method on batches. Only a few of them are not worth the start of processes."""
         tasks = iter(tasks)

@@ -149,7 +149,7 @@ def _shards(
     for number in stages:
         for unit in pool.run(Conversion.screen, all_units, (output, number), bar, reads=number == 0):
             report.add(files.counts(files.folder(output, unit.index) / files.screened(number)))
-        _compare(conversion, all_units, output, number)
+        _compare(conversion, len(all_units), output, number, pool)
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     unigrams: dict[str, np.ndarray] = {}
     tokens = 0
@@ -174,15 +174,15 @@ def _shards(
     return shards, unigrams
 
 
-def _compare(conversion: Conversion, all_units: list[Unit], output: Path, number: int) -> None:
+def _compare(conversion: Conversion, units: int, output: Path, number: int, pool: Pool) -> None:
     """Write which parts of the documents of each unit occurred before, for the last rule of a stage."""
-    folders = [files.folder(output, unit.index) for unit in all_units]
+    folders = [files.folder(output, unit) for unit in range(units)]
     if all(files.repeated_file(folder, number).is_file() for folder in folders):
         return
-    memory = conversion.cleaner.stages[number].last.memory()
-    for folder in folders:
-        repeated = [memory.repeated(keys) for keys in files.arrays(files.keys_file(folder, number))]
-        files.write_arrays(files.repeated_file(folder, number), repeated, bool)
+    hashes = sum(int(files.lengths(files.keys_file(folder, number)).sum()) for folder in folders)
+    parts = max(1, -(-hashes // conversion.sizes.compared_keys))
+    pool.compare([(output, number, units, part, parts) for part in range(parts)])
+    conversion.join(output, number, units, parts)
 
 
 def _nothing_prepared(sources: list[dict], format: str, report: cleaning.Report) -> UserError:

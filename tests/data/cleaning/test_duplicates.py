@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from plmjax.data.cleaning import cleaner, duplicates
+from plmjax.data.cleaning.repeated import Seen
+from plmjax.data.cleaning.rule import Settings
 from plmjax.errors import UserError
 
 A, B, C, D, E = (f"{word} is the sentence of this letter." for word in "Anton Berta Caesar Dora Emil".split())
@@ -53,20 +55,16 @@ def test_near_duplicates_are_found_as_often_as_their_bands_promise(share: float)
     assert abs(found / 200 - promised) < 0.08
 
 
-def test_the_first_of_near_duplicates_is_kept_also_of_those_that_were_dropped() -> None:
-    """Deviation of plmjax.data.cleaning.duplicates._Bands: groups are not joined afterwards."""
-    memory = duplicates._Bands()
-    assert [memory.repeated(np.array(keys, np.uint64)).tolist() for keys in ([1, 2], [2, 3], [3, 4])] == [
-        [False],
-        [True],
-        [True],
-    ]
-    memory = duplicates._Bands()
-    assert [memory.repeated(np.array(keys, np.uint64)).tolist() for keys in ([1], [2], [1, 2])] == [
-        [False],
-        [False],
-        [True],
-    ]
+def test_of_a_chain_of_near_duplicates_the_first_is_kept() -> None:
+    """Deviation of plmjax.data.cleaning.duplicates._without_similar: groups are not joined afterwards."""
+
+    def kept(*documents: list[int]) -> list[bool]:
+        seen = Seen()
+        repeated = [seen.repeated(np.array(bands, np.uint64)[:, None]) for bands in documents]
+        return [duplicates.NEAR.without("text", bands, Settings()) == "text" for bands in repeated]
+
+    assert kept([1, 2], [2, 3], [3, 4]) == [True, False, False]
+    assert kept([1], [2], [1, 2]) == [True, True, False]
 
 
 def test_case_punctuation_accents_and_numbers_do_not_count() -> None:

@@ -100,6 +100,51 @@ def test_units_are_the_same_on_any_number_of_processes(units, tokenizer, tmp_pat
     assert dataset.unigram_counts().sum() == dataset.split("train").token_count
 
 
+def test_keys_are_compared_in_parts(units, tokenizer, tmp_path, monkeypatch):
+    (units / "2.txt").write_text("\n\n".join(document(seed) for seed in range(30, 90)))  # copies
+    (units / "3.jsonl").write_text(json.dumps({"text": "Short."}))  # a unit of which nothing is left
+    settings = {"clean": ("gopher", *CLEAN), "progress": False}
+    prepare([units], "auto", tokenizer, tmp_path / "whole", processes=1, **settings)
+    ledger = (tmp_path / "whole" / store.LEDGER).read_bytes()
+    monkeypatch.setattr(run, "SIZES", Sizes(compared_keys=100))
+    original, joined = run.Conversion.join, []
+
+    def join(self, output, number, units, parts):
+        assert len(list(output.glob(f"{files.FOLDER}/stage-{number}.part-*-of-{parts}.npz"))) == parts
+        joined.append(parts)
+        original(self, output, number, units, parts)
+        assert not list(output.glob(f"{files.FOLDER}/stage-*.part-*"))
+
+    monkeypatch.setattr(run.Conversion, "join", join)
+    for processes in (1, 2):
+        prepare([units], "auto", tokenizer, tmp_path / str(processes), processes=processes, **settings)
+        assert (tmp_path / str(processes) / store.LEDGER).read_bytes() == ledger
+    assert len(joined) == 6 and min(joined) > 2
+
+
+def test_a_comparison_that_was_stopped_goes_on(units, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "SIZES", Sizes(compared_keys=100))
+    settings = {"clean": CLEAN, "processes": 1, "progress": False}
+    prepare([units], "auto", tokenizer, tmp_path / "whole", **settings)
+    original, compared = run.Conversion.compare, []
+
+    def compare(self, output, number, units, part, parts):
+        if len(compared) == 2:
+            raise KeyboardInterrupt
+        compared.append(part)
+        original(self, output, number, units, part, parts)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run.Conversion, "compare", compare)
+        prepare([units], "auto", tokenizer, tmp_path / "out", **settings)
+    compared = {path.name for path in (tmp_path / "out").glob(f"{files.FOLDER}/stage-0.part-*")}
+    write_arrays, written = files.write_arrays, set()
+    monkeypatch.setattr(files, "write_arrays", lambda path, *rest: (written.add(path.name), write_arrays(path, *rest)))
+    prepare([units], "auto", tokenizer, tmp_path / "out", **settings)
+    assert len(compared) == 2 and not compared & written and any("stage-0.part-" in name for name in written)
+    assert (tmp_path / "out" / store.LEDGER).read_bytes() == (tmp_path / "whole" / store.LEDGER).read_bytes()
+
+
 def test_finished_units_are_not_converted_again(units, tokenizer, tmp_path, monkeypatch):
     whole, output = tmp_path / "whole", tmp_path / "out"
     settings = {"clean": CLEAN, "processes": 1, "progress": False}
