@@ -12,7 +12,7 @@ import pytest
 from plmjax import models
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.system import Kind, Purpose, System, system_of
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, group_of, system_of
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig, BertForNextSentencePrediction, BertModel
@@ -150,3 +150,10 @@ def test_a_derived_config_is_of_the_same_system_and_another_one_needs_its_own() 
     assert Larger().system is system_of(BertConfig) and Larger().system.kind is Kind.ENCODER
     with pytest.raises(TypeError, match=r"a declared system for Undeclared, found none; end its file with declare"):
         Undeclared().system  # noqa: B018
+
+
+def test_a_parameter_is_of_the_group_with_its_longest_prefix_of_whole_names() -> None:
+    groups = ParameterGroup(("bert", "head/last")), ParameterGroup(("bert/layers",), 1), ParameterGroup(("bert/lay",), 2)
+    paths = "bert/layers/kernel", "bert/layers_norm/scale", "bert/lay/scale", "head/last/bias", "bertha/kernel", "head/b"
+    expected = [("bert/layers", 1), ("bert", None), ("bert/lay", 2), ("head/last", None), None, None]
+    assert [group_of(path, groups) for path in paths] == expected

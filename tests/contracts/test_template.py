@@ -79,6 +79,15 @@ def test_a_tokenizer_without_the_special_tokens_is_named():
         Template("begin A end", "begin A end B end").check(VOCABULARY)
 
 
+def test_roles_are_those_of_pairs_and_then_those_of_single_texts_alone():
+    assert Template("begin A end", "cls A sep B sep").roles == ("cls", "sep", "begin", "end")
+
+
+def test_each_text_of_a_row_that_is_read_from_the_end_is_cut_first_and_then_reversed():
+    row = Template("A", "A B", "last", backwards=True).lay_out(PAIR, VOCABULARY, 4)
+    assert (row.tokens, row.starts, row.summary) == ([8, 7, 6, 5], (0, 2), 3)
+
+
 @pytest.mark.parametrize("wrong", [{"single": "cls sep"}, {"pair": "B A"}, {"summary": "middle"}, {"padding": "top"}])
 def test_a_template_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="Expected a"):
