@@ -112,7 +112,11 @@ def recorded_parameters(text: str) -> dict[str, tuple[list[int], list[str]]]:
 
 def test_groups_and_the_table_of_tokens_are_those_of_the_recorded_parameters():
     """Of the first experiment of every system: a group for each layer of a stack, and no prefix of nothing."""
-    absent = {"direct", "generator/embeddings", "electra/embeddings_project"}  # of an NNLM and an ELECTRA of other sizes
+    absent = {
+        "direct",
+        "generator/embeddings",
+        "electra/embeddings_project",
+    }  # of an NNLM and an ELECTRA of other sizes
     seen = {}
     for golden in sorted(GOLDENS.glob("*.txt")):
         for one in re.split(r"(?m)^(?=\S+\.py:\w+$)", golden.read_text(encoding="utf-8"))[1:]:

@@ -195,7 +195,11 @@ def test_a_derived_config_is_of_the_same_system_and_another_one_needs_its_own() 
 
 
 def test_a_parameter_is_of_the_group_with_its_longest_prefix_of_whole_names() -> None:
-    groups = ParameterGroup(("bert", "head/last")), ParameterGroup(("bert/layers",), 1), ParameterGroup(("bert/lay",), 2)
+    groups = (
+        ParameterGroup(("bert", "head/last")),
+        ParameterGroup(("bert/layers",), 1),
+        ParameterGroup(("bert/lay",), 2),
+    )
     paths = "bert/layers/kernel", "bert/layers_norm/scale", "bert/lay/scale", "head/last", "bertha/kernel", "head/b"
     expected = [("bert/layers", 1), ("bert", None), ("bert/lay", 2), ("head/last", None), None, None]
     assert [group_of(path, groups) for path in paths] == expected

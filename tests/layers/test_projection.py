@@ -72,7 +72,7 @@ def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one(
     np.testing.assert_allclose(found, np.einsum("br,rnh->bnh", hidden, kernel) + 2, rtol=1e-5, atol=1e-5)
     integers = module.clone(products=INT8_DYNAMIC, use_bias=False)
     shapes = jax.eval_shape(lambda: integers.init(jax.random.key(0), x))["params"]
-    assert {name: set(part) for name, part in shapes.items()} == dict.fromkeys(shapes, {"kernel", "kernel_scale"})
+    assert {name: set(part) for name, part in shapes.items()} == {one: {"kernel", "kernel_scale"} for one in shapes}
 
 
 def test_the_ranks_of_a_feed_forward_network_are_those_of_its_first_and_its_second_matrix() -> None:

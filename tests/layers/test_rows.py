@@ -60,7 +60,9 @@ def test_a_cache_of_other_rows_has_their_masks_and_all_their_layers() -> None:
 
 
 def test_the_longest_row_is_that_of_the_decoder() -> None:
-    config = LedConfig.tiny(max_position_embeddings=16, attention_window=(4,), max_global_tokens=4, max_decoder_position_embeddings=4)
+    config = LedConfig.tiny(
+        max_position_embeddings=16, attention_window=(4,), max_global_tokens=4, max_decoder_position_embeddings=4
+    )
     with pytest.raises(UserError, match=r"at most 4 tokens, .* found 5; .* set --model\.max_decoder_position_embeddi"):
         read_rows(config, jnp.zeros((1, 5), jnp.int32), None, None, None, None, None)
     with pytest.raises(UserError, match=r"at most 8 tokens, .* found 9; .* set --model\.n_positions"):
