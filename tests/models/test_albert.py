@@ -72,7 +72,7 @@ def test_layers_are_divided_into_groups_as_evenly_as_they_can_be() -> None:
 
 def test_a_bert_with_shared_layers_has_all_its_settings() -> None:
     bert = BertConfig.tiny(
-        vocab_size=77, hidden_act="relu", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2,
+        vocab_size=77, hidden_size=64, hidden_act="relu", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2,
         max_position_embeddings=31, type_vocab_size=3, initializer_range=0.05, layer_norm_eps=1e-3, pad_token_id=4,
         attention_window=6, classifier_dropout=0.4,
     )  # fmt: skip

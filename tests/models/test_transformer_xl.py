@@ -170,3 +170,20 @@ def test_embeddings_are_joined_from_their_clusters() -> None:
 def test_sizes_that_do_not_fit_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         TransformerXlConfig(**settings)
+
+
+def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() -> None:
+    """Or through the one that all share, or as they are where an embedding is as wide as the layers."""
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 3)), random.normal(size=(4, 3))
+    one, other = random.normal(size=(3, 5)), random.normal(size=(3, 5))
+    tables = {"table_0": first, "table_1": second}
+
+    def vectors(**parameters: np.ndarray) -> np.ndarray:
+        params = {f"transformer_xl/words/{name}": value for name, value in parameters.items()}
+        return np.asarray(TXL.system.vectors(params | {"transformer_xl/layers/relative/kernel": one}))
+
+    np.testing.assert_allclose(vectors(**tables), [*first, *second], rtol=1e-6)
+    np.testing.assert_allclose(vectors(**tables, projection_0=one), [*first @ one, *second @ one], rtol=1e-5)
+    both = {"projection_0": one, "projection_1": other}
+    np.testing.assert_allclose(vectors(**tables, **both), [*first @ one, *second @ other], rtol=1e-5)

@@ -1,11 +1,13 @@
-"""The rates of dropout in the heads of tasks, each a field of its own: which one is drawn where."""
+"""The heads of tasks: what those of two layers compute, and which rate of dropout each draws, a field of its own."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from scipy.special import erf
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -23,6 +25,11 @@ from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.xlnet.heads import Summary
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from tests.systems.modules import recorded_draws
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The exact one."""
+    return x * (1 + erf(x / np.sqrt(2))) / 2
 
 
 def with_rates(config: Any) -> tuple[Any, dict[str, float]]:
@@ -50,6 +57,33 @@ def test_a_head_of_two_layers_draws_its_own_rate(head: Any, config: Any, drawn: 
     with recorded_draws() as found:
         jax.eval_shape(lambda: module.init(rngs, jnp.ones((2, 128)), False))
     assert [draw.rate for draw in found] == [rates[name] for name in drawn]
+
+
+@pytest.mark.parametrize(
+    ("head", "config", "first", "activation"),
+    [
+        (electra.ClassificationHead, ElectraConfig.tiny(hidden_act="relu"), "dense", gelu),
+        (electra.MultipleChoiceHead, ElectraConfig.tiny(hidden_act="relu"), "summary", gelu),
+        (distilbert.ClassificationHead, DistilBertConfig.tiny(hidden_act="gelu"), "dense", lambda x: np.maximum(x, 0)),
+        (task_heads.ClassificationHead, RobertaConfig.tiny(), "dense", np.tanh),
+        (Summary, XlnetConfig.tiny(), "summary", np.tanh),
+    ],
+)
+def test_a_head_of_two_layers_has_the_activation_of_transformers(
+    head: Any, config: Any, first: str, activation: Any
+) -> None:
+    """modeling_electra.py, modeling_distilbert.py, modeling_roberta.py, modeling_xlnet.py: whatever the layers have."""
+    outputs, random = 1 if head is electra.MultipleChoiceHead else 3, np.random.default_rng(0)
+    module = head(config, Execution(), *([] if head is electra.MultipleChoiceHead else [outputs]))
+    shapes = {first: {"kernel": (128, 128), "bias": (128,)}, "output": {"kernel": (128, outputs), "bias": (outputs,)}}
+    params = {
+        part: {name: random.normal(size=shape) / 10 for name, shape in own.items()} for part, own in shapes.items()
+    }
+    x = random.normal(size=(2, 128))
+    hidden = activation(x @ params[first]["kernel"] + params[first]["bias"])
+    found = module.apply({"params": params}, jnp.asarray(x, jnp.float32), True)
+    expected = hidden @ params["output"]["kernel"] + params["output"]["bias"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
