@@ -43,7 +43,7 @@ BOUNDS = {
     "filters of an ELMo": (
         lambda n: ElmoConfig.tiny(filter_widths=(n,), filter_counts=(2,), max_characters_per_token=5), [1, 5], [0, 6],
     ),
-    "filters of a CVT": (lambda n: CvtConfig(filter_widths=(n,), max_characters_per_token=5), [5], [6]),
+    "filters of a CVT": (lambda n: CvtConfig(filter_widths=(n,), max_characters_per_token=5), [1, 5], [0, 6]),
     "the embeddings of a MobileBERT": (lambda n: MobileBertConfig.mini(embedding_size=n), [1, 127], [0, 128]),
     "buckets": (lambda n: T5Config.tiny(relative_attention_num_buckets=n), [4, 32], [2, 5]),
     "the largest distance": (
