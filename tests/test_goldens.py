@@ -4,6 +4,7 @@ UPDATE_GOLDEN=1 python -m pytest -m '' tests/test_goldens.py writes them again. 
 """
 
 import os
+import re
 from pathlib import Path
 
 import flax.linen as nn
@@ -101,3 +102,40 @@ def test_experiment_is_as_recorded(file, monkeypatch):
 def test_every_golden_has_an_experiment():
     experiment_files = {file.stem for file in (ROOT / "experiments").glob("*.py")}
     assert {file.stem for file in GOLDENS.glob("*.txt")} == experiment_files
+
+
+def recorded_parameters(text: str) -> dict[str, tuple[list[int], list[str]]]:
+    """Path -> shape and logical axes of the parameters that a golden text has of an experiment."""
+    rows = re.findall(r"(?m)^  (\S+) +\[([\d, ]*)\] +(?:decayed|-) +\((.*)\)$", text)
+    return {path: ([int(size) for size in shape.split(",") if size], axes.split(", ")) for path, shape, axes in rows}
+
+
+def test_groups_and_the_table_of_tokens_are_those_of_the_recorded_parameters():
+    """Of the first experiment of every system: a group for each layer of a stack, and no prefix of nothing."""
+    absent = {
+        "direct",
+        "generator/embeddings",
+        "electra/embeddings_project",
+    }  # of an NNLM and an ELECTRA of other sizes
+    seen = {}
+    for golden in sorted(GOLDENS.glob("*.txt")):
+        for one in re.split(r"(?m)^(?=\S+\.py:\w+$)", golden.read_text(encoding="utf-8"))[1:]:
+            kind, parameters = re.search(r"model\.type = '(\w+)'", one), recorded_parameters(one)
+            if kind and parameters and kind[1] not in seen:
+                file, name = one.splitlines()[0].split(":")
+                seen[kind[1]] = experiments.load(f"{ROOT / 'experiments' / file}:{name}").model, parameters
+    assert len(seen) > 20
+    for model, parameters in seen.values():
+        groups = [(prefix, group.index) for group in model.parameter_groups for prefix in group.prefixes]
+        used = set()
+        for path, (shape, axes) in parameters.items():
+            own = max((prefix for prefix, _ in groups if f"{path}/".startswith(f"{prefix}/")), key=len, default=None)
+            used |= {prefix for prefix, _ in groups if f"{path}/".startswith(f"{prefix}/")}
+            layers = [index for prefix, index in groups if prefix == own]
+            stacked = own is not None and "layers" in axes
+            assert layers == ([*range(shape[axes.index("layers")])] if stacked else [None] * (own is not None)), path
+        assert {prefix for prefix, _ in groups} - used <= absent, model
+        if (table := model.system.token_table) is not None:
+            shape, axes = parameters[table]
+            positions = model.longest if type(model).__name__ == "GptConfig" else 0
+            assert shape == [model.vocab_size + positions, model.token_width] and axes == ["vocab", "embed"], table

@@ -86,7 +86,9 @@ class ParameterGroup:
 
 def group_of(path: str, groups: Sequence[ParameterGroup]) -> tuple[str, int | None] | None:
     """Return the longest prefix of a parameter's path and the index of its group; None if it is in no group."""
-    prefixes = {prefix: group.index for group in groups for prefix in group.prefixes if path.startswith(f"{prefix}/")}
+    prefixes = {
+        prefix: group.index for group in groups for prefix in group.prefixes if f"{path}/".startswith(f"{prefix}/")
+    }
     longest = max(prefixes, key=len, default=None)
     return None if longest is None else (longest, prefixes[longest])
 

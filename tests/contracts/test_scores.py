@@ -52,6 +52,22 @@ def test_last_logits_are_those_of_the_last_position(scores: TokenScores) -> None
     np.testing.assert_allclose(scores.last_logits(), scores.logits()[:, -1], rtol=1e-6)
 
 
+def test_logits_of_a_few_tokens_are_those_of_the_whole_vocabulary() -> None:
+    for scores in (FULL, FULL.replace(bias=None)):
+        logits = scores.logits()
+        np.testing.assert_allclose(scores.token_logits(jnp.array([7, 0])), logits[..., [7, 0]], rtol=1e-5, atol=1e-6)
+        chosen = jnp.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]
+        np.testing.assert_allclose(scores.target_logits(TARGETS), chosen, rtol=1e-5, atol=1e-6)
+
+
+def test_what_all_classes_inherit_is_what_the_full_softmax_computes_with_each_term_alone() -> None:
+    for smoothing, z_loss in ((0.0, 0.02), (0.1, 0.0), (0.1, 0.02)):
+        settings = {"smoothing": smoothing, "z_loss": z_loss}
+        found = TokenScores.smoothed_cross_entropy(FULL, TARGETS, WEIGHTS, **settings)
+        expected = FULL.smoothed_cross_entropy(TARGETS, WEIGHTS, **settings)
+        chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @EVERY
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.02)], ids=["plain", "smoothed"])
 def test_sums_and_their_gradients_are_those_of_the_logits(scores: TokenScores, smoothing: float, z_loss: float) -> None:

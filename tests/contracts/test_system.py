@@ -12,7 +12,7 @@ import pytest
 from plmjax import models
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.system import Kind, Purpose, System, system_of
+from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, group_of, system_of
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig, BertForNextSentencePrediction, BertModel
@@ -101,6 +101,48 @@ def test_numbers_that_a_system_does_not_have_are_the_same_sentence(ask, words: s
         ask()
 
 
+DROPOUTS = {
+    "hidden_dropout_prob attention_probs_dropout_prob": "Bert Roberta Albert Electra DistilBert MobileBert Longformer",
+    "embd_pdrop resid_pdrop attn_pdrop": "Gpt Gpt2",
+    "dropout attention_dropout": "Bart BartTranslation Led Transformer",
+    "dropout attention_dropout convolution_dropout": "LiteTransformer",
+    "dropout attention_dropout convolution_dropout activation_dropout": "LiteTransformerDecoder",
+    "dropout dropatt": "TransformerXl",
+    "dropout unlabelled_dropout": "Cvt",
+    "dropout_rate": "T5",
+    "dropout": "AdaptiveSpan Xlnet LongformerDecoder Cove Biattentive Tagger Taglm ElmoTagger",
+    "embedding_dropout input_dropout weight_dropout hidden_dropout output_dropout": "AwdLstm Ulmfit",
+    "hidden_dropout_prob local_attention_probs_dropout_prob lsh_attention_probs_dropout_prob": "Reformer",
+    "": "StaticVectors Elmo Glove Nnlm Word2Vec",
+}
+"""The fields that have a model's one dropout rate, and the systems that have them."""
+
+
+def changed(before: ModelConfig, after: ModelConfig) -> dict[str, object]:
+    fields = [field.name for field in dataclasses.fields(before)]
+    return {name: getattr(after, name) for name in fields if getattr(after, name) != getattr(before, name)}
+
+
+def test_a_dropout_rate_is_that_of_all_layers_and_of_no_head() -> None:
+    fields = {f"{system}Config": names.split() for names, systems in DROPOUTS.items() for system in systems.split()}
+    assert fields.keys() == SYSTEMS.keys()
+    for name, system in SYSTEMS.items():
+        config = system.config()
+        if not fields[name]:
+            with pytest.raises(UserError, match="has one dropout rate"):
+                config.with_dropout(0.37)
+            continue
+        assert changed(config, config.with_dropout(0.37)) == dict.fromkeys(fields[name], 0.37), name
+
+
+def test_another_depth_is_that_of_both_sides() -> None:
+    pairs = {"Bart": "encoder_layers decoder_layers", "T5": "num_layers num_decoder_layers", "Gpt": "n_layer"}
+    pairs |= {"Led": pairs["Bart"], "Transformer": pairs["Bart"], "Xlnet": "n_layer", "Bert": "num_hidden_layers"}
+    for name, fields in pairs.items():
+        config = SYSTEMS[f"{name}Config"].config()
+        assert changed(config, config.with_depth(5)) == dict.fromkeys(fields.split(), 5), name
+
+
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
 def test_a_system_keeps_a_cache_where_it_writes_text(system: System) -> None:
     assert (system.cache is not None) == (Purpose.WRITING in system)
@@ -150,3 +192,14 @@ def test_a_derived_config_is_of_the_same_system_and_another_one_needs_its_own() 
     assert Larger().system is system_of(BertConfig) and Larger().system.kind is Kind.ENCODER
     with pytest.raises(TypeError, match=r"a declared system for Undeclared, found none; end its file with declare"):
         Undeclared().system  # noqa: B018
+
+
+def test_a_parameter_is_of_the_group_with_its_longest_prefix_of_whole_names() -> None:
+    groups = (
+        ParameterGroup(("bert", "head/last")),
+        ParameterGroup(("bert/layers",), 1),
+        ParameterGroup(("bert/lay",), 2),
+    )
+    paths = "bert/layers/kernel", "bert/layers_norm/scale", "bert/lay/scale", "head/last", "bertha/kernel", "head/b"
+    expected = [("bert/layers", 1), ("bert", None), ("bert/lay", 2), ("head/last", None), None, None]
+    assert [group_of(path, groups) for path in paths] == expected

@@ -1,5 +1,6 @@
 """Rows of one text or a pair as the published systems lay them out, against transformers' tokenizers and by hand."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -7,10 +8,22 @@ import pytest
 from plmjax.contracts.template import Template, longer_first
 from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
+from plmjax.models.longformer.encoder_decoder import LedConfig
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
+from plmjax.models.t5 import T5Config
+from plmjax.models.transformer import TransformerConfig
+from plmjax.models.transformer_xl import TransformerXlConfig
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=100, pad=0, unknown=1, cls=2, sep=3, end=4)
@@ -68,15 +81,52 @@ def test_gpts_rows_are_read_at_their_last_token():
 
 def test_xlnets_and_t5s_rows():
     """XLNet: A <sep> B <sep> <cls>, whose [CLS] has a token type of its own. T5: A B </s>."""
-    xlnet = Template("A sep cls:2", "A sep B:1 sep:1 cls:2", summary="last").lay_out(PAIR, VOCABULARY)
+    template = XlnetConfig.tiny().template
+    xlnet = template.lay_out(PAIR, VOCABULARY)
     assert xlnet.tokens == [7, 8, 9, 3, 5, 6, 3, 2] and xlnet.token_types == [0] * 4 + [1] * 3 + [2]
-    assert (xlnet.starts, xlnet.summary) == ((0, 4), 7)
-    assert Template("A end", "A B end").lay_out(PAIR, VOCABULARY).tokens == [7, 8, 9, 5, 6, 4]
+    assert (xlnet.starts, xlnet.summary, template.padding) == ((0, 4), 7, "left")
+    assert template.lay_out(SINGLE, VOCABULARY).token_types == [0] * 4 + [2]
+    row = T5Config.tiny().template.lay_out(PAIR, VOCABULARY)
+    assert (row.tokens, row.token_types, row.summary) == ([7, 8, 9, 5, 6, 4], None, 5)
+
+
+@pytest.mark.parametrize(
+    ("config", "single", "pair", "first"),
+    [
+        (BartConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], False),
+        (LedConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], False),
+        (LongformerConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 3, 5, 6, 3], True),
+        (DistilBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], True),
+        (MobileBertConfig, [2, 7, 8, 9, 3], [2, 7, 8, 9, 3, 5, 6, 3], True),
+        (TransformerConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], False),
+        (CoveConfig, [7, 8, 9, 4], [7, 8, 9, 4, 5, 6, 4], False),
+        (AwdLstmConfig, [10, 7, 8, 9], [10, 7, 8, 9, 10, 5, 6], False),
+        (ElmoConfig, [11, 7, 8, 9, 4], [11, 7, 8, 9, 4, 11, 5, 6, 4], True),
+        (TransformerXlConfig, [7, 8, 9], [7, 8, 9, 5, 6], False),
+    ],
+)
+def test_rows_of_other_systems(config, single: list[int], pair: list[int], first: bool):
+    """fairseq and transformers: two </s> between texts; recurrent models: the token that they read between texts."""
+    vocabulary = dataclasses.replace(VOCABULARY, begin=11, others={"between": 10})
+    template = config.tiny().template
+    rows = [template.lay_out(texts, vocabulary) for texts in (SINGLE, PAIR)]
+    assert [row.tokens for row in rows] == [single, pair]
+    assert [row.summary for row in rows] == ([0, 0] if first else [len(single) - 1, len(pair) - 1])
+    assert template.padding == "right" and not template.backwards
 
 
 def test_a_tokenizer_without_the_special_tokens_is_named():
     with pytest.raises(UserError, match=r"rows \(begin, end\), found none for begin; use the tokenizer"):
         Template("begin A end", "begin A end B end").check(VOCABULARY)
+
+
+def test_roles_are_those_of_pairs_and_then_those_of_single_texts_alone():
+    assert Template("begin A end", "cls A sep B sep").roles == ("cls", "sep", "begin", "end")
+
+
+def test_each_text_of_a_row_that_is_read_from_the_end_is_cut_first_and_then_reversed():
+    row = Template("A", "A B", "last", backwards=True).lay_out(PAIR, VOCABULARY, 4)
+    assert (row.tokens, row.starts, row.summary) == ([8, 7, 6, 5], (0, 2), 3)
 
 
 @pytest.mark.parametrize("wrong", [{"single": "cls sep"}, {"pair": "B A"}, {"summary": "middle"}, {"padding": "top"}])

@@ -12,13 +12,21 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.experiment import Start
 from plmjax.initialization.origin import Origin
+from plmjax.parallel import hosts
+from plmjax.training.checkpoints import checkpoints
+from plmjax.word_vectors.vectors import WordVectors
 
 DRAWN = {
     "bert": {"layers": jnp.ones(3), "adapter": jnp.ones(2)},
     "cls": {"bias": jnp.ones(2)},
     "classifier": {"bias": jnp.ones(2)},
+    "compression": {"scores": jnp.ones(2), "rows": jnp.ones(4)},  # what a compression trains beside the model
 }
-SAVED = {"bert": {"layers": np.full(3, 7.0, np.float32)}, "classifier": {"bias": np.full(2, 7.0, np.float32)}}
+SAVED = {
+    "bert": {"layers": np.full(3, 7.0, np.float32)},
+    "classifier": {"bias": np.full(2, 7.0, np.float32)},
+    "compression": {"scores": np.full(2, 7.0, np.float32)},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +55,16 @@ def test_a_checkpoint_gives_all_that_it_has_and_says_which_heads_are_missing() -
     np.testing.assert_array_equal(found["bert"]["layers"], SAVED["bert"]["layers"])
     np.testing.assert_array_equal(found["classifier"]["bias"], SAVED["classifier"]["bias"])
     assert found["bert"]["adapter"] is DRAWN["bert"]["adapter"] and found["cls"] == DRAWN["cls"]
+    assert found["compression"] == DRAWN["compression"] and not initial.replaced("compression/scores")
     assert said == ["start      initialized at random, as saved has none: cls/bias"]
     assert initial.replaced("bert/layers") and not initial.replaced("bert/adapter")
+
+
+def test_one_host_of_several_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    initial = Origin("saved", params=SAVED).initial_parameters(run(Adapters()), None, report=said.append)
+    assert initial.from_drawn(DRAWN)["cls"] == DRAWN["cls"] and said == []
 
 
 def test_a_new_head_is_drawn_even_where_the_checkpoint_has_it() -> None:
@@ -63,6 +79,22 @@ def test_what_neither_the_checkpoint_nor_the_start_gives_is_an_error() -> None:
     initial = Origin("saved", params=SAVED).initial_parameters(run(Start()), None, report=lambda line: None)
     with pytest.raises(UserError, match=r"Expected bert/adapter of shape .* in the checkpoint saved"):
         initial.from_drawn(DRAWN)
+
+
+def test_a_record_is_of_the_checkpoints_parameters_or_of_the_vectors_as_they_are_in_the_file() -> None:
+    vectors = WordVectors("here", ["red", "blue"], np.array([[3, 4], [0, 2]], np.float32))
+    assert Origin("saved", params=SAVED).recorded is SAVED
+    assert Origin("here", vectors=vectors).recorded.tolist() == [[3, 4], [0, 2]]
+
+
+def test_random_values_take_the_model_of_another_checkpoint_and_none_of_its_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoints, "find", lambda name: ("found", name))
+    monkeypatch.setattr(checkpoints, "describe", lambda folder: ("described", folder))
+    origin = Origin.find("random", like="saved")
+    assert (origin.name, origin.description) == ("random", ("described", ("found", "saved")))
+    assert origin.params is None and origin.recorded is None
 
 
 def test_a_model_config_is_taken_from_another_checkpoint_beside_random_values_alone(tmp_path: Path) -> None:

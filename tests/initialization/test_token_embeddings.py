@@ -1,15 +1,22 @@
 """Word vectors of a file as the first rows of a model's table of tokens."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from plmjax import cli
 from plmjax.data import tokenizers
+from plmjax.errors import UserError
 from plmjax.initialization import token_embeddings
+from plmjax.initialization.origin import Origin
 from plmjax.interop import word2vec
+from plmjax.models.bert import BertConfig
+from plmjax.models.nnlm import NnlmConfig
+from plmjax.parallel import hosts
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from plmjax.word_vectors.vectors import WordVectors
@@ -59,6 +66,33 @@ def test_vectors_that_do_not_fit_are_refused_in_one_sentence(fails, tmp_path) ->
     assert "Expected a tokenizer of words" in said and "found one of the kind wordpiece" in said
     (tmp_path / "vectors").write_text("2 2\na 1 2\n")
     assert "Expected 2 words in" in fails(*asked)
+
+
+def test_vectors_are_those_of_a_file_that_has_words_and_vectors(tmp_path: Path) -> None:
+    word2vec.write(tmp_path / "vectors", WORDS, NUMBERS)
+    (tmp_path / "text.txt").write_text(TEXT)
+    found = token_embeddings.vectors_at(tmp_path / "vectors")
+    assert found.words == WORDS
+    np.testing.assert_allclose(found.vectors, NUMBERS, atol=1e-5)
+    assert [token_embeddings.vectors_at(place) for place in (tmp_path / "text.txt", tmp_path)] == [None, None]
+
+
+def test_a_model_without_a_table_of_tokens_takes_no_vectors() -> None:
+    vectors, run = WordVectors("here", WORDS, NUMBERS), SimpleNamespace(model=BertConfig.tiny())
+    with pytest.raises(UserError, match=r"a model with token embeddings, .* from here, found BertConfig; use another"):
+        token_embeddings.check(run, None, vectors, {})
+
+
+def test_one_host_of_several_says_how_many_words_have_a_vector(monkeypatch, tmp_path) -> None:
+    tokenizer, said = tokenizers.train("word", 13, [TEXT], tmp_path), []
+    run = SimpleNamespace(model=NnlmConfig(vocab_size=13, vector_size=6))
+    origin = Origin("here", vectors=WordVectors("here", WORDS, NUMBERS))
+    for primary in (False, True):
+        monkeypatch.setattr(hosts, "is_primary", lambda primary=primary: primary)
+        initial = origin.initial_parameters(run, tokenizer, report=said.append)
+        found = initial.from_drawn({"words": {"embedding": jnp.ones((13, 6))}})
+        np.testing.assert_array_equal(found["words"]["embedding"][tokenizer.encode("red")[0]], NUMBERS[0])
+        assert len(said) == primary
 
 
 def options(folder: Path) -> list[str]:

@@ -59,6 +59,16 @@ def test_dropout_drops_weights_and_padding_is_not_read(name: str) -> None:
 
 
 def test_shared_scores_are_uniform_within_the_bound_of_the_released_code() -> None:
-    scores = np.asarray(shared_scores(jax.random.key(0), (40, 30)))
-    bound = np.sqrt(6 / (30 + 40 * 30))
+    scores = np.asarray(shared_scores(jax.random.key(0), (3, 2000)))
+    bound = np.sqrt(6 / (2000 + 3 * 2000))  # a kernel of one input and three outputs
     assert 0.97 * bound < np.abs(scores).max() <= bound and abs(scores.std() - bound / np.sqrt(3)) < 0.03 * bound
+
+
+def test_the_second_half_of_the_features_is_the_gate_of_the_first() -> None:
+    """torch.nn.functional.glu."""
+    dynamic, lightweight = (
+        CONVOLUTIONS[name](2, 1, 3, 0.0, jax.nn.initializers.zeros) for name in ("dynamic", "lightweight")
+    )
+    x = jnp.array([[6.0, -4.0, 0.0, np.log(3.0)]])
+    np.testing.assert_allclose(dynamic.activated(x), [[3.0, -3.0]], rtol=1e-6)
+    assert lightweight.activated(x) is x

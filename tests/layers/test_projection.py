@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import INT8_DYNAMIC
+from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.projection import Projection
 
 CASES = {
@@ -54,6 +56,30 @@ def test_logits_of_bfloat16_are_float32_sums_and_their_gradients_are_bfloat16_pr
     text = jax.jit(lambda x: jax.vjp(lambda x: module.apply(params, x), x)[1](found)).lower(x).as_text()
     products = [line for line in text.splitlines() if "dot_general" in line]
     assert products and not any("(tensor<3x5xf32>" in line for line in products)
+
+
+def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 400)), jnp.bfloat16)
+    features, axes, two = (2, 3), ("embed", "heads", "head"), nn.initializers.constant(2.0)
+    module = Projection(features, axes, nn.initializers.normal(1.0), jnp.bfloat16, True, bias_init=two, rank=4)
+    found, variables = module.init_with_output(jax.random.key(0), x)
+    first, second = (nn.meta.unbox(variables)["params"][name] for name in ("reduce", "expand"))
+    assert (first["kernel"].shape, second["kernel"].shape) == ((400, 4), (4, 2, 3)) and set(first) == {"kernel"}
+    assert abs(first["kernel"].std() - 0.5) < 0.05 and (second["bias"] == 2).all()
+    hidden = (x @ first["kernel"].astype(jnp.bfloat16)).astype(np.float32)
+    kernel = second["kernel"].astype(jnp.bfloat16).astype(np.float32)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, np.einsum("br,rnh->bnh", hidden, kernel) + 2, rtol=1e-5, atol=1e-5)
+    integers = module.clone(products=INT8_DYNAMIC, use_bias=False)
+    shapes = jax.eval_shape(lambda: integers.init(jax.random.key(0), x))["params"]
+    assert {name: set(part) for name, part in shapes.items()} == {one: {"kernel", "kernel_scale"} for one in shapes}
+
+
+def test_the_ranks_of_a_feed_forward_network_are_those_of_its_first_and_its_second_matrix() -> None:
+    module = FeedForward(7, "relu", nn.initializers.normal(1.0), ranks=(2, 3))
+    shapes = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.ones((1, 5)))))["params"]
+    found = {name: [part[each]["kernel"].shape for each in ("reduce", "expand")] for name, part in shapes.items()}
+    assert found == {"intermediate": [(5, 2), (2, 7)], "output": [(7, 3), (3, 5)]}
 
 
 def test_forward_mode_is_refused() -> None:

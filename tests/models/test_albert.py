@@ -18,7 +18,7 @@ from plmjax.models.albert import (
     AlbertForPreTraining,
     AlbertModel,
 )
-from plmjax.models.bert import BertLayer
+from plmjax.models.bert import BertConfig, BertLayer
 from plmjax.training.optimizers import BertAdamW, Lamb, Optimizer
 from plmjax.training.optimizers.schedules import Constant
 from tests.families.encoders import ALBERT
@@ -68,6 +68,18 @@ def test_layers_are_divided_into_groups_as_evenly_as_they_can_be() -> None:
     assert AlbertConfig.base(num_hidden_groups=4).group_sizes == (3, 3, 3, 3)
     assert AlbertConfig.base(num_hidden_groups=12).group_sizes == (1,) * 12
     assert [grouped(groups, 1).group_sizes for groups in (2, 3, 4)] == [(3, 2), (2, 2, 1), (2, 1, 1, 1)]
+
+
+def test_a_bert_with_shared_layers_has_all_its_settings() -> None:
+    bert = BertConfig.tiny(
+        vocab_size=77, hidden_size=64, hidden_act="relu", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2,
+        max_position_embeddings=31, type_vocab_size=3, initializer_range=0.05, layer_norm_eps=1e-3, pad_token_id=4,
+        attention_window=6, classifier_dropout=0.4,
+    )  # fmt: skip
+    shared = AlbertConfig.of_bert(bert, groups=2)
+    same = {field.name for field in dataclasses.fields(bert)} - {"classifier_dropout", "layer_heads", "layer_widths"}
+    assert {name: getattr(shared, name) for name in same} == {name: getattr(bert, name) for name in same}
+    assert (shared.embedding_size, shared.num_hidden_groups, shared.classifier_dropout_prob) == (64, 2, 0.4)
 
 
 def test_a_group_costs_the_parameters_of_its_layers_and_a_layer_the_flops_of_what_it_is_made_of() -> None:

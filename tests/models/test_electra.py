@@ -76,6 +76,23 @@ def test_the_generator_of_a_generator_is_itself() -> None:
         assert count(ElectraForMaskedLM(config)) == count(ElectraForMaskedLM(config.generator))
 
 
+def test_a_generator_has_a_quarter_of_the_width_a_head_for_64_features_and_whole_matrices() -> None:
+    def sizes(**changes: int) -> tuple[int, ...]:
+        network = ElectraConfig.base(generator_hidden_size=0, ranks=(3,) * 6, **changes).generator
+        return network.hidden_size, network.num_attention_heads, network.intermediate_size, *network.ranks
+
+    assert sizes() == (192, 3, 768)
+    assert sizes(hidden_size=120) == (30, 1, 120)
+    assert sizes(generator_num_attention_heads=6, generator_intermediate_size=100) == (192, 6, 100)
+
+
+def test_the_head_of_the_generator_alone_has_always_the_exact_gelu() -> None:
+    """Deviation named in the module."""
+    module = ElectraForPreTraining(dataclasses.replace(ELECTRA, hidden_act="relu")).bind({})
+    heads = module.masked_language_model.config, module.replaced_token_detection.config, module.generator.config
+    assert [config.hidden_act for config in heads] == ["gelu", "relu", "relu"]
+
+
 def test_train_flops() -> None:
     """Of the products, told one by one: a token's through 12 layers, a prediction's through the generator's head."""
     base, rows, length, predictions = ElectraConfig.base(), 2, 128, 19

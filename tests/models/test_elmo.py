@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers.words.characters import sentence_marks, spelled
-from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel
+from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel, LanguageModel
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS
 from tests.products import step_flops
 from tests.systems.modules import random_params
@@ -57,6 +58,39 @@ def test_directions_and_layers_draw_dropout_of_their_own() -> None:
     assert ((forward == 0) != (backward == 0)).any()
     for layer, (one, two) in enumerate(zip(states, other, strict=True)):
         assert np.abs(one.cell - two.cell).max() > 1e-2, layer
+
+
+def test_each_direction_goes_on_from_its_own_states() -> None:
+    """With one set of parameters both are the same, but for the order of the words: of one word, but for the states."""
+    module = ElmoModel(PLAIN)
+    params = random_params(module, deviation=0.5)
+    params = params | {"backward": params["forward"]}
+    random, word = np.random.default_rng(0), characters()[:, 1:2]
+    one, other = (
+        tuple(jax.tree.map(lambda x: random.normal(size=x.shape).astype(np.float32), state) for state in states)
+        for states in PLAIN.zero_states(2).values()
+    )
+    apply = jax.jit(lambda states: module.apply({"params": params}, word, states=states))
+    found, swapped = (apply({"forward": first, "backward": second}) for first, second in ((one, other), (other, one)))
+    size = PLAIN.projection_dim
+    np.testing.assert_array_equal(found.last_hidden_state[..., :size], swapped.last_hidden_state[..., size:])
+    chex.assert_trees_all_equal(found.states["forward"], swapped.states["backward"])
+    assert np.abs(found.last_hidden_state[..., :size] - found.last_hidden_state[..., size:]).max() > 0.01
+
+
+def test_the_inputs_of_all_layers_but_the_first_are_added_to_their_outputs() -> None:
+    config = dataclasses.replace(PLAIN, n_layers=2, use_skip_connections=True)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, config.projection_dim)), jnp.float32)
+    states = config.zero_states(2)["forward"]
+    params = jax.jit(LanguageModel(config, jnp.float32).init)(jax.random.key(0), x, states)
+    with_it, without = (
+        jax.jit(LanguageModel(dataclasses.replace(config, use_skip_connections=skip), jnp.float32).apply)(
+            params, x, states
+        )[0]
+        for skip in (True, False)
+    )
+    np.testing.assert_array_equal(with_it[0], without[0])
+    np.testing.assert_allclose(with_it[1], without[0] + without[1], atol=1e-6)
 
 
 def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:

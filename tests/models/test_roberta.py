@@ -62,6 +62,12 @@ def test_a_new_head_is_all_of_the_part_that_transfer_draws_anew() -> None:
     assert set(params["roberta"]) == {"embeddings", "encoder"}
 
 
+def test_the_masked_language_models_head_has_always_the_exact_gelu() -> None:
+    """Deviation named in the module."""
+    module = RobertaForMaskedLM(dataclasses.replace(ROBERTA, hidden_act="relu")).bind({})
+    assert (module.masked_language_model.config.hidden_act, module.encoder.config.hidden_act) == ("gelu", "relu")
+
+
 def test_train_flops() -> None:
     """6 (L (4 D^2 + 2 D F + 2 T D) + (D^2 + D V) P / T) a token, as BERT's."""
     size, head = 768, 768**2 + 768 * 50265

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,11 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
-from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.models.families.task_heads import TokenClassification
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.taggers.tagger import TaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig, Words
 from plmjax.models.taglm import TaglmConfig
 from tests.products import step_flops
 from tests.systems.modules import recorded_draws
@@ -94,6 +95,7 @@ def rows(layout: list[list[int]], length: int) -> dict[str, jax.Array]:
 )
 def test_dropout_falls_on_what_each_layer_reads(kind, sizes):
     config = CONFIGS[kind].with_dropout(0.5)
+    config = dataclasses.replace(config, elmo_dropout=0.25) if kind == "elmo_tagger" else config
     module, params = (
         config.module(Purpose.ENCODING, Execution()),
         flax.traverse_util.unflatten_dict(drawn(config), sep="/"),
@@ -103,7 +105,41 @@ def test_dropout_falls_on_what_each_layer_reads(kind, sizes):
         jax.eval_shape(lambda: module.apply({"params": params}, **rows([[1]], 3), deterministic=False, rngs=rngs))
     own = [draw for draw in found if draw.path != ("elmo_dropout",)]
     assert [(draw.rate, draw.shape[-1]) for draw in own] == [(0.5, size) for size in sizes]
-    assert len(found) - len(own) == (2 if kind == "elmo_tagger" else 0)  # of both mixes of the language models
+    others = [draw.rate for draw in found if draw.path == ("elmo_dropout",)]
+    assert others == ([0.25] * 2 if kind == "elmo_tagger" else [])  # of both mixes of the language models
+
+
+def test_each_mix_of_the_language_models_has_its_place() -> None:
+    """One beside the words, one beside the output of the layers; the weights of both are told."""
+    config = CONFIGS["elmo_tagger"]
+    module, params, inputs = config.module(Purpose.ENCODING, Execution()), drawn(config), rows([[1]], 3)
+    apply = jax.jit(lambda params: module.apply({"params": params}, **inputs, output_hidden_states=True))
+    for name, changed in (("scalar_mix_input", [True, True, True]), ("scalar_mix_output", [False, False, True])):
+        with_it, without = (
+            apply(flax.traverse_util.unflatten_dict(params | {f"{name}/scale": np.float32(scale)}, sep="/"))
+            for scale in (1, 0)
+        )
+        pairs = zip(with_it.hidden_states, without.hidden_states, strict=True)
+        assert [bool(jnp.any(one != other)) for one, other in pairs] == changed
+    assert not without.last_hidden_state[..., 10:].any() and with_it.last_hidden_state[..., 10:].any()
+    for kind, shape in (("elmo_tagger", (2, 2)), ("taglm", None)):
+        head = TokenClassification(CONFIGS[kind], num_labels=3)
+        shapes, _ = jax.eval_shape(lambda head=head: head.init_with_output(jax.random.key(0), **inputs))
+        assert (shapes.mix_weights if shape is None else shapes.mix_weights.shape) == shape
+
+
+def test_no_layer_of_characters_reads_the_padding_of_a_word() -> None:
+    module, spelt = Words(CONFIGS["gru"], jnp.float32), spelled(["cats", "a"], LENGTH)[None]
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros((1, 2), int), spelt, True))["params"]
+    random = np.random.default_rng(0)
+    params = jax.tree.map(lambda one: random.normal(size=one.shape).astype(np.float32), nn.meta.unbox(shapes))
+    apply = jax.jit(lambda params: module.apply({"params": params}, jnp.zeros((1, 2), int), spelt, True))
+    expected = apply(params)
+    for character, read in ((PADDING + 1, False), (ord("a") + 1, True)):
+        table = params["characters"]["embedding"].copy()
+        table[character] += 1
+        found = apply(params | {"characters": {"embedding": table}})
+        assert bool(np.abs(found - expected).max() > 1e-4) == read
 
 
 @pytest.mark.parametrize("kind", HELPED)

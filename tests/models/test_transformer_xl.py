@@ -13,6 +13,8 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.layers.sinusoids import sinusoids
+from plmjax.models import transformer_xl
 from plmjax.models.families.segments import Memory
 from plmjax.models.transformer_xl import TransformerXlConfig, TransformerXlForCausalLM
 from tests.families.memories import TXL
@@ -170,3 +172,41 @@ def test_embeddings_are_joined_from_their_clusters() -> None:
 def test_sizes_that_do_not_fit_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         TransformerXlConfig(**settings)
+
+
+def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() -> None:
+    """Or through the one that all share, or as they are where an embedding is as wide as the layers."""
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 3)), random.normal(size=(4, 3))
+    one, other = random.normal(size=(3, 5)), random.normal(size=(3, 5))
+    tables = {"table_0": first, "table_1": second}
+
+    def vectors(**parameters: np.ndarray) -> np.ndarray:
+        params = {f"transformer_xl/words/{name}": value for name, value in parameters.items()}
+        return np.asarray(TXL.system.vectors(params | {"transformer_xl/layers/relative/kernel": one}))
+
+    np.testing.assert_allclose(vectors(**tables), [*first, *second], rtol=1e-6)
+    np.testing.assert_allclose(vectors(**tables, projection_0=one), [*first @ one, *second @ one], rtol=1e-5)
+    both = {"projection_0": one, "projection_1": other}
+    np.testing.assert_allclose(vectors(**tables, **both), [*first @ one, *second @ other], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("clamp", "told"), [(-1, [6, 5, 4, 3, 2, 1, 0]), (0, [6, 5, 4, 3, 2, 1, 0]), (2, [2] * 5 + [1, 0])]
+)
+def test_distances_are_told_apart_up_to_the_largest_one(clamp: int, told: list[int], monkeypatch) -> None:
+    """Of three tokens behind a memory of four; below 1 all are told apart."""
+    asked = []
+    monkeypatch.setattr(transformer_xl, "sinusoids", lambda apart, size: asked.append(apart) or sinusoids(apart, size))
+    config = dataclasses.replace(TXL, mem_len=4, clamp_len=clamp, n_layer=1)
+    module = transformer_xl.TransformerXlModel(config)
+    jax.eval_shape(lambda: module.init(jax.random.key(0), IDS[:, :3], cache=config.memory(2)))
+    assert asked[0].tolist() == told
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_output_layer_has_projections_of_its_own_for_what_it_does_not_share(shared: bool) -> None:
+    module = TransformerXlForCausalLM(dataclasses.replace(TXL, proj_share_all_but_first=shared, n_layer=1))
+    own = jax.eval_shape(lambda: module.init(jax.random.key(0), IDS[:, :3]))["params"]["softmax"]
+    found = {name for name in own if name.startswith("projection_")}
+    assert found == ({"projection_0"} if shared else {"projection_0", "projection_1", "projection_2"})

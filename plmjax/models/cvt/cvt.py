@@ -39,7 +39,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
-from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
 from plmjax.layers.projection import Projection
@@ -103,6 +103,10 @@ class CvtConfig(ModelConfig):
         sizes = ("vocab_size", "word_dim", "character_dim", "filter_count", "first_size", "second_size")
         check_ranges("model", self, **dict.fromkeys((*sizes, "projection_size", "parser_size"), FROM_1))
         check_ranges("model", self, dropout=SHARE, unlabelled_dropout=SHARE, attention_dropout=SHARE)
+        if min(self.filter_widths, default=1) < 1:
+            raise UserError(
+                f"Expected --model.filter_widths of at least 1, found {min(self.filter_widths)}; change it."
+            )
         widest = max(self.filter_widths, default=1)
         check_ranges("model", self, max_characters_per_token=(max(3, widest), math.inf))
 

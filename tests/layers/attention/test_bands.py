@@ -82,6 +82,26 @@ def test_rows_stay_whole_where_bands_save_nothing_or_are_unknown(visibility: Vis
     assert bands.Bands.of(Visibility((Window(3, 0),), 2), 16, 16).width == 8
 
 
+@pytest.mark.parametrize(
+    ("window", "keys", "expected"),
+    [
+        ((100, 0), 600, (128, 5, 256, -128)),
+        ((100, 20), 600, (128, 5, 384, -128)),
+        ((129, 20), 769, (256, 3, 768, -256)),
+        ((20, 130), 769, (256, 3, 768, -256)),
+        ((1000, 1), 4000, (512, 2, 2048, -1024)),
+        ((-600, 700), 4000, (512, 2, 1536, 0)),
+        ((128, 0), 257, (128, 5, 256, -128)),
+        ((128, 0), 256, None),
+    ],
+)
+def test_a_block_has_as_many_queries_as_the_longer_side_of_the_window_from_128_to_512(
+    window: tuple[int, int], keys: int, expected: tuple[int, ...] | None
+) -> None:
+    """Queries of a block, blocks of 600 queries, keys of a band, and where the first band begins, told by hand."""
+    assert bands.Bands.of(Visibility((Window(*window),)), 600, keys) == expected
+
+
 def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "LEAST", 4)
     ones = jnp.ones((1, 16, 1, 1))

@@ -105,6 +105,21 @@ def test_dropout_falls_on_both_sides(params: Any) -> None:
     assert 0.2 < gone.mean() < 0.8 and 0.2 < spoken.mean() < 0.8 and (spoken[0] != spoken[1]).any()
 
 
+def test_a_word_that_is_not_read_changes_nothing_of_the_decoders_state(params: Any) -> None:
+    """Neither the cells nor what is fed to the next step."""
+    random = np.random.default_rng(0)
+    word, fed, *states = (random.normal(size=(2, size)).astype(np.float32) for size in (6, *[SIZE] * 5))
+    cells = tuple(LstmState(*states[i : i + 2]) for i in (0, 2))
+    source = EncodedSource(random.normal(size=(2, 3, SIZE)).astype(np.float32), np.ones((2, 3), bool), ())
+    before, visible = DecoderState(cells, fed), np.array([True, False])
+    step = DecoderStep(COVE, Execution())
+    read = jax.jit(lambda params: step.apply({"params": params}, before, word, visible, source, True)[0])
+    after = read(params["decoder"]["step"])
+    for one, other in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
+        np.testing.assert_array_equal(one[1], other[1])
+        assert np.abs(one[0] - other[0]).max() > 1e-3
+
+
 def test_a_step_of_the_decoder_drops_its_inputs_twice(params: Any) -> None:
     """A number of the word, or of what was spoken before, is kept by two draws: no gradient comes to the others."""
     config, rows = dataclasses.replace(COVE.with_dropout(0.5), num_layers=1), 200

@@ -231,3 +231,12 @@ def test_a_memory_and_packed_rows_are_refused() -> None:
     inputs = {"input_ids": np.ones((ROWS, LENGTH), np.int32), "segment_ids": np.ones((ROWS, LENGTH), np.int32)}
     with pytest.raises(ValueError, match="rows of one sequence with a memory"):
         MODULE.apply({"params": random_params(MODULE)}, **inputs, memory=memory_of())
+
+
+def test_far_tokens_count_as_the_farthest_on_both_sides() -> None:
+    """Of three queries behind a memory of two tokens; a row that is read backwards has the negated distances."""
+    for clamp, expected in ((-1, [4, 3, 2, 1, 0, -1, -2]), (3, [3, 3, 2, 1, 0, -1, -2]), (1, [1, 1, 1, 1, 0, -1, -1])):
+        table = dataclasses.replace(XLNET, clamp_len=clamp).distance_table(3, 5)
+        for sign, own in zip((1, -1), table, strict=True):
+            angles = sign * np.array(expected)[:, None] / 10000 ** (np.arange(0, XLNET.d_model, 2) / XLNET.d_model)
+            np.testing.assert_allclose(own, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
