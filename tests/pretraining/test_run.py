@@ -112,7 +112,10 @@ def test_all_that_a_run_says_of_its_text_is_told_to_the_training_of_its_tokenize
         clean=("c4_lines",), bad_words="words.txt",
     )  # fmt: skip
     run = Experiment(
-        model=None, objective=NextToken(), data=data, tokenizer=Tokenizer("", kind="byte", vocab_size=40, lowercase=True)
+        model=None,
+        objective=NextToken(),
+        data=data,
+        tokenizer=Tokenizer("", kind="byte", vocab_size=40, lowercase=True),
     )
     parts = ({"source": "en"}, ())
     assert pretraining._tokenizer(run, tmp_path, None, print) == tmp_path / "tokenizer"
