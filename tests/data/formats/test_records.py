@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from plmjax.data import formats, store, tokenizers
+from plmjax.data import formats, sentences, store, tokenizers
 from plmjax.data.formats import records
 from plmjax.data.preparation import prepare
 from plmjax.errors import UserError
@@ -158,3 +158,30 @@ def test_values_that_no_dataset_holds_are_named(tmp_path, record, message):
     with pytest.raises(UserError, match=message):
         for document in formats.documents([path], "jsonl", parts=parts):
             formats.streams_of(document, parts), formats.fields_of(document, parts)
+
+
+def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_path):
+    """The first line has names unless all keys are numbers."""
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"1\tde\r\none\teins\r\ntwo\tzwei\r\n")
+    for keys, expected in (
+        (("1", "de"), [("one", "eins"), ("two", "zwei")]),
+        (("1", "2"), [("1", "de"), ("one", "eins"), ("two", "zwei")]),
+    ):
+        parts = records.Parts(dict(zip("ab", keys, strict=True)))
+        found = [formats.streams_of(document, parts) for document in formats.documents([path], "tsv", parts=parts)]
+        assert found == [{"a": [a], "b": [b]} for a, b in expected]
+
+
+@pytest.mark.parametrize("streams", [None, {"source": "en", "target": "de"}])
+def test_every_text_of_a_document_is_split_by_the_rules_of_the_language(tmp_path, tokenizer, streams, monkeypatch):
+    asked, split = [], sentences.split
+
+    def spied(paragraphs, language="en"):
+        asked.append(language)
+        return split(paragraphs, language)
+
+    monkeypatch.setattr(sentences, "split", spied)
+    options = {"streams": streams, "text_key": "en", "language": "de", "validation": 0, "max_unknown": 1}
+    prepare([json_lines(tmp_path)], "auto", tokenizer, tmp_path / "out", processes=1, progress=False, **options)
+    assert asked == ["de"] * len(PAIRS) * (2 if streams else 1)
