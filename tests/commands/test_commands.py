@@ -269,3 +269,17 @@ def test_every_option_reaches_the_count(
     cli.run(["cooccurrence", "data", "--output", "counts", *counting, *options])
     whole = {"dataset": opened, "special": (0, 4), "output": Path("counts")}
     assert found == whole | {"counting": cooccurrence.Counting(3, False, 7)} | expected
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "meant"),
+    [
+        ("generate some/run", "--data", "--mesh.data"),
+        ("generate some/run", "--mesh.tensr", "--mesh.tensor"),
+        ("generate some/run", "--temprature", "--temperature"),
+        ("pretrain bert_tiny", "--coordinatr", "--coordinator"),
+    ],
+)
+def test_the_option_that_is_meant_is_named_as_the_command_has_it(fails, command: str, option: str, meant: str) -> None:
+    said = fails(*command.split(), f"{option}=2")
+    assert f"found '{option}'; did you mean '{meant}'?" in said
