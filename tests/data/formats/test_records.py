@@ -185,3 +185,21 @@ def test_every_text_of_a_document_is_split_by_the_rules_of_the_language(tmp_path
     options = {"streams": streams, "text_key": "en", "language": "de", "validation": 0, "max_unknown": 1}
     prepare([json_lines(tmp_path)], "auto", tokenizer, tmp_path / "out", processes=1, progress=False, **options)
     assert asked == ["de"] * len(PAIRS) * (2 if streams else 1)
+
+
+def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, tokenizer):
+    """A control character is text, and a tokenizer of words makes no token of it."""
+    sides = ["eins", "\x01", "drei", "vier"]
+    rows = [{"en": "river stone.", "de": side, "label": number} for number, side in enumerate(sides)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for piece_tokens in (None, 1):
+        dataset = prepare(
+            [tmp_path / "a.jsonl"], "jsonl", tokenizer, tmp_path / str(piece_tokens), validation=0, progress=False,
+            streams={"source": "en", "target": "de"}, fields=["label"], max_unknown=1, piece_tokens=piece_tokens,
+            processes=1,
+        )  # fmt: skip
+        assert dataset.fields("train")["label"].tolist() == [0, 2, 3]
+        expected = [tokenizer.encode(side) for side in ("eins", "drei", "vier")]
+        assert texts_of(dataset, "train", "target") == expected
+        pieces = [piece for shard in dataset.ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+        assert len(pieces) == (3 if piece_tokens else 1)

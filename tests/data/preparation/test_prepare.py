@@ -256,6 +256,8 @@ def test_a_finished_dataset_of_something_else_is_kept(corpus, tokenizer, tmp_pat
         ({"inputs": [corpus / "0.txt.gz"]}, "another text"),
         ({"validation": 0.1}, "another validation"),
         ({"format": "text"}, "another format"),
+        ({"language": "de"}, "another language"),
+        ({"piece_tokens": 50}, "another piece_tokens"),
     ):
         arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer} | change
         with pytest.raises(UserError, match=message):
