@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -283,3 +284,97 @@ def test_every_option_reaches_the_count(
 def test_the_option_that_is_meant_is_named_as_the_command_has_it(fails, command: str, option: str, meant: str) -> None:
     said = fails(*command.split(), f"{option}=2")
     assert f"found '{option}'; did you mean '{meant}'?" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        *(
+            (f"evaluate x --task blimp --data d {option}", f"Expected no {option.split()[0]} with --task blimp, found")
+            for option in ("--stride 2", "--memory 2", "--split test", "--ensemble a", "--data.text review")
+        ),
+        *(
+            (f"evaluate x --task {task} --data d {option} 1", f"Expected no {option} with --task {task}, found 1")
+            for task in ("similarity", "analogy")
+            for option in ("--window", "--max_unknown", "--stride", "--memory")
+        ),
+        ("evaluate x --task lambada", "Expected --data with --task lambada, found none"),
+        *(
+            (
+                f"export x y --to {other} --{name}",
+                f"Expected --{name.split()[0]} with --to {own}, found it with --to {other}",
+            )
+            for own, name, others in (
+                ("sentence-transformers", "pooling cls", ("transformers", "jax")),
+                ("sentence-transformers", "normalize", ("transformers", "jax")),
+                ("jax", "platforms cpu", ("transformers", "sentence-transformers")),
+                ("jax", "rows 2", ("transformers", "sentence-transformers")),
+                ("jax", "length 2", ("transformers", "sentence-transformers")),
+            )
+            for other in others
+        ),
+        *(
+            (f"export x y --to {library} {option}", f"Expected no {option.split()[0]} with --to {library}, found one")
+            for library in ("jax", "sentence-transformers")
+            for option in ("--vectors text", "--architecture BertModel")
+        ),
+        (
+            "export x y --vectors text --architecture BertModel",
+            "Expected no --architecture with --vectors, found BertM",
+        ),
+        ("prepare --input a --tokenizer t --output o --runner x --processes 2", "Expected either --processes of this"),
+        (
+            "cooccurrence a --output o --runner x --processes 2",
+            "Expected either --processes of this machine or a --runn",
+        ),
+        ("cooccurrence a --output o --runner_options x", "Expected a --runner with --runner_options, found none"),
+        ("plan bert_tiny --topology v5e:2x2 --batch_sizes 8", "Expected --search with --batch_sizes, found none"),
+        ("plan bert_tiny --topology v5e:2x2 --search --breakdown", "Expected --breakdown or --search, found both"),
+        ("plan bert_tiny", "Expected a slice to plan for, found none"),
+    ],
+)
+def test_options_that_exclude_each_other_are_named(fails, command: str, message: str) -> None:
+    assert message in fails(*shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    ("findings", "options", "wasteful"),
+    [
+        ([[]], "--strict", False),
+        ([["slow"]], "--strict", True),
+        ([["slow"]], "", False),
+        ([[], ["slow"]], "--strict", True),
+        ([["slow"], []], "--strict --json", True),
+    ],
+)
+def test_a_strict_plan_fails_if_a_phase_of_any_slice_is_wasteful(
+    findings: list[list[str]], options: str, wasteful: bool, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """A slice for which there is no plan has no phases."""
+    for made in (
+        [{"phases": [{"findings": found} for found in findings]}],
+        [{"phases": [{"findings": found}]} for found in findings],
+    ):
+        plans = iter([*made, {"error": "too small"}] if len(made) > 1 else made)
+        for name in ("plan", "plan_or_error"):
+            monkeypatch.setattr(f"plmjax.plan.plan.{name}", lambda *_, plans=plans: next(plans))
+        for name in ("page", "table"):
+            monkeypatch.setattr(f"plmjax.plan.report.{name}", lambda made: f"{made}")
+        slices = "--topology v5e:2x2 " * (len(made) + (len(made) > 1))
+        command = shlex.split(f"plan bert_tiny {slices} {options}")
+        if wasteful:
+            with pytest.raises(SystemExit) as ended:
+                cli.run(command)
+            assert ended.value.code == 1
+        else:
+            cli.run(command)
+        assert next(plans, None) is None and ("--json" not in options or json.loads(capsys.readouterr().out))
+
+
+def test_words_are_plotted_by_the_vectors_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+    monkeypatch.setattr("plmjax.word_vectors.vectors.read", lambda workdir: f"vectors of {workdir}")
+    monkeypatch.setattr("plmjax.word_vectors.plane.plane", lambda vectors, words: [(vectors, word) for word in words])
+    monkeypatch.setattr("plmjax.report.page.report", lambda workdirs, output, **named: found.update(named))
+    cli.run(["report", "a", "b", "--words", "fox", "dog"])
+    assert found["places"] == [{word: (f"vectors of {run}", word) for word in ("fox", "dog")} for run in ("a", "b")]
