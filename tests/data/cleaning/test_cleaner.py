@@ -121,3 +121,15 @@ def test_a_later_rule_is_given_the_text_that_the_rules_before_it_left() -> None:
     assert list(cleaning.cleaner(names).texts(texts)) == ["One  two.\nThree four.", "Five."]
     screened = cleaning.cleaner(names).screen(1, [formats.Document("text", "a", " kept as it is ")])
     assert [document.text for document in screened.documents] == [" kept as it is "]
+
+
+def test_the_examples_of_a_rule_are_the_first_in_the_order_of_reading() -> None:
+    effects = [cleaning.Effect(), cleaning.Effect()]
+    for number in range(5):
+        effects[number // 2 % 2].drop(f"place {number}", "why", "a text")
+    whole = cleaning.Effect()
+    for effect in effects:
+        whole.add(effect)
+    assert [place for place, _, _ in whole.examples] == ["place 0", "place 1", "place 4"]
+    assert (whole.dropped.documents, whole.dropped.characters) == (5, 5 * len("a text"))
+    assert (whole.changed.documents, whole.changed.characters) == (0, 0)
