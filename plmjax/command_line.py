@@ -13,9 +13,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
+from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values, storage
@@ -97,12 +98,10 @@ def parse(
     if unknown:
         from plmjax import experiment
 
-        parameters = inspect.signature(verb).parameters
-        groups = [parameter.default for parameter in parameters.values() if dataclasses.is_dataclass(parameter.default)]
-        names = [*parameters, *(field.name for group in groups for field in dataclasses.fields(group))]
-        known = [f"--{name.strip('_')}" for name in names]
+        known = [f"--{name.strip('_')}" for name in _names(verb)]
         # If several options have the same last part, the option of the whole run precedes those of phases.
         dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
+        dotted += [option for option in known if "." in option]
         parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
         if not unknown[0].startswith("-"):
             raise UserError(
@@ -113,6 +112,16 @@ def parse(
         hint = nearest(experiment.normalized_option(option), known, parts)
         raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
     return call
+
+
+def _names(verb: Callable) -> Iterator[str]:
+    """Yield the names of a command's options, those of a group of settings with the group's name before them."""
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if not dataclasses.is_dataclass(parameter.default):
+            yield name
+            continue
+        prefix = "" if OmitArgPrefixes in get_args(parameter.annotation) else f"{name}."
+        yield from (f"{prefix}{field.name}" for field in dataclasses.fields(parameter.default))
 
 
 def run_command(command: Callable[[], None], program: str = "plmjax") -> None:

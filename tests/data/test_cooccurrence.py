@@ -219,3 +219,32 @@ def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, mon
     (begun / "begun.json").write_text('{"counting": 3}')
     with pytest.raises(UserError, match=r"Expected a count in .*c, found a damaged one"):
         cooccurrence.count(dataset, SPECIAL, begun, processes=1, report=silent)
+
+
+def test_the_memory_is_shared_by_all_processes(monkeypatch):
+    """Each needs 128 MiB and the pairs of a piece: 8 bytes times 65,536 tokens times 10 words, 5 MiB."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert counting._shares(265, None, 10) == (1, (265 - 128) * 2**20)
+    assert counting._shares(266, None, 10) == (2, (133 - 128) * 2**20)
+    assert counting._shares(9000, None, 10) == (8, (1125 - 128) * 2**20)
+    assert counting._shares(1024, 3, 10) == (3, (341 - 128) * 2**20)
+    with pytest.raises(UserError, match="at least 133 MiB for 1 processes and a window of 10, found 132"):
+        counting._shares(132, None, 10)
+
+
+@pytest.mark.parametrize(("runner", "processes", "expected"), [("FlinkRunner", None, 1), ("", None, None), ("", 3, 3)])
+def test_each_process_of_a_runner_has_the_whole_memory(dataset, tmp_path, monkeypatch, runner, processes, expected):
+    asked, shares = [], counting._shares
+
+    def stop(*given):
+        asked.extend(given[3:])
+        raise UserError("Expected no counting, found some; stop.")
+
+    monkeypatch.setattr(counting, "_shares", lambda *given: asked.append(given) or shares(*given))
+    monkeypatch.setattr(counting, "_workers", stop)
+    with pytest.raises(UserError, match="Expected no counting"):
+        cooccurrence.count(
+            dataset, SPECIAL, tmp_path / "a", Counting(7, True, 1), memory=900, processes=processes, runner=runner,
+            runner_options=["a=b"],
+        )  # fmt: skip
+    assert asked == [(900, expected, 7), runner, ["a=b"]]

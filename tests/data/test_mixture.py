@@ -266,3 +266,11 @@ def test_a_source_that_fills_no_row(datasets) -> None:
 def test_rows_that_continue_from_batch_to_batch_cannot_be_mixed(datasets, layout) -> None:
     with pytest.raises(UserError, match=f"shuffled rows for a mixture, found {type(layout).__name__}, whose rows cont"):
         source(datasets, (0, {"wiki": 1, "news": 1}), layout=layout)
+
+
+def test_a_limit_without_a_dataset_in_a_bucket_is_refused(datasets) -> None:
+    mix = Mixture((f"wiki={datasets['wiki'].directory}",))
+    with pytest.raises(UserError, match=r"Expected a dataset in a bucket for --data\.cache_limit"):
+        mixture.open_sources(mix, 10**9, V)
+    with pytest.raises(UserError, match=rf"at most {V - 1} tokens, the model's vocabulary, .* prepared with {V}"):
+        mixture.open_sources(mix, None, V - 1)

@@ -1,8 +1,10 @@
 """The source of batches: the same batches for any host count and any start, every row once, closed without a hang."""
 
+import dataclasses
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -173,3 +175,32 @@ next(batches)
 assert not {{"keras", "sklearn"}} & set(sys.modules), "TensorFlow's import brings seconds of what no pipeline needs"
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=300, capture_output=True).returncode == 0
+
+
+def test_rows_that_fill_a_batch_are_padding(dataset):
+    """Tokens are the padding token, which need not be 0; all else is 0."""
+    fields = {
+        name: np.ones((1, 3), np.int32)
+        for name in ("input_ids", "decoder_input_ids", "next_ids", "positions", "segment_ids", "decoder_segment_ids")
+    }
+    rows = SimpleNamespace(fields=lambda which: fields)
+    for pad, empty in ((7, 7), (0, 0), (-1, 0)):
+        vocabulary = dataclasses.replace(Vocabulary.placeholder(V), pad=pad)
+        batch = DatasetSource(Blocks(), dataset, vocabulary, 3)._batch(rows, np.array([-1, 5, -1]), True)
+        assert batch.pop("row_ids").tolist() == [-1, 5, -1] and batch.pop("begins").tolist() == [0, 1, 0]
+        for name, array in batch.items():
+            expected = empty if name.endswith(("input_ids", "next_ids")) else 0
+            np.testing.assert_array_equal(array, [[expected] * 3, [1] * 3, [expected] * 3], err_msg=name)
+
+
+def test_held_out_rows_begin_in_the_first_batch_alone(dataset):
+    batches = list(source(dataset, Streams()).evaluation(phase(32, 10)))
+    assert len(batches) > 2 and batches[0]["begins"].all() and not any(batch["begins"].any() for batch in batches[1:])
+
+
+def test_a_text_of_just_one_batch_is_a_batch(dataset):
+    count = source(dataset, Blocks()).rows("train", 32).count
+    (batch,) = take(source(dataset, Blocks()).train(phase(32, count), 0), 1)
+    assert sorted(batch["row_ids"].tolist()) == list(range(count))
+    with pytest.raises(UserError, match=rf"a batch of {count + 1} rows .* fills {count}; prepare more text"):
+        source(dataset, Blocks()).train(phase(32, count + 1), 0)

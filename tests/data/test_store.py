@@ -84,6 +84,10 @@ def write_two_streams(folder, count=60, vocab_size=300):
 def test_streams_and_numbers_of_the_same_documents_are_read_back(tmp_path, small_pieces):
     texts, numbers, dataset = write_two_streams(tmp_path)
     assert dataset.streams == ("source", "target")
+    assert dataset.train_tokens == sum(len(sentence) for text in texts.values() for d in text for sentence in d)
+    held_out = dataset.all_held_out()
+    assert held_out.documents("validation") == 60 and dataset.documents("validation") == 0
+    np.testing.assert_array_equal(held_out.fields("validation")["label"], dataset.fields("train")["label"])
     for name, stream in texts.items():
         split = dataset.split("train", name)
         assert split.documents == 60 == len(split.document_tokens) - 1
@@ -393,3 +397,7 @@ def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
     np.save(tmp_path / "unigram.text.npy", np.zeros(299, np.int64))
     with pytest.raises(UserError, match=r"Expected 300 numbers of int64 in .*unigram\.text\.npy"):
         dataset.unigram_counts()
+
+
+def test_ids_take_two_bytes_as_long_as_every_one_fits() -> None:
+    assert store.token_dtype(1 << 16) == np.uint16 and store.token_dtype((1 << 16) + 1) == np.int32

@@ -443,3 +443,43 @@ def test_half_of_a_surrogate_pair_is_named_in_a_text(tmp_path):
             UserError, match=r"Expected text, found half of a surrogate pair, .* in '.?x\\udcff'; leave"
         ):
             encode(["some text", "x\udcff"])
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "word", "byte-bpe", "sentencepiece-unigram"])
+def test_every_word_of_a_sentence_has_its_tokens(kind, tmp_path):
+    """As after a space in a running text. One that normalization removes is an unknown word."""
+    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path)
+    words = PROSE[0].split()[:4]
+    (first, empty), again = tokenizer.encode_words([words[:2], [], words])[:2], tokenizer.encode_words([words])[0]
+    assert empty == [] and first == again[:2] and len(again) == 4
+    assert [token for word in again for token in word] == tokenizer.encode(" " * (kind == "byte-bpe") + " ".join(words))
+    if kind in ("wordpiece", "word"):
+        assert tokenizer.vocabulary.unknown > 0
+        assert tokenizer.encode_words([["\x01", words[0]]]) == [[[tokenizer.vocabulary.unknown], again[0]]]
+
+
+def test_special_tokens_are_added_after_all_others(tmp_path):
+    tokenizer = tokenizers.train("bpe", 420, PROSE, tmp_path)
+    more = tokenizer.with_special(("start", "extract"))
+    size = tokenizer.vocabulary.size
+    assert more.vocabulary.others == {"start": size, "extract": size + 1} and more.vocabulary.size == size + 2
+    assert more.tokens([size, size + 1]) == ["_start_", "_classify_"]
+    assert more.special == {**tokenizer.special, "start": "_start_", "extract": "_classify_"}
+    for role in ("pad", "unknown", "cls", "sep", "mask"):
+        assert getattr(more.vocabulary, role) == getattr(tokenizer.vocabulary, role) >= 0
+    assert {size, size + 1} < set(more.vocabulary.special) and more.encode(PROSE[0]) == tokenizer.encode(PROSE[0])
+    assert more.encode(" _start_") == [size] and tokenizer.with_special(("delimiter",)).tokens([size]) == [
+        "_delimiter_"
+    ]
+
+
+@pytest.mark.parametrize("side", ["lstrip", "rstrip"])
+def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(side):
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    engine = Tokenizer(models.WordLevel({"a": 0, " b": 1, " c": 2, "Ġb": 3, "Ġc": 4, "c": 5, "b": 6}, unk_token="a"))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.add_special_tokens([AddedToken("<x>", normalized=False, **{side: True})])
+    found = tokenizers.Tokenizer(engine, {}, {})
+    for text in ("a <x> b", "a<x> b c", "a <x>b", "a b"):
+        assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids

@@ -35,3 +35,16 @@ def test_a_share_is_from_0_to_1() -> None:
     for share in (-0.1, 1.1):
         with pytest.raises(UserError, match=f"Expected --max_unknown from 0 to 1, found {share}"):
             UnknownTokens(Vocabulary(9), share)
+
+
+@pytest.mark.parametrize("role", ["pad", "cls", "sep", "mask", "begin", "end"])
+def test_an_unknown_token_with_another_role_is_that_of_a_tokenizer_of_bytes(role: str) -> None:
+    count = UnknownTokens(Vocabulary(9, unknown=1, special=(1,), **{role: 1}), limit=0)
+    assert count.add([1, 5, 6, 1]) == 0 and (count.count, count.total) == (0, 2)
+    count.check()
+    count = UnknownTokens(Vocabulary(9, unknown=1, special=(1, 2), **{role: 2}), limit=0.5)
+    assert count.add([1, 5, 2]) == 1 and (count.count, count.total) == (1, 2)
+    count.check()  # just the limit
+    count.add([1])
+    with pytest.raises(UserError, match=r"found 66\.7% of the first 3 tokens unknown"):
+        count.check()

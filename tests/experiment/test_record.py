@@ -1,14 +1,16 @@
 """experiment.json: read as it was written, and refused in one sentence where somebody changed it."""
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from plmjax import experiment, experiments
+from plmjax.data.cooccurrence import Counting
 from plmjax.errors import UserError
-from plmjax.experiment import catalogue
+from plmjax.experiment import Data, Tokenizer, catalogue
 
 FILES = [experiments.FOLDER / f"{name}.py" for name in catalogue.names()]
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -69,3 +71,63 @@ def test_infinity_is_read_as_it_was_written(tmp_path: Path) -> None:
         run = experiment.override(experiment.load(name), options)
         experiment.write(run, tmp_path / "experiment.json")
         assert experiment.read(tmp_path / "experiment.json") == run
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Fields of the kinds that no list of one length has."""
+
+    size: tuple[int, str] = (1, "a")
+    names: tuple[str, ...] = ()
+    kind: Literal["small", "large"] = "small"
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [
+        ("size", [[1, "a"]], [[1], [1, "a", "b"], ["a", "a"], [1, 2], 1, []]),
+        ("names", [[], ["a"], ["a", "b"]], [["a", 1], [1, "a"], "a", [None]]),
+        ("kind", ["small", "large"], ["tiny", 1, ["small"]]),
+    ],
+)
+def test_every_item_of_a_list_has_its_type(field: str, right: list, wrong: list) -> None:
+    name = f"{Shapes.__module__}:{Shapes.__qualname__}"
+    for value in right:
+        found = getattr(experiment.from_dict({"type": name, field: value}), field)
+        assert found == (tuple(value) if isinstance(value, list) else value)
+    for value in wrong:
+        with pytest.raises(UserError, match=f"Expected Shapes.{field} of type"):
+            experiment.from_dict({"type": name, field: value})
+
+
+def test_a_run_that_resumes_may_change_what_leaves_its_results_as_they_are() -> None:
+    """All else of a training determines its results: how much is trained, on what, and in which arithmetic."""
+    run = experiment.load("bert_tiny")
+    names = [name for name in experiment.flatten(run) if not name.startswith(experiment.FREE)]
+    own = {group: {name for name in names if name.startswith(f"{group}.")} for group in ("training", "data")}
+    assert own["training"] - {"training.type"} == {
+        f"training.{name}"
+        for name in "steps batch_size accumulation seed evaluation_batch_size evaluation_sequence_length patience "
+        "dtype attention products gradient_dtype dropout_generator".split()
+    }
+    assert {name for name in own["data"] if not name.startswith("data.layout.")} - {"data.type"} == {
+        f"data.{name}"
+        for name in "input format text_key streams language held_out clean bad_words sequence_length cache_limit "
+        "shuffle_window".split()
+    }
+    assert {name.partition(".")[0] for name in names} == {
+        *("type", "model", "objective", "data", "tokenizer", "optimizer", "training", "finetuning", "start", "phases"),
+        "compression",
+    }
+
+
+def test_all_that_makes_a_dataset_or_a_count_makes_it_again() -> None:
+    """The rest of the settings of a text are where it is, how much of it may be unknown, and how rows are cut of it."""
+    rest = "layout path mixture max_unknown sequence_length cache_limit shuffle_window".split()
+    fields = [field.name for field in dataclasses.fields(Data)]
+    assert [name for name in fields if not f"data.{name}".startswith(experiment.PREPARED)] == [
+        name for name in fields if name in rest
+    ]
+    for field in dataclasses.fields(Counting):
+        assert f"data.layout.{field.name}".startswith(experiment.PREPARED)
+    assert all(f"tokenizer.{field.name}".startswith(experiment.PREPARED) for field in dataclasses.fields(Tokenizer))

@@ -9,7 +9,18 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Experiment, Phase, catalogue, override
+from plmjax.experiment import (
+    Checkpoint,
+    Data,
+    Experiment,
+    Finetuning,
+    Hosts,
+    Mesh,
+    Phase,
+    Training,
+    catalogue,
+    override,
+)
 from plmjax.experiment.catalogue import functions
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
@@ -277,3 +288,58 @@ def swapped(text: str, field: str, other: str) -> str:
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(UserError, match=r"Expected experiment\.json in .*, found none"):
         experiment.read(tmp_path / "experiment.json")
+
+
+LEAST = {
+    Data: {"max_unknown": 0, "sequence_length": 1, "shuffle_window": 1, "held_out": 0},
+    Training: {
+        **dict.fromkeys(("batch_size", "accumulation", "log_every"), 1),
+        **dict.fromkeys(("steps", "seed", "patience", "unroll", "evaluate_every", "evaluation_batches"), 0),
+        **dict.fromkeys(("evaluation_batch_size", "evaluation_sequence_length"), 0),
+    },
+    Finetuning: dict.fromkeys(("epochs", "warmup", "evaluations", "unfreeze", "dropout"), 0),
+    Checkpoint: dict.fromkeys(("every", "keep", "minutes"), 0),
+    Mesh: dict.fromkeys(("data", "fsdp", "tensor"), 0),
+    Hosts: dict.fromkeys(("silent_seconds", "stall_minutes"), 0),
+    Phase: dict.fromkeys(("sequence_length", "batch_size", "accumulation"), 0),
+}
+"""Group of settings -> its numbers, and the least of each."""
+NEEDED = {Data: {"layout": None}, Phase: {"fraction": 0.5}}
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, least in LEAST.items() for name in least])
+def test_a_number_below_its_least_is_named(group: type, name: str) -> None:
+    least = LEAST[group][name]
+    assert getattr(group(**NEEDED.get(group, {}), **{name: least}), name) == least
+    with pytest.raises(UserError, match=rf"--\w+(\.N)?\.{name} "):
+        group(**NEEDED.get(group, {}), **{name: least - 1})
+
+
+@pytest.mark.parametrize(("group", "name"), [(Data, "held_out"), (Finetuning, "warmup"), (Finetuning, "dropout")])
+def test_a_share_above_one_is_named(group: type, name: str) -> None:
+    with pytest.raises(UserError, match=rf"--\w+\.{name} from 0 "):
+        group(**NEEDED.get(group, {}), **{name: 1.5})
+
+
+@pytest.mark.parametrize("steps", [(0, 5), (5, 3), (1, 2, 3), (-1,)])
+def test_steps_of_a_profile_are_a_first_and_a_last_one(steps: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="a first and a last step from 1 on, found " + " ".join(map(str, steps))):
+        Training(profile_steps=steps)
+    for right in ((), (1,), (1, 1), (2, 7)):
+        assert Training(profile_steps=right).profile_steps == right
+
+
+def test_a_compression_changes_what_is_trained_and_what_is_evaluated() -> None:
+    """Each in its own way: a student learns from its teacher, and is evaluated on its own task."""
+
+    class Compression:
+        def trained(self, objective: object, steps: int) -> tuple:
+            return "trained", objective, steps
+
+        def evaluated(self, objective: object, steps: int) -> tuple:
+            return "evaluated", objective, steps
+
+    run = dataclasses.replace(experiments.bert(), training=Training(steps=7))
+    assert run.trained is run.evaluated is run.objective
+    run = dataclasses.replace(run, compression=Compression())
+    assert run.trained == ("trained", run.objective, 7) and run.evaluated == ("evaluated", run.objective, 7)

@@ -12,8 +12,9 @@ import pytest
 
 from plmjax import cli
 from plmjax import experiment as experiments
-from plmjax.data import store, tokenizers
+from plmjax.data import mixture, remote, store, tokenizers
 from plmjax.data.layouts import Blocks
+from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, override
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -233,3 +234,25 @@ def test_before_a_step_is_trained_another_beginning_is_accepted(tmp_path):
     (tmp_path / "checkpoints" / "4").mkdir(parents=True)
     with pytest.raises(UserError, match=r"Expected the parameters of runs/other, .*, found random parameters"):
         start.check(tmp_path, "random", None)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_rows_are_drawn_by_the_seed_and_in_the_window_of_the_run(run, small_run, tmp_path, monkeypatch, mixed):
+    """Every source of a mixture is prepared for the layout, such as a count of its words."""
+    given, prepared = [], []
+
+    def source(*arguments):
+        given.extend(arguments)
+        raise UserError("Expected no rows, found some; stop.")
+
+    monkeypatch.setattr(mixture, "MixtureSource", source)
+    monkeypatch.setattr(remote, "source", source)
+    monkeypatch.setattr(type(run.data.layout), "prepare", lambda _, dataset, words: prepared.append(dataset.directory))
+    dataset = small_run / "dataset"
+    place = {"path": "", "mixture": Mixture((f"a={dataset}", f"b={dataset}"))} if mixed else {}
+    run = dataclasses.replace(run, data=dataclasses.replace(run.data, shuffle_window=5, **place))
+    with pytest.raises(UserError, match="Expected no rows"):
+        pretrain(run, tmp_path / "run", checkpoint=small_run)
+    assert given[0] == run.data.layout and given[-2:] == [7, 5]
+    assert prepared == [dataset] * (1 + mixed)
+    assert [*given[1]] == ["a", "b"] if mixed else given[1].directory == dataset

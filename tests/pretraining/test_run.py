@@ -3,13 +3,14 @@
 import html
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from plmjax import cli
-from plmjax.data import preparation
+from plmjax.data import cleaning, formats, preparation, tokenizers
 from plmjax.data.layouts import Blocks
-from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.generation.generate import printable
 from plmjax.objectives.next_token import NextToken
 from plmjax.pretraining import run as pretraining
@@ -88,3 +89,58 @@ def test_all_that_a_run_says_of_its_text_is_told_to_the_preparation(
     run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW())
     pretraining._dataset(run, tmp_path, None, print)
     assert found == told | {"validation": 0.125, "streams": {"source": "en", "target": "de"}}
+
+
+def test_all_that_a_run_says_of_its_text_is_told_to_the_training_of_its_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict = {}
+
+    def cleaner(*given):
+        told["cleaner"] = given
+        return SimpleNamespace(names=given[0], texts=lambda texts: [f"clean {text}" for text in texts])
+
+    def train(kind, size, texts, folder, lowercase):
+        told["train"] = (kind, size, list(texts), folder, lowercase)
+
+    monkeypatch.setattr(formats, "texts", lambda *given: told.update(texts=given) or ["text"])
+    monkeypatch.setattr(cleaning, "cleaner", cleaner)
+    monkeypatch.setattr(tokenizers, "train", train)
+    monkeypatch.setattr(tokenizers, "load", lambda folder: folder)
+    data = Data(
+        layout=Blocks(), input=("a.jsonl",), format="jsonl", text_key="body", streams=("source=en",), language="zh",
+        clean=("c4_lines",), bad_words="words.txt",
+    )  # fmt: skip
+    run = Experiment(
+        model=None,
+        objective=NextToken(),
+        data=data,
+        tokenizer=Tokenizer("", kind="byte", vocab_size=40, lowercase=True),
+    )
+    parts = ({"source": "en"}, ())
+    assert pretraining._tokenizer(run, tmp_path, None, print) == tmp_path / "tokenizer"
+    assert told["texts"] == (["a.jsonl"], "jsonl", None, "body", parts)  # bytes are counted in all of the text
+    assert told["cleaner"] == (("c4_lines",), "words.txt", "zh", "jsonl", parts)
+    assert told["train"] == ("byte", 40, ["clean text"], tmp_path / "tokenizer", True)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "evaluated", "rows", "evaluates"),
+    [
+        ((24, 48), 0, {24: 3, 48: 1}, True),
+        ((24, 48), 0, {24: 3, 48: 0}, False),
+        ((48, 24), 0, {24: 3, 48: 0}, False),
+        ((24, 48), 16, {16: 3}, True),
+    ],
+)
+def test_a_run_is_evaluated_if_the_held_out_text_fills_a_row_of_every_phase(
+    lengths: tuple[int, ...], evaluated: int, rows: dict[int, int], evaluates: bool
+) -> None:
+    phases = tuple(Phase(0.5, length, batch_size=length // 6) for length in lengths)
+    training = Training(steps=4, batch_size=2, evaluation_sequence_length=evaluated)
+    run = Experiment(model=None, objective=NextToken(), data=Data(Blocks()), training=training, phases=phases)
+    said: list[str] = []
+    found = pretraining._evaluation(run, SimpleNamespace(held_out=rows.__getitem__), said.append)
+    assert (found is None) == evaluates == (not said)
+    assert evaluates or said[0].startswith("evaluation none: no held-out text fills a row")
+    assert pretraining._batch(run)["input_ids"].shape == (lengths[0] // 6, lengths[0])

@@ -41,9 +41,18 @@ def test_fewer_words_than_asked_for_and_a_vector_of_zeros():
 
 
 def test_case_is_left_out_and_the_first_vector_stays():
-    kept = WordVectors("here", ["The", "a", "the", "THE"], NUMBERS[:4]).without_case()
+    kept = WordVectors("here", ["The", "the", "a", "THE"], NUMBERS[:4]).without_case()
     assert kept.words == ["the", "a"]
-    np.testing.assert_array_equal(kept.vectors, NUMBERS[:2])
+    np.testing.assert_array_equal(kept.vectors, NUMBERS[[0, 2]])
+
+
+def test_no_word_of_the_question_is_the_answer():
+    """Neither one whose direction is added nor one that is subtracted, although it is the nearest."""
+    vectors = WordVectors("here", list("abcd"), np.array([[1, 0], [0.6, 0.8], [0, 1], [-1, 0.1]], np.float32))
+    found = vectors.nearest(["c"], ["b"], top=4)  # c - b = (-0.6, 0.2)
+    assert [word for word, _ in found] == ["d", "a"]
+    found = vectors.nearest(["a", "c"], ["b"], top=4)  # (0.4, 0.2): nearest to a, then to b
+    assert [word for word, _ in found] == ["d"]
 
 
 def test_the_rows_nearest_to_many_directions_are_found_in_parts(monkeypatch):
@@ -62,12 +71,13 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
     assert "found no finished checkpoint; pretrain or import one first" in fails("nearest", tmp_path, "word3")
     (tmp_path / "text.txt").write_text("Running text, of no vectors.\n")
     assert "Expected words and their vectors in" in fails("nearest", tmp_path / "text.txt", "word3")
-    (tmp_path / "odd.txt").write_text("2 2\na 1 2\nb 1 nan\n")
     (tmp_path / "zeros.txt").write_text("3 2\na 0 0\nb 1 2\nc 3 5\n")
     for words in (["a"], ["b", "--minus", "b"], ["b", "c", "--minus", "b", "c"]):
         said = fails("nearest", tmp_path / "zeros.txt", *words)
         assert f"do not sum to zero in {tmp_path / 'zeros.txt'}, found" in said and "name other words" in said
-    with pytest.raises(
-        UserError, match=r"Expected finite numbers below 1e\+15 in .*, found others in the vector of 'b'"
-    ):
-        word_vectors.read(tmp_path / "odd.txt")
+    for number in ("nan", "inf", "1e15", "-1e15"):
+        (tmp_path / "odd.txt").write_text(f"2 2\na 1 2\nb 1 {number}\n")
+        with pytest.raises(
+            UserError, match=r"Expected finite numbers below 1e\+15 in .*, found others in the vector of 'b'"
+        ):
+            word_vectors.read(tmp_path / "odd.txt")

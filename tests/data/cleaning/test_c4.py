@@ -10,7 +10,7 @@ import pytest
 from tensorflow_datasets.text import c4_utils
 
 from plmjax.data import formats, sentences
-from plmjax.data.cleaning import catalogue, cleaner
+from plmjax.data.cleaning import c4, catalogue, cleaner
 from plmjax.data.cleaning.rule import Dropped, Settings
 from plmjax.errors import UserError
 
@@ -118,7 +118,7 @@ def test_paragraphs_are_those_of_the_released_code_of_mc4(lengths: list[int], mo
     assert bool(ours(text, "c4_paragraphs")) == c4_utils.paragraph_filter(c4_utils.PageFeatures(text=text))
 
 
-@pytest.mark.parametrize("language", ["en", "ja"])
+@pytest.mark.parametrize("language", ["en", "ja", "th", "zh"])
 def test_bad_words_are_those_of_the_released_code(language: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
     words = ["foo", "a b", "c++"]
@@ -160,3 +160,7 @@ def test_the_set_is_in_the_order_of_the_released_code() -> None:
     assert names[10:12] == ("c4_duplicate_lines", "c4_sentences")
     document = formats.Document("text", "a", "\n".join(GOOD))
     assert cleaner(["c4"]).screen(0, [document]).documents == [document]
+
+
+def test_words_of_policies_are_those_of_the_released_code() -> None:
+    assert sorted(c4.POLICIES) == sorted(c4_utils._POLICY_SUBSTRINGS) and c4.END_MARKS == c4_utils._END_MARKS

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plmjax.data import cleaning, store
+from plmjax.data import cleaning, formats, sentences, store
 from plmjax.data.formats import records
 from plmjax.data.preparation import prepare, run
 from plmjax.data.preparation.conversion import Sizes
@@ -99,3 +99,37 @@ def test_a_text_of_which_nothing_is_left_is_one_sentence(tokenizer, tmp_path) ->
     (tmp_path / "a.txt").write_text(JUNK)
     with pytest.raises(UserError, match="--clean dropped all 1, 1 of them by c4_lorem_ipsum; name fewer"):
         prepare([tmp_path / "a.txt"], "auto", tokenizer, tmp_path / "out", clean=["c4_lines"], progress=False)
+
+
+@pytest.mark.parametrize("rule", ["c4_sentences", "fineweb_sentences", "three_sentence_spans"])
+def test_rules_on_sentences_split_them_as_the_language_does(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, split = [], sentences.split
+
+    def spied(paragraphs, language="en"):
+        asked.append(language)
+        return split(paragraphs, language)
+
+    monkeypatch.setattr(sentences, "split", spied)
+    list(cleaning.cleaner([rule], language="de").texts(["Eins. Zwei. Drei.", "Null. Eins. Zwei. Drei."]))
+    assert len(asked) >= 2 and set(asked) == {"de"}
+
+
+def test_a_later_rule_is_given_the_text_that_the_rules_before_it_left() -> None:
+    """White space within lines is left as it is after the first stage too."""
+    texts = ["  One  two.\n \n\tThree four.  ", "One  two.\nThree four.", "Five."]
+    names = ["exact_duplicates", "c4_duplicate_lines", "c4_lorem_ipsum"]
+    assert list(cleaning.cleaner(names).texts(texts)) == ["One  two.\nThree four.", "Five."]
+    screened = cleaning.cleaner(names).screen(1, [formats.Document("text", "a", " kept as it is ")])
+    assert [document.text for document in screened.documents] == [" kept as it is "]
+
+
+def test_the_examples_of_a_rule_are_the_first_in_the_order_of_reading() -> None:
+    effects = [cleaning.Effect(), cleaning.Effect()]
+    for number in range(5):
+        effects[number // 2 % 2].drop(f"place {number}", "why", "a text")
+    whole = cleaning.Effect()
+    for effect in effects:
+        whole.add(effect)
+    assert [place for place, _, _ in whole.examples] == ["place 0", "place 1", "place 4"]
+    assert (whole.dropped.documents, whole.dropped.characters) == (5, 5 * len("a text"))
+    assert (whole.changed.documents, whole.changed.characters) == (0, 0)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from plmjax.data.cleaning import catalogue
+from plmjax.data.cleaning import catalogue, gopher
 from plmjax.data.cleaning.rule import Dropped, Settings
 
-DIFFERENT = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200)]
+DIFFERENT = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(260)]
 
 
 def drops(rule: str, text: str) -> bool:
@@ -39,3 +39,30 @@ def test_repeated_sequences_do_not_count_a_character_twice() -> None:
     """The last six of 12 words repeat the first six: one sequence of five words is counted, 30 of 83 characters."""
     rule = catalogue.RULES["gopher_repeated_grams"].apply(" ".join(DIFFERENT[:6] * 2), Settings())
     assert rule.reason == "0.36 of the characters in repeated sequences of 5 words"
+
+
+@pytest.mark.parametrize("word", "the be to of and that have with".split())
+def test_two_stop_words_keep_a_page(word: str) -> None:
+    """Those of Rae et al. 2021, appendix A.1.1."""
+    assert not drops("gopher_stop_words", f"river {word} stone {word}") and drops("gopher_stop_words", f"river {word}")
+
+
+@pytest.mark.parametrize("mark", ["•", "-"])
+def test_bullets_drop_a_page_of_lists(mark: str) -> None:
+    assert drops("gopher_bullets", f"{mark} a\n" * 10 + f"  {mark} a")
+
+
+@pytest.mark.parametrize(("size", "share"), gopher.TOP_GRAMS.items())
+def test_one_sequence_of_words_has_at_most_its_share(size: int, share: float) -> None:
+    gram = " ".join(40 * chr(97 + place) for place in range(size))
+    for factor, dropped in ((0.95, True), (1.05, False)):
+        rest = DIFFERENT[: round((factor * 2 * len(gram) / share - 2 * len(gram)) / 7)]  # 7 characters each
+        found = catalogue.RULES["gopher_top_grams"].apply(" ".join([gram, *rest, gram]), Settings())
+        assert isinstance(found, Dropped) == dropped, found
+        assert not dropped or found.reason.endswith(f"{size} words")
+
+
+def test_shares_of_sequences_are_those_of_the_paper() -> None:
+    """Rae et al. 2021, table A1."""
+    assert gopher.TOP_GRAMS == {2: 0.20, 3: 0.18, 4: 0.16}
+    assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}

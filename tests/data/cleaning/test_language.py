@@ -1,6 +1,7 @@
 """Languages of documents: py3langid, which needs no download, and thresholds of C4 and FineWeb."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,3 +35,22 @@ def test_a_library_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     language._detector.cache_clear()
     with pytest.raises(UserError, match=r"Expected py3langid .* found it not installed; pip install 'plmjax\[clean\]'"):
         cleaner(["c4_language"])
+
+
+@pytest.mark.parametrize(
+    ("found", "probability", "kept"),
+    [
+        ("en", 0.99, ["c4_language", "fineweb_language"]),
+        ("en", 0.989, ["fineweb_language"]),
+        ("en", 0.65, ["fineweb_language"]),
+        ("en", 0.649, []),
+        ("de", 1.0, []),
+    ],
+)
+def test_each_rule_has_the_threshold_of_its_paper(
+    found: str, probability: float, kept: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector = SimpleNamespace(labels=["en", "de"], classify=lambda text: (found, probability))
+    monkeypatch.setattr(language, "_detector", lambda: detector)
+    rules = ("c4_language", "fineweb_language")
+    assert [rule for rule in rules if list(cleaner([rule], language="en").texts(["A text."]))] == kept

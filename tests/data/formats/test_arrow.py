@@ -48,3 +48,10 @@ def test_a_file_that_is_cut_is_one_sentence(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(UserError, match=r"a whole Arrow file in .*a\.arrow, found one that cannot be read"):
         list(formats.documents([path]))
+
+
+def test_a_text_that_is_missing_in_a_record_is_empty(tmp_path: Path) -> None:
+    path, parts = write(tmp_path / "a.arrow"), records.Parts({"source": "text", "target": "body"})
+    document = list(formats.documents([path], "auto", parts=parts))[1]
+    assert document.place == f"{path} row 2"
+    assert formats.streams_of(document, parts) == {"source": [], "target": ["A."]}

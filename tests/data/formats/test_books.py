@@ -1,5 +1,8 @@
 """Books: their headers and the language of their lines."""
 
+import pytest
+
+from plmjax.data.formats import books
 from tests.data.formats.samples import read
 
 
@@ -11,18 +14,89 @@ def test_chinese_books(tmp_path):
 
 
 def test_older_gutenberg_headers():
-    from plmjax.data.formats import books
-
     text = "Etext of X\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\nIt begins.\n\nIt ends.\n\n"
     assert books.prose(text + "End of the Project Gutenberg Etext of X\n") == ["It begins.", "It ends."]
 
 
 def test_an_indent_begins_a_paragraph_unless_the_line_before_has_one():
     """The lines of an indented block keep together."""
-    from plmjax.data.formats import books
-
     lines = ["He came to the shore and", "found nobody, only", "  the wind that rose on", "  the waves and went", "on."]
     assert books.prose("\n".join(lines)) == [
         "He came to the shore and found nobody, only",
         "the wind that rose on the waves and went on.",
     ]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        *("CHAPTER IV", "Book 2", "Part the First", "Volume II.", "Canto 3", "Act I", "Scene 2: In a wood", "Letter 4"),
+        *("Stave Two", "Section 9", "XIV.", "12", "Preface", "The Prologue", "Epilogue.", "Contents", "Introduction"),
+        *(
+            "The End",
+            "Finis",
+            "第十二回 刘备",
+            "第3章",
+            "第一節",
+            "第一节",
+            "第〇卷",
+            "第百部",
+            "第一集",
+            "《红楼梦》卷一",
+        ),
+        "A STORM AT SEA",
+    ],
+)
+def test_headings_are_left_out(heading: str) -> None:
+    assert books.prose(f"It was dark.\n\n{heading}\n\nIt rained.") == ["It was dark.", "It rained."]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I came to the end.",
+        "Part of it was lost,",
+        "第一次见面很好。",
+        "USA AND ITS COAST, OFTEN;" * 5,
+    ],
+)
+def test_lines_like_headings_are_kept(line: str) -> None:
+    assert " ".join(books.prose(f"It was dark.\n\n{line}\n\nIt rained.")) == f"It was dark. {line} It rained."
+
+
+@pytest.mark.parametrize(
+    "credit",
+    [
+        *(
+            "Produced by Somebody",
+            "E-text prepared by Somebody",
+            "Etext prepared by Somebody",
+            "Transcribed from a book",
+        ),
+        *("Transcribed by Somebody", "This etext was produced here", "This e-book was prepared here"),
+        *("Transcriber's Note: none", "Transcribers Note: none", "[Illustration: a fox]", "[Transcriber: none]"),
+    ],
+)
+def test_what_a_transcriber_added_is_left_out(credit: str) -> None:
+    assert books.prose(f"{credit}.\n\nIt was dark.\n\nIt rained.") == ["It was dark.", "It rained."]
+
+
+@pytest.mark.parametrize(
+    "start", ["*** START OF THE PROJECT GUTENBERG EBOOK X ***", "*** start of this project gutenberg ebook\nX ***"]
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        *("*** END OF THE PROJECT GUTENBERG EBOOK X ***", "***END OF THIS PROJECT GUTENBERG EBOOK X***"),
+        *("End of Project Gutenberg's X", "End of the Project Gutenberg Etext", "*** End of this Project Gutenberg"),
+    ],
+)
+def test_a_licence_before_and_after_the_text_is_left_out(start: str, end: str) -> None:
+    assert books.prose(f"A licence.\n\n{start}\n\nIt was dark.\n\n{end}\n\nMore of it.") == ["It was dark."]
+
+
+@pytest.mark.parametrize("mark", ".!?:;\"'”’)]…。！？：；”’」』）")
+def test_a_short_line_that_ends_a_sentence_ends_a_paragraph(mark: str) -> None:
+    long = "The rain fell in torrents, except at occasional intervals, when it was"
+    lines = [long, f"checked{mark}", long, "so,", "and so on."]
+    assert books.prose("\n".join(lines)) == [f"{long} checked{mark}", f"{long} so, and so on."]

@@ -33,3 +33,24 @@ def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
     for name in ("a.jsonl", "a.xml"):
         with pytest.raises(UserError, match="1000 characters"):
             read([tmp_path / name])
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "rest"),
+    [
+        (
+            "a" * 60 + "\n\n" + "b" * 10 + "\n" + "c" * 10 + " " + "d" * 90,
+            "a" * 60,
+            "b" * 10 + "\n" + "c" * 10 + " " + "d" * 90,
+        ),
+        ("a" * 60 + "\n" + "b" * 10 + " " + "c" * 90, "a" * 60, "b" * 10 + " " + "c" * 90),
+        ("a" * 20 + "\n\n" + "b" * 40 + " " + "c" * 90, "a" * 20 + "\n\n" + "b" * 40, "c" * 90),
+        ("a" * 49 + " " + "b" * 90, "a" * 49 + " " + "b" * 50, "b" * 40),
+        ("a" * 50 + " " + "b" * 90, "a" * 50, "b" * 90),
+        ("a" * 99 + " " + "b" * 90, "a" * 99, "b" * 90),
+        ("a" * 100 + " " + "b" * 90, "a" * 100, " " + "b" * 90),
+    ],
+)
+def test_a_cut_is_at_the_best_end_in_the_second_half(text: str, first: str, rest: str, monkeypatch) -> None:
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    assert cutting.cut(text) == (first, rest)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import formats, text_files
+from plmjax.data.formats import records
 from plmjax.errors import UserError
 
 
@@ -105,3 +106,19 @@ def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
     path.unlink()
     with pytest.raises(UserError, match="found it removed; run it again"):
         list(source.documents(parts[1]))
+
+
+def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "No.", "body": f"Number {n}.", "n": n}) + "\n" for n in range(40)))
+    expected = [[f"Number {n}."] for n in range(40)]
+    for size in (200, 10**6):
+        source = formats.Input((str(path),), "jsonl", "body")
+        assert (len(source.ranges(size)) > 5) == (size == 200)
+        found = [formats.prose(document) for part in source.ranges(size) for document in source.documents(part)]
+        assert found == expected
+        parts = records.Parts({"source": "body"}, ("n",))
+        source = formats.Input((str(path),), "jsonl", parts=parts)
+        found = [document for part in source.ranges(size) for document in source.documents(part)]
+        assert [formats.streams_of(one, parts)["source"] for one in found] == expected
+        assert [formats.fields_of(one, parts) for one in found] == [[n] for n in range(40)]

@@ -1,6 +1,7 @@
 """Formats told from the beginning of a file, and text that is no prose."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,38 @@ def test_real_text_is_recognised_and_real_tables_are_refused(shared_data):
         except UserError as error:
             refused += "found a table" in str(error)
     assert refused >= 6
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize(
+    ("name", "head", "found"),
+    [
+        *((f"A{end}", "Words,1\n", "a table") for end in (".csv", ".TSV", ".tab")),
+        *((f"a{end}", "<p>Words.</p>", "HTML") for end in (".html", ".HTM", ".xhtml")),
+        ("a.json", "[1, 2]", "a JSON array"),
+    ],
+)
+def test_a_name_tells_what_is_no_prose_compressed_or_not(name: str, head: str, found: str, suffix: str) -> None:
+    with pytest.raises(UserError, match=f"found {found}; "):
+        recognition.recognise(Path(name + suffix), head.encode())
+    assert recognition.recognise(Path(f"a.txt{suffix}"), b"Words, and more of them.") == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "format"),
+    [
+        ("a.jsonl", "{}\n", "jsonl"),
+        ("a.ndjson.gz", "{}\n", "jsonl"),
+        ("a", '\ufeff {"text": "Words."}\n', "jsonl"),
+        ("a", "<?xml version='1.0'?>\n<mediawiki xmlns=''>", "wikipedia-dump"),
+        ("a", "<!-- a dump -->\n<mediawiki>", "wikipedia-dump"),
+        ("a", '<doc id="1">\n', "wikiextractor"),
+        ("a", "WARC/1.0\r\n", "wet"),
+        ("a", "The Project Gutenberg EBook of X\n", "books"),
+        ("a", "The rain fell in torrents, except at occasional intervals\n" * 20, "books"),
+        ("a", "The rain fell in torrents, except at occasional intervals\n" * 19, "text"),
+        ("a", "The rain fell.\n" * 40, "text"),
+    ],
+)
+def test_the_beginning_of_a_file_tells_its_format(name: str, head: str, format: str) -> None:
+    assert recognition.recognise(Path(name), head.encode()) == format

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from plmjax.data import formats, store, tokenizers
+from plmjax.data import formats, sentences, store, tokenizers
 from plmjax.data.formats import records
 from plmjax.data.preparation import prepare
 from plmjax.errors import UserError
@@ -158,3 +158,48 @@ def test_values_that_no_dataset_holds_are_named(tmp_path, record, message):
     with pytest.raises(UserError, match=message):
         for document in formats.documents([path], "jsonl", parts=parts):
             formats.streams_of(document, parts), formats.fields_of(document, parts)
+
+
+def test_names_of_columns_may_be_numbers_and_lines_may_end_as_on_windows(tmp_path):
+    """The first line has names unless all keys are numbers."""
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"1\tde\r\none\teins\r\ntwo\tzwei\r\n")
+    for keys, expected in (
+        (("1", "de"), [("one", "eins"), ("two", "zwei")]),
+        (("1", "2"), [("1", "de"), ("one", "eins"), ("two", "zwei")]),
+    ):
+        parts = records.Parts(dict(zip("ab", keys, strict=True)))
+        found = [formats.streams_of(document, parts) for document in formats.documents([path], "tsv", parts=parts)]
+        assert found == [{"a": [a], "b": [b]} for a, b in expected]
+
+
+@pytest.mark.parametrize("streams", [None, {"source": "en", "target": "de"}])
+def test_every_text_of_a_document_is_split_by_the_rules_of_the_language(tmp_path, tokenizer, streams, monkeypatch):
+    asked, split = [], sentences.split
+
+    def spied(paragraphs, language="en"):
+        asked.append(language)
+        return split(paragraphs, language)
+
+    monkeypatch.setattr(sentences, "split", spied)
+    options = {"streams": streams, "text_key": "en", "language": "de", "validation": 0, "max_unknown": 1}
+    prepare([json_lines(tmp_path)], "auto", tokenizer, tmp_path / "out", processes=1, progress=False, **options)
+    assert asked == ["de"] * len(PAIRS) * (2 if streams else 1)
+
+
+def test_numbers_stay_with_their_documents_where_one_has_no_token(tmp_path, tokenizer):
+    """A control character is text, and a tokenizer of words makes no token of it."""
+    sides = ["eins", "\x01", "drei", "vier"]
+    rows = [{"en": "river stone.", "de": side, "label": number} for number, side in enumerate(sides)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for piece_tokens in (None, 1):
+        dataset = prepare(
+            [tmp_path / "a.jsonl"], "jsonl", tokenizer, tmp_path / str(piece_tokens), validation=0, progress=False,
+            streams={"source": "en", "target": "de"}, fields=["label"], max_unknown=1, piece_tokens=piece_tokens,
+            processes=1,
+        )  # fmt: skip
+        assert dataset.fields("train")["label"].tolist() == [0, 2, 3]
+        expected = [tokenizer.encode(side) for side in ("eins", "drei", "vier")]
+        assert texts_of(dataset, "train", "target") == expected
+        pieces = [piece for shard in dataset.ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+        assert len(pieces) == (3 if piece_tokens else 1)

@@ -3,6 +3,7 @@
 import pytest
 
 from plmjax.data import formats
+from plmjax.data.formats import records
 from plmjax.errors import UserError
 
 
@@ -11,8 +12,8 @@ def test_tfds(tmp_path):
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    def store(name, **features):
-        examples = {key: ["One.\nTwo.", "Three é."] for key in features}
+    def store(name, numbers=(), **features):
+        examples = {key: ["One.\nTwo.", "Three é."] for key in features} | dict(numbers)
         train, test = (
             tf.data.Dataset.from_tensor_slices({key: column[:count] for key, column in examples.items()})
             for count in (2, 1)
@@ -40,5 +41,22 @@ def test_tfds(tmp_path):
     ):
         list(formats.documents([tmp_path], "tfds:pairs"))
     assert len(list(formats.documents([tmp_path], "tfds:pairs", text_key="right"))) == 3
+    parts = records.Parts({"source": "left", "target": "right"})
+    for document in formats.documents([tmp_path], "tfds:pairs", parts=parts):
+        streams = formats.streams_of(document, parts)
+        assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
+    numbers = {"label": [2, 1]}
+    store("scored", numbers, content=text, document=text, other=text, label=tfds.features.Scalar(tf.int64))
+    parts = records.Parts({"text": "other"}, ("label",))
+    found = list(formats.documents([tmp_path], "tfds:scored", parts=parts))
+    of_text = {"One.": [2.0], "Three é.": [1.0]}
+    assert all(formats.fields_of(one, parts) == of_text[formats.streams_of(one, parts)["text"][0]] for one in found)
+    # A range has its own examples, under the same names.
+    source = formats.Input((str(tmp_path),), "tfds:scored", parts=parts)
+    in_ranges = [document for part in source.ranges(1) for document in source.documents(part)]
+    assert len(in_ranges) == 3 and sorted(in_ranges) == sorted(found)
+    assert len(list(formats.documents([tmp_path], "tfds:scored"))) == 3  # of several usual names, the first
+    with pytest.raises(UserError, match="text named 'body' in the TFDS dataset 'scored', found content, document, ot"):
+        list(formats.documents([tmp_path], "tfds:scored", text_key="body"))
     with pytest.raises(UserError, match="no_such_corpus"):
         list(formats.documents([tmp_path], "tfds:no_such_corpus"))

@@ -60,3 +60,15 @@ def test_damaged_files_are_one_sentence(tmp_path: Path, content: bytes, message:
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
         list(formats.documents([path], "wet"))
+
+
+def test_records_about_a_page_are_left_out_and_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.wet"
+    records = [
+        record("metadata", "fetchTimeMs: 9"),
+        record("conversion", "A page.\r\nIts end."),
+        record("metadata", "x"),
+    ]
+    path.write_bytes(b"".join(records))
+    (found,) = formats.documents([path], "wet")
+    assert formats.prose(found) == ["A page.", "Its end."] and found.place == f"{path} record 2"

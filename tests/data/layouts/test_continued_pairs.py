@@ -174,3 +174,15 @@ def test_what_gives_no_rows_is_refused(tmp_path):
         rows_of(dataset, ContinuedPairs(), 33)
     with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\]"):
         rows_of(dataset, ContinuedPairs(), 32, vocabulary=Vocabulary(V, end=3))
+
+
+@pytest.mark.parametrize("batch", [5, 1])
+def test_a_batch_of_an_odd_size_reads_one_row_more_forward(tmp_path, batch):
+    layout = ContinuedPairs()
+    rows = rows_of(write(tmp_path, documents(12, V, seed=3), [], V), layout, 32)
+    steps = [rows.train(step, batch, np.arange(batch), order.fold(0, 0)) for step in range(4)]
+    backwards = [False] * (batch // 2 + 1) + [True] * (batch // 2)
+    assert rows.fields(steps[0])["backwards"].tolist() == backwards
+    assert layout.synthetic(batch, 32, V, 0)["backwards"].tolist() == backwards
+    assert (np.diff(np.stack(steps), axis=0) == 1).all()
+    assert len(set(np.concatenate(steps).tolist())) == 4 * batch

@@ -1,12 +1,14 @@
 """Rows of cells: each cell once an epoch, the held-out ones with their mirrors, and counts of something else."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.data import cooccurrence, pipeline
 from plmjax.data.layouts import Cooccurrences
+from plmjax.data.layouts.cooccurrences import CooccurrenceRows
 from plmjax.errors import UserError
 from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
@@ -89,3 +91,30 @@ def test_counts_of_something_else_are_named(dataset, tmp_path):
         Cooccurrences(held_out=1.5)
     with pytest.raises(UserError, match="Expected a window from 1 to 22 words"):
         Cooccurrences(window=0)
+
+
+def test_a_token_that_is_no_word_is_never_a_target(tmp_path):
+    """A text with unknown tokens: they stand beside no word, and have no share of the weight."""
+    texts = [[[*sentence, 1, 1] for sentence in document] for document in documents(8, SIZE)]
+    dataset = write(tmp_path, texts, [], SIZE)
+    counting = cooccurrence.Counting(LAYOUT.window, LAYOUT.symmetric, LAYOUT.least)
+    folder = dataset.directory / "cooccurrence"
+    cells = cooccurrence.count(dataset, VOCABULARY.special, folder, counting, processes=1)
+    times = np.array(dataset.unigram_counts())
+    assert 1 in VOCABULARY.special and times[1] > times[5:].max() and times[5:].min() >= LAYOUT.least
+    words = np.where(np.arange(SIZE) >= 5, times, 0)
+    found = LAYOUT.target_counts(dataset, VOCABULARY)
+    np.testing.assert_allclose(found, words * (cells.total / words.sum()), atol=0.5)
+    assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()
+
+
+@pytest.mark.parametrize(
+    ("after", "cut"), [((2, 1), 3), ((3, 1), 2), ((2, 3), 2), ((1, 2), 2)], ids=["mirror", "row", "column", "same"]
+)
+def test_a_cell_is_held_out_with_its_mirror_alone(after: tuple[int, int], cut: int) -> None:
+    """Half of four cells are held out: the last two, unless the first of these mirrors the one before it."""
+    every = np.array([(5, 6, 1), (1, 2, 1), (*after, 1), (7, 8, 1)], cooccurrence.CELL)
+    cells = SimpleNamespace(count=4, read=lambda start, stop: every[start:stop])
+    found = {split: CooccurrenceRows(cells, split, 0.5, 1) for split in ("train", "validation")}
+    assert (found["train"].count, found["validation"].count) == (cut, 4 - cut)
+    assert found["validation"].fields(np.arange(4 - cut))["input_ids"].ravel().tolist() == every["row"][cut:].tolist()

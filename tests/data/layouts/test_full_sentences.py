@@ -147,3 +147,12 @@ def test_a_split_without_text_has_no_rows(tmp_path):
 def test_rows_that_cannot_be_are_named(dataset, length, vocabulary, message):
     with pytest.raises(UserError, match=message):
         rows_of(dataset, length, vocabulary=vocabulary)
+
+
+def test_an_index_of_another_text_in_the_same_folder_is_not_used(dataset, monkeypatch):
+    rows_of(dataset, 64)
+    monkeypatch.setattr(full_sentences, "row_begins", lambda *arguments: pytest.fail("made again"))
+    rows_of(dataset, 64)
+    monkeypatch.setattr(dataset, "fingerprint", "another text")
+    with pytest.raises(pytest.fail.Exception):
+        rows_of(dataset, 64)

@@ -118,3 +118,25 @@ def test_mistakes_are_named(dataset):
         layout(start="bos")
     with pytest.raises(UserError, match=r"--data.layout.pack of at least 1, found 0"):
         layout(pack=0)
+
+
+def test_an_index_is_named_by_all_that_its_rows_depend_on(dataset, monkeypatch):
+    made = layout(pack=3)
+    variants = [
+        (made, "train", 48, 3),
+        (made, "train", 30, 3),
+        (made, "train", 48, 4),
+        (made, "validation", 48, 3),
+        (layout(pack=4), "train", 48, 3),
+        (PairedStreams(source="german", target="english", pack=3), "train", 48, 3),
+    ]
+    names, index = [], dataset.index
+    monkeypatch.setattr(dataset, "index", lambda settings, build: names.append(str(settings)) or index(settings, build))
+    for changed, split, length, seed in variants:
+        assert changed.rows(dataset, split, length, WORDS, seed).count
+    monkeypatch.setattr(dataset, "fingerprint", "another text in the same folder")
+    made.rows(dataset, "train", 48, WORDS, 3)
+    assert len(set(names)) == len(names) == 7
+    made.rows(dataset, "validation", 48, WORDS, 3)
+    made.rows(dataset, "validation", 48, WORDS, 4)
+    assert names[-1] == names[-2]  # held-out rows are the same for every run

@@ -101,6 +101,9 @@ def test_the_index_is_made_once_and_named_by_what_it_depends_on(dataset, monkeyp
     with pytest.raises(pytest.fail.Exception):
         rows_of(dataset, SentenceOrder(duplicates=3, random_next_probability=0.5, swap_probability=0.0))
     rows_of(dataset, SentencePairs(duplicates=7), split="validation", seed=5)  # one pass, the same for every run
+    monkeypatch.setattr(dataset, "fingerprint", "another text in the same folder")
+    with pytest.raises(pytest.fail.Exception):
+        rows_of(dataset, layout)
 
 
 def test_an_interrupted_index_is_made_again(tmp_path, monkeypatch):

@@ -301,6 +301,8 @@ def test_a_finished_dataset_of_something_else_is_kept(corpus, tokenizer, tmp_pat
         ({"inputs": [corpus / "0.txt.gz"]}, "another text"),
         ({"validation": 0.1}, "another validation"),
         ({"format": "text"}, "another format"),
+        ({"language": "de"}, "another language"),
+        ({"piece_tokens": 50}, "another piece_tokens"),
     ):
         arguments = {"inputs": [corpus], "format": "auto", "tokenizer": tokenizer} | change
         with pytest.raises(UserError, match=message):
@@ -526,3 +528,13 @@ def test_text_in_a_bucket_is_known_by_the_checksum_of_the_bucket(units, tokenize
     (units / "0.txt").write_bytes((units / "0.txt").read_bytes()[::-1])
     with pytest.raises(UserError, match="found a finished dataset with another text; name another"):
         prepare([units], "text", tokenizer, tmp_path / "out", processes=1)
+
+
+def test_a_part_in_another_script_is_judged_within_the_whole_text(corpus, tokenizer, tmp_path, monkeypatch):
+    """Only the first unit is judged alone, before hours of work follow."""
+    monkeypatch.setattr(run, "UNIT_BYTES", 6000)
+    monkeypatch.setattr(run, "SIZES", Sizes(judged_tokens=200))
+    (corpus / "z.txt").write_text("今天天气很好，我们去公园散步吧。" * 20, encoding="utf-8")
+    dataset = prepare([corpus], "text", tokenizer, tmp_path / "out", validation=0, processes=1, progress=False)
+    unknown, total = dataset.unigram_counts()[tokenizer.vocabulary.unknown], dataset.unigram_counts().sum()
+    assert 200 < unknown < 0.2 * total
