@@ -1,0 +1,251 @@
+"""What a user asks for reaches the part that does it: the share of unknown tokens, the text's reading, the rows."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from plmjax.data import remote, text_size
+from plmjax.data import preparation as preparing
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Phase
+from plmjax.finetuning.batches.encoded import Encoded
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.inference import evaluate as evaluation
+from plmjax.inference import members, perplexity, readings, task_settings
+from plmjax.inference import predict as prediction
+from plmjax.inference.program import program_of
+from plmjax.training import program as programs
+from plmjax.vocabulary import Vocabulary
+from tests.families.recurrent import ELMO
+from tests.strangers import experiments
+
+
+class Reached(Exception):
+    """What a test looks at is done."""
+
+
+class Recorder(members.Member):
+    """A member that keeps what it is made of."""
+
+    made: list[tuple[Path, Experiment, float]] = []
+
+    def __init__(self, directory: Path, run: Experiment, max_unknown: float = -1.0) -> None:
+        self.directory, self.run = directory, run
+        self.made.append((directory, run, max_unknown))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Experiment, float]]:
+    monkeypatch.setattr(members, "Member", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+
+    def stop(*arguments: Any) -> None:
+        raise Reached
+
+    monkeypatch.setattr(members, "average_predictions", stop)
+    return Recorder.made
+
+
+def of_ensemble(made: list[tuple[Path, Experiment, float]], classifiers: Path, length: int) -> None:
+    """That the first run has the settings that were asked for, and each has its own checkpoint and the share."""
+    assert [directory.relative_to(classifiers).parts[0] for directory, _, _ in made] == ["one", "two"]
+    assert [limit for _, _, limit in made] == [0.7, 0.7]
+    assert [run.data.sequence_length for _, run, _ in made] == [length, 48]
+    made.clear()
+
+
+def test_every_member_of_an_ensemble_is_a_run_of_its_own_with_the_share_of_unknown_tokens(
+    classifiers: Path, made: list[tuple[Path, Experiment, float]], tmp_path: Path
+) -> None:
+    one, others, dev = classifiers / "one", [classifiers / "two"], classifiers / "dev.jsonl"
+    prediction.predict(one, dev, others, max_unknown=0.7, sequence_length=9)
+    of_ensemble(made, classifiers, 9)
+    with pytest.raises(Reached):
+        prediction.write(one, dev, tmp_path / "x.jsonl", ensemble=others, max_unknown=0.7, sequence_length=9)
+    of_ensemble(made, classifiers, 9)
+    with pytest.raises(Reached):
+        evaluation.evaluate(one, dev, ensemble=others, max_unknown=0.7, sequence_length=9)
+    of_ensemble(made, classifiers, 9)
+
+
+def member(*logits: float, choices: int = 1) -> Any:
+    """A member that answers any examples with these logits of two labels."""
+
+    class Fixed:
+        run = SimpleNamespace(objective=SequenceClassification(("a", "b")))
+
+        def __call__(self, examples: Any) -> tuple[Encoded, list[np.ndarray]]:
+            return SimpleNamespace(choices=choices, of=logits), [np.array(logits)]
+
+    return Fixed()
+
+
+def test_predictions_of_all_members_are_averaged_in_the_rows_of_the_first() -> None:
+    even, sure = member(0.0, 0.0), member(0.0, np.log(9.0))
+    encoded, (mean,) = members.average_predictions([even, sure, sure], None)
+    np.testing.assert_allclose(np.exp(mean), [(0.5 + 0.1 + 0.1) / 3, (0.5 + 0.9 + 0.9) / 3])
+    assert encoded.of == (0.0, 0.0)
+    _, (alone,) = members.average_predictions([sure], None)
+    np.testing.assert_array_equal(alone, [0.0, np.log(9.0)])
+    with pytest.raises(UserError, match="each pair equally often for --ensemble"):
+        members.average_predictions([even, sure, member(0.0, 0.0, choices=2)], None)
+
+
+def test_raw_text_is_prepared_and_measured_as_it_is_to_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reading = {"format": "jsonl", "language": "zh", "text_key": "body", "streams": ("source=en", "target=de")}
+    run = experiments.changed(experiments.gpt2(), data=reading)
+    told: list[Any] = []
+
+    def prepare(inputs: list[Path], format: str, tokenizer: Any, output: Path, **options: Any) -> Any:
+        told.append((inputs, format, tokenizer, output, options))
+        return SimpleNamespace(all_held_out=lambda: "all of it")
+
+    monkeypatch.setattr(preparing, "prepare", prepare)
+    data = tmp_path / "text.jsonl"
+    found = evaluation._dataset(run, "tokenizer", tmp_path, data, tmp_path / "scratch", "test", 0.3)
+    ((inputs, format, tokenizer, output, options),) = told
+    assert (found, inputs, format, tokenizer) == ("all of it", [data], "jsonl", "tokenizer")
+    assert output.parent == tmp_path / "scratch" and options == {
+        "validation": 0, "language": "zh", "text_key": "body", "streams": {"source": "en", "target": "de"},
+        "split": "test", "max_unknown": 0.3, "progress": False,
+    }  # fmt: skip
+
+    monkeypatch.setattr(text_size, "measure", lambda *arguments: arguments)
+    assert evaluation._size(run, data, "test") == ([data], "jsonl", "body", "test")
+    several = experiments.changed(run, data={"streams": ("text=story", "image")})
+    assert evaluation._size(several, data, "") == ([data], "jsonl", "story", "")
+
+
+def test_the_dataset_is_the_one_named_else_that_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = experiments.changed(experiments.gpt2(), data={"cache_limit": "17GB"})
+    directory = tmp_path / "run" / "checkpoints" / "5"
+    for name in ("run/dataset", "elsewhere", "named"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(evaluation, "_is_prepared", lambda data: True)
+    monkeypatch.setattr(evaluation, "_check_tokenizer", lambda *arguments: None)
+    monkeypatch.setattr(remote, "open_dataset", lambda path, limit, vocab_size: (path, limit, vocab_size))
+
+    def opened(run: Experiment, data: Path | None) -> Any:
+        return evaluation._dataset(run, None, directory, data, tmp_path, "", 0.2)
+
+    elsewhere = experiments.changed(run, data={"path": str(tmp_path / "elsewhere")})
+    assert opened(run, None) == (tmp_path / "run" / "dataset", run.data.cache_bytes, 64)
+    assert opened(elsewhere, None) == (tmp_path / "elsewhere", run.data.cache_bytes, 64)
+    assert opened(elsewhere, tmp_path / "named") == (tmp_path / "named", None, 64)
+
+
+def test_evaluations_lie_in_the_folder_of_the_run() -> None:
+    assert evaluation._evaluations(Path("a/run/checkpoints/12")) == Path("a/run/evaluations")
+    assert evaluation._evaluations(Path("a/run/12")) == Path("a/run/evaluations")
+
+
+PHASES = (
+    Phase(fraction=0.5, sequence_length=8, batch_size=24, accumulation=1),
+    Phase(fraction=0.5, sequence_length=12, batch_size=40, accumulation=2),
+)
+
+
+def test_a_window_slides_with_the_batch_of_the_last_phase() -> None:
+    run = dataclasses.replace(experiments.gpt2(), phases=PHASES)
+    slid = perplexity.sliding(run, stride=5)
+    assert (slid.phases, slid.data.sequence_length, slid.data.layout.overlap) == ((), 12, 7)
+    assert (slid.training.batch_size, slid.training.accumulation) == (40, 2)
+    assert perplexity.sliding(run, 9, 9).data.layout.overlap == 0
+
+
+@pytest.mark.parametrize(("asked", "rows"), [(0, 24), (9, 16), (16, 16)])
+def test_a_batch_is_a_microbatch_of_the_last_phase_or_what_is_asked_for(
+    asked: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On eight devices: 20 rows of a microbatch become 24, and 9 become 16."""
+    assert jax.local_device_count() == 8
+    run = dataclasses.replace(experiments.gpt2(), phases=PHASES)
+    run = experiments.changed(run, training={"evaluation_batch_size": asked})
+    monkeypatch.setattr(programs, "build", lambda run, phase, *others: (run, phase))
+    source = SimpleNamespace(unigram_counts=None, vocabulary=Vocabulary(64), batch=None)
+    built, phase = program_of(run, source)
+    assert (phase.batch_size, phase.accumulation, phase.sequence_length) == (rows, 1, 12)
+    assert built.training.evaluation_batch_size == 0
+
+
+class Counted:
+    """A dataset of 20 held-out tokens, of which 3 is unknown, in each of two streams."""
+
+    streams = ("source", "target")
+    held_out = {"source": [3, 5] * 10, "target": [5] * 17 + [3] * 3}
+
+    def split(self, name: str, stream: str = "source") -> Any:
+        assert name == "validation"
+        own = np.array(self.held_out[stream])
+        return SimpleNamespace(token_count=len(own), tokens=lambda first, stop: own[first:stop])
+
+
+def test_unknown_tokens_are_those_of_all_streams_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perplexity, "PIECE", 7)
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(9, unknown=3))
+    found = perplexity.unknown_tokens(tokenizer, Counted())
+    assert (found.count, found.total) == (13, 40)
+
+
+def test_a_memory_may_hold_all_of_the_text_and_a_text_has_two_tokens() -> None:
+    perplexity.check_memory(Counted(), 20)
+    with pytest.raises(UserError, match="at most the 20 tokens of the text, found 21"):
+        perplexity.check_memory(Counted(), 21)
+    short = Counted()
+    for count, message in ((2, ""), (1, "at least two tokens in x, found 1")):
+        short.held_out = {"source": [5] * count}
+        if message:
+            with pytest.raises(UserError, match=message):
+                perplexity.check_length(short, Path("x"))
+        else:
+            perplexity.check_length(short, Path("x"))
+
+
+def test_a_model_that_spells_words_knows_all_of_them() -> None:
+    assert readings.limit_of(experiments.gpt2().model, 0.3) == 0.3
+    assert readings.limit_of(ELMO, 0.3) == 1.0
+
+
+class Words:
+    """A tokenizer that knows "known" alone, whose token is written "KNOWN"."""
+
+    vocabulary = Vocabulary(4, unknown=1, begin=2, end=3)
+
+    def encode_spans(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = []
+        for text in texts:
+            words = text.split()
+            starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
+            spans = np.array([(start, start + len(word)) for start, word in zip(starts, words, strict=True)])
+            found.append((np.array([0 if word == "known" else 1 for word in words]), spans))
+        return found
+
+    def tokens(self, ids: Any) -> list[str]:
+        return [("KNOWN", "<unk>", "<s>", "</s>")[number] for number in ids]
+
+
+def test_words_that_the_tokenizer_lacks_are_spelled_as_they_stand() -> None:
+    reading = readings.read(["known odd", "even odd known"], Words(), ELMO)
+    assert reading.ids == [[2, 3], [4, 3, 2]] and (reading.vocabulary.begin, reading.vocabulary.end) == (0, 1)
+    assert reading.names([0, 2, 3, 4, 1]) == ["<s>", "KNOWN", "odd", "even", "</s>"]
+    alone = readings.read(["odd"], Words(), ELMO)
+    np.testing.assert_array_equal(reading.spellings[3], alone.spellings[2])
+    assert len({tuple(row) for row in reading.spellings.tolist()}) == len(reading.spellings) == 5
+    inputs = reading.inputs({"input_ids": np.array([[0, 3, 1]]), "attention_mask": np.ones((1, 3))})
+    assert inputs.keys() == {"characters", "attention_mask"}
+    np.testing.assert_array_equal(inputs["characters"][0], reading.spellings[[0, 3, 1]])
+
+
+def test_settings_of_one_task_among_several_change_that_task_alone() -> None:
+    run = experiments.cvt()
+    found = task_settings.with_settings(run, {"tasks.1.text": "word", "sequence_length": 7}, labelled=False)
+    tags, trees, texts = run.data.tasks
+    assert found.data.tasks == (tags, dataclasses.replace(trees, text="word"), texts)
+    assert found.data.sequence_length == 7 and found.objective == run.objective
+    with pytest.raises(UserError, match="Expected a setting of predicting this task, found 'train'"):
+        task_settings.with_settings(run, {"train": "x"}, labelled=False)
