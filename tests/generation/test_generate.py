@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +19,6 @@ from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.writer import Settings, Tokens
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
-from plmjax.training.checkpoints import checkpoints
 from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
 from tests.strangers import experiments
@@ -39,7 +38,7 @@ class Numbers(parity.Numbers):
 class Recorder:
     """A writer that writes 50 51 after every prompt, and keeps what it is given."""
 
-    made: list["Recorder"] = []
+    made: ClassVar[list["Recorder"]] = []
 
     def __init__(self, config: Any, params: Any, vocabulary: Vocabulary, *rest: Any) -> None:
         self.execution, self.mesh, self.source, self.reads_prefix = rest

@@ -3,14 +3,14 @@
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import pytest
 
-from plmjax.data import remote, text_size
 from plmjax.data import preparation as preparing
+from plmjax.data import remote, text_size
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Phase
 from plmjax.finetuning.batches.encoded import Encoded
@@ -32,7 +32,7 @@ class Reached(Exception):
 class Recorder(members.Member):
     """A member that keeps what it is made of."""
 
-    made: list[tuple[Path, Experiment, float]] = []
+    made: ClassVar[list[tuple[Path, Experiment, float]]] = []
 
     def __init__(self, directory: Path, run: Experiment, max_unknown: float = -1.0) -> None:
         self.directory, self.run = directory, run
@@ -177,7 +177,7 @@ class Counted:
     """A dataset of 20 held-out tokens, of which 3 is unknown, in each of two streams."""
 
     streams = ("source", "target")
-    held_out = {"source": [3, 5] * 10, "target": [5] * 17 + [3] * 3}
+    held_out: ClassVar[dict[str, list[int]]] = {"source": [3, 5] * 10, "target": [5] * 17 + [3] * 3}
 
     def split(self, name: str, stream: str = "source") -> Any:
         assert name == "validation"
