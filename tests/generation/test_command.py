@@ -187,7 +187,8 @@ OUT_OF_RANGE = (
     "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 0",
     "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
     "--repetition_penalty 0", "--bad_words_ids x", "--max_length 0", "--forced_eos_token_id -2", "--eos_token_id -1",
-    "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64", "--max_unknown 2",
+    "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
+    "--max_unknown 2",
 )  # fmt: skip
 WITHOUT_EFFECT = (
     "--beams 2 --temperature 1", "--beams 2 --seed 1", "--length_penalty 2", "--early_stopping full",
