@@ -14,17 +14,19 @@ from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Tra
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.run import check_length, preferred_metrics, resolve, unresolved, with_model
-from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.options import Generation
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear, SlantedTriangular
 from plmjax.vocabulary import Vocabulary
+from tests.finetuning.parity import Numbers
 
 RUN = Experiment(
     model=BertConfig.tiny(),
@@ -152,3 +154,15 @@ def test_unknown_tokens_of_the_validation_file_are_counted_and_many_are_said(cap
     assert counted([1, 5, 5, 5, 5]) == 1 and not caplog.text
     assert counted([1, 5, 5, 5]) == 1
     assert "does not know 25.0% of the tokens of dev.tsv" in caplog.text
+
+
+def test_rows_have_the_layout_of_the_model_and_the_sizes_of_the_task() -> None:
+    examples = SentenceExamples("x.tsv", [1, 2, 3], [("11 12",), ("13",), ("14",)], ["a", "b", "a"])
+    data = Sentences(sequence_length=9, pack=2)
+    run = dataclasses.replace(RUN, objective=SequenceClassification(("a", "b")), data=data)
+    for model, first in ((BertConfig.tiny(), [2, 11, 12, 3]), (XlnetConfig.tiny(), [0, 0, 11, 12])):
+        rows = runs.rows(dataclasses.replace(run, model=model), examples, Numbers())
+        batch = rows.batch(rows.in_order, np.arange(len(rows)))
+        assert batch["input_ids"].shape == (2, 9) and batch["example_ids"].shape == (2, 2)
+        row, slot = np.argwhere(batch["example_ids"] == 0)[0]
+        assert slot == 0 and batch["input_ids"][row, :4].tolist() == first

@@ -1,6 +1,7 @@
 """What a user asks for reaches the part that does it: the share of unknown tokens, the text's reading, the rows."""
 
 import dataclasses
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -137,6 +138,62 @@ def test_the_dataset_is_the_one_named_else_that_of_the_run(monkeypatch: pytest.M
     assert opened(run, None) == (tmp_path / "run" / "dataset", run.data.cache_bytes, 64)
     assert opened(elsewhere, None) == (tmp_path / "elsewhere", run.data.cache_bytes, 64)
     assert opened(elsewhere, tmp_path / "named") == (tmp_path / "named", None, 64)
+
+
+def evaluated(
+    run: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory: int | None = None, **asked: Any
+) -> dict[str, Any]:
+    """What is said of raw text of two datasets, for which the program of a run has these sums."""
+    totals = {"loss": (12.0, 8.0), "forward_nats": (4.0, 8.0), "backward_nats": (16.0, 8.0)}
+    held_out = SimpleNamespace(totals=lambda program, inputs: totals, means=lambda totals: {"loss": 1.5})
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(9, unknown=3), normalize=str.lower)
+    short = Counted()
+    short.held_out = {"source": [3, 5], "target": [5]}
+    size = text_size.TextSize(bytes=10, characters=5, words=4)
+    for module, name, value in (
+        (evaluation, "_source", lambda *arguments: ("source", [Counted(), short])),
+        (evaluation, "_loss_inputs", lambda *arguments: SimpleNamespace(params=None)),
+        (evaluation, "_size", lambda run, data, split: size),
+        (evaluation, "program_of", lambda run, source: "program"),
+        (evaluation, "adapted_program", lambda *arguments: "adapted"),
+        (evaluation.HeldOut, "of", lambda run, source: held_out),
+        (evaluation.start, "tokenizer_of", lambda description: tokenizer),
+    ):
+        monkeypatch.setattr(module, name, value)
+    description = SimpleNamespace(experiment=run)
+    options = {"window": None, "stride": None} | asked
+    return evaluation._of_text(
+        description, tmp_path, tmp_path / "text.txt", **options, memory=memory, split="", max_unknown=1
+    )
+
+
+def test_perplexities_are_of_the_tokens_and_bits_of_the_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = evaluated(experiments.gpt2(), monkeypatch, tmp_path, stride=5)
+    assert (found["window"], found["stride"], found["tokens"]) == (16, 5, 8)
+    assert found["perplexity"] == pytest.approx(math.exp(12 / 8))
+    assert found["bits_per_byte"] == pytest.approx(12 / math.log(2) / 10)
+    assert found["bits_per_character"] == pytest.approx(12 / math.log(2) / 5)
+    assert found["word_perplexity"] == pytest.approx(math.exp(12 / 4))
+    assert (found["bytes"], found["characters"], found["words"], found["lowercased"]) == (10, 5, 4, True)
+    assert found["unknown_tokens"] == 13 + 1  # of both streams of both datasets
+    assert evaluated(experiments.gpt2(), monkeypatch, tmp_path, window=9)["window"] == 9
+    assert evaluated(experiments.gpt2(), monkeypatch, tmp_path)["stride"] == 16  # raw text is always read in windows
+
+
+def test_each_direction_has_its_perplexity_and_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = evaluated(experiments.elmo(), monkeypatch, tmp_path)
+    for way, nats in (("forward", 4.0), ("backward", 16.0)):
+        assert found[f"{way}_perplexity"] == pytest.approx(math.exp(nats / 8))
+        assert found[f"{way}_bits_per_byte"] == pytest.approx(nats / math.log(2) / 10)
+        assert found[f"{way}_word_perplexity"] == pytest.approx(math.exp(nats / 4))
+    assert found["tokens"] == 8 and "window" not in found
+
+
+def test_no_dataset_is_shorter_than_a_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = experiments.transformer_xl()
+    assert evaluated(run, monkeypatch, tmp_path, memory=2)["tokens"] == 8
+    with pytest.raises(UserError, match="at most the 2 tokens of the text, found 3"):
+        evaluated(run, monkeypatch, tmp_path, memory=3)
 
 
 def test_evaluations_lie_in_the_folder_of_the_run() -> None:

@@ -105,7 +105,7 @@ def searched() -> tuple[dict[str, np.ndarray], Any]:
     outputs = SimpleNamespace(
         start_logits=jnp.log(jnp.array([[1.0, 1, 2, 2, 1, 1], [1.0, 1, 1, 1, 1, 5]])),
         end_logits=jnp.log(jnp.array([[1.0, 1, 1, 4, 1, 0.5], [1.0, 1, 1, 1, 1, 5]])),
-        impossible_logits=jnp.array([LOG3, LOG3]),
+        impossible_logits=jnp.array([LOG3, 0.0]),
         starts=jnp.array([[2, 3], [4, 3]]),
         start_probabilities=jnp.array([[0.5, 0.25], [0.5, 0.25]]),
         ends=jnp.array([[3, 4, 2, 5], [4, 5, 3, 2]]),
@@ -120,8 +120,8 @@ def test_having_no_answer_is_a_choice_of_its_own(searched: tuple) -> None:
     sums, weights = objective.sums_of(outputs, batch), objective.weights(batch)
     first = (math.log(8 / 2) + math.log(8.5 / 4)) / 2
     assert float(sums.losses["task"]) == pytest.approx(first + LOG2) and float(weights["task"]) == 2.0
-    # A chance of three quarters of having none, which only the second has.
-    assert float(sums.losses["impossible"]) == pytest.approx(math.log(4) + math.log(4 / 3))
+    # The first has an answer, at a chance of three quarters of having none; the second has none, at a half.
+    assert float(sums.losses["impossible"]) == pytest.approx(math.log(4) + LOG2)
     assert objective.coefficients() == {"impossible": 0.5}
     always = AnswerSearch()
     assert always.sums_of(outputs, batch).losses.keys() == {"task"} and always.coefficients() == {}
@@ -138,4 +138,4 @@ def test_a_search_tells_ends_with_the_start_that_they_belong_to(searched: tuple)
     assert found[:, 0, 1].tolist() == [[1, 2, 1, 2], [2, 1, 2, 1]]
     np.testing.assert_allclose(np.exp(found[0, 0, 2]), [0.5, 0.5, 1e-30, 0.25], rtol=1e-5)
     assert found[:, 0, 3].tolist() == [[2, 3, 1, 4], [2, 3, 1, 0]]
-    np.testing.assert_allclose(found[:, 0, 4], LOG3, rtol=1e-6)
+    np.testing.assert_allclose(found[:, 0, 4], [[LOG3] * 4, [0.0] * 4], rtol=1e-6)
