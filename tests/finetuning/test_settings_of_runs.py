@@ -166,3 +166,65 @@ def test_rows_have_the_layout_of_the_model_and_the_sizes_of_the_task() -> None:
         assert batch["input_ids"].shape == (2, 9) and batch["example_ids"].shape == (2, 2)
         row, slot = np.argwhere(batch["example_ids"] == 0)[0]
         assert slot == 0 and batch["input_ids"][row, :4].tolist() == first
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple]:
+    """Function of a fine-tuning that is reached -> its arguments; nothing is read or computed."""
+    called: dict[str, tuple] = {}
+
+    def recorded(where: Any, name: str, result: Any = None) -> None:
+        def call(*arguments: Any) -> Any:
+            called[name] = arguments
+            return result
+
+        monkeypatch.setattr(where, name, call)
+
+    tokenizer = SimpleNamespace(save=lambda folder: called.update(save=(folder,)))
+    evaluation = SimpleNamespace(signatures=lambda: {"eval/f1_signature": "said"}, predictions={"predictions.tsv": "x"})
+    with_rows = SimpleNamespace(initial_parameters=lambda run, tokenizer, new_head: new_head)
+    recorded(runs, "check_settings")
+    recorded(runs, "check_model")
+    recorded(runs.Origin, "find", SimpleNamespace(mapped=lambda run: "the origin"))
+    monkeypatch.setattr(runs, "with_model", lambda run, origin: run)
+    monkeypatch.setattr(
+        runs,
+        "prepare",
+        lambda run, origin, workdir: runs._Prepared(
+            run, with_rows, tokenizer, "source", evaluation, SimpleNamespace(count=3)
+        ),
+    )
+    recorded(runs, "_files", {"tokenizer.json": b""})
+    recorded(runs.loop, "train", "result")
+    recorded(runs, "preferred_metrics", {"eval/f1": 0.5})
+    recorded(runs, "write_evaluation")
+    recorded(runs.start, "check")
+    recorded(runs.loop, "check_resume")
+    return called
+
+
+@pytest.mark.parametrize("compression", [None, "pruned"])
+def test_a_run_writes_its_metrics_and_begins_with_a_new_head(
+    compression: str | None, reached: dict[str, tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compressed model keeps the head that it has."""
+    monkeypatch.setattr(runs, "record", lambda ready, origin, workdir: reached.update(record=(origin, workdir)))
+    run = dataclasses.replace(RUN, compression=compression)
+    metrics = runs.finetune(run, "checkpoint", tmp_path / "run", "twin")
+    assert metrics == {"eval/f1": 0.5, "eval/unknown_tokens": 3}
+    assert reached["find"] == ("checkpoint", "twin") and reached["record"] == ("the origin", tmp_path / "run")
+    trained, workdir, source, files, new_head, evaluation = reached["train"]
+    assert (trained, workdir, source, list(files)) == (run, tmp_path / "run", "source", ["tokenizer.json"])
+    assert new_head("classifier/kernel") == (compression is None) and not new_head("bert/pooler/kernel")
+    assert reached["preferred_metrics"] == ("result", evaluation, tmp_path / "run")
+    said = metrics | {"eval/f1_signature": "said"}
+    assert reached["write_evaluation"] == (tmp_path / "run", said, {"predictions.tsv": "x"})
+
+
+def test_a_folder_is_compared_with_the_origin_and_the_run_and_keeps_the_tokenizer(
+    reached: dict[str, tuple], tmp_path: Path
+) -> None:
+    ready = runs.prepare(RUN, None, tmp_path)
+    runs.record(ready, SimpleNamespace(name="small", recorded={"step": 3}), tmp_path)
+    assert reached["check"] == (tmp_path, "small", {"step": 3}) and reached["check_resume"] == (tmp_path, RUN)
+    assert reached["save"] == (tmp_path / "tokenizer",)

@@ -196,6 +196,15 @@ def test_no_dataset_is_shorter_than_a_memory(monkeypatch: pytest.MonkeyPatch, tm
         evaluated(run, monkeypatch, tmp_path, memory=3)
 
 
+def test_an_evaluation_remembers_as_many_tokens_as_asked_for() -> None:
+    run = experiments.transformer_xl()
+    assert perplexity.remembering(run, 5).objective == dataclasses.replace(run.objective, evaluation_mem_len=5)
+    with pytest.raises(UserError, match="--memory of at least 0 tokens, found -1"):
+        perplexity.remembering(run, -1)
+    with pytest.raises(UserError, match=r"whose evaluations remember tokens, .* found a run of NextToken"):
+        perplexity.remembering(experiments.gpt2(), 5)
+
+
 def test_evaluations_lie_in_the_folder_of_the_run() -> None:
     assert evaluation._evaluations(Path("a/run/checkpoints/12")) == Path("a/run/evaluations")
     assert evaluation._evaluations(Path("a/run/12")) == Path("a/run/evaluations")
