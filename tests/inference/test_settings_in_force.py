@@ -1,6 +1,7 @@
 """What a user asks for reaches the part that does it: the share of unknown tokens, the text's reading, the rows."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,7 @@ class Recorder(members.Member):
     made: ClassVar[list[tuple[Path, Experiment, float]]] = []
 
     def __init__(self, directory: Path, run: Experiment, max_unknown: float = -1.0) -> None:
-        self.directory, self.run = directory, run
+        self.directory, self.run, self.unknown = directory, run, SimpleNamespace(count=4)
         self.made.append((directory, run, max_unknown))
 
 
@@ -95,6 +96,56 @@ def test_predictions_of_all_members_are_averaged_in_the_rows_of_the_first() -> N
     np.testing.assert_array_equal(alone, [0.0, np.log(9.0)])
     with pytest.raises(UserError, match="each pair equally often for --ensemble"):
         members.average_predictions([even, sure, member(0.0, 0.0, choices=2)], None)
+
+
+def test_an_ensemble_is_judged_without_a_loss_in_a_folder_that_names_its_members(
+    classifiers: Path, made: list[tuple[Path, Experiment, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five of seven labels are right."""
+    labels = SimpleNamespace(choices=1, sequence_fields={"labels": np.array([0, 1, 2, 0, 1, 2, 0], np.int32)})
+    outputs = [np.eye(3, dtype=np.float32)[number] for number in (0, 1, 2, 0, 1, 0, 1)]
+    monkeypatch.setattr(members, "average_predictions", lambda runs, examples: (labels, outputs))
+    found = evaluation.evaluate(classifiers / "one", classifiers / "dev.jsonl", ensemble=[classifiers / "two"])
+    assert found["eval/accuracy"] == pytest.approx(5 / 7) and found["eval/unknown_tokens"] == 4
+    assert "eval/loss" not in found
+    folder = classifiers / "one" / "evaluations" / "dev_with_two"
+    assert json.loads((folder / "evaluation.json").read_text()) == found
+    assert len((folder / "predictions.tsv").read_text().splitlines()) == 1 + 7
+
+
+def test_a_task_is_evaluated_on_the_file_named_and_says_how(
+    classifiers: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the definitions of its metrics, in a folder of the file's name, unless too much of it is unknown."""
+    file = tmp_path / "other.v2.jsonl"
+    file.write_text('{"text": "a film", "label": "a"}\n{"text": "\N{SNOWMAN} film", "label": "b"}\n')
+
+    class Evaluation:
+        predictions: ClassVar[dict[str, str]] = {"predictions.tsv": "x"}
+
+        def __init__(self, run: Experiment, examples: Any, source: Any, tokenizer: Any) -> None:
+            self.run, self.examples, self.source = run, examples, source
+
+        def signatures(self) -> dict[str, str]:
+            return {"eval/f1_signature": "said"}
+
+        def __call__(self, program: Any, loss_inputs: Any) -> dict[str, float]:
+            assert (program, loss_inputs) == ("program", "inputs")
+            assert self.source.validation_rows.examples == len(self.examples)
+            return {"count": len(self.examples), "length": self.run.data.sequence_length}
+
+    monkeypatch.setattr(evaluation, "TaskEvaluation", Evaluation)
+    monkeypatch.setattr(evaluation, "program_of", lambda run, source: "program")
+    monkeypatch.setattr(evaluation, "_loss_inputs", lambda directory, program: "inputs")
+    found = evaluation.evaluate(classifiers / "one", file, max_unknown=0.5, sequence_length=9)
+    assert found == {"eval/count": 2, "eval/length": 9, "eval/unknown_tokens": 1, "eval/f1_signature": "said"}
+    folder = classifiers / "one" / "evaluations" / "other"
+    assert json.loads((folder / "evaluation.json").read_text()) == found
+    assert (folder / "predictions.tsv").read_text() == "x"
+    evaluation.evaluate(classifiers / "one", None, tmp_path / "own", max_unknown=0.5)
+    assert json.loads((tmp_path / "own" / "evaluation.json").read_text())["eval/count"] == 7
+    with pytest.raises(UserError, match="Expected text that the tokenizer knows"):
+        evaluation.evaluate(classifiers / "one", file, max_unknown=0.1)
 
 
 def test_raw_text_is_prepared_and_measured_as_it_is_to_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -139,3 +139,13 @@ def test_a_search_tells_ends_with_the_start_that_they_belong_to(searched: tuple)
     np.testing.assert_allclose(np.exp(found[0, 0, 2]), [0.5, 0.5, 1e-30, 0.25], rtol=1e-5)
     assert found[:, 0, 3].tolist() == [[2, 3, 1, 4], [2, 3, 1, 0]]
     np.testing.assert_allclose(found[:, 0, 4], [[LOG3] * 4, [0.0] * 4], rtol=1e-6)
+
+
+def test_a_next_token_at_every_position_costs_its_prediction() -> None:
+    config = SimpleNamespace(width=4, train_flops=lambda rows, length, asked: 1000 * rows + 10 * length + asked)
+    shapes = {
+        name: SimpleNamespace(shape=shape) for name, shape in (("input_ids", (3, 2, 16)), ("example_ids", (3, 2, 1)))
+    }
+    plain, both = (SequenceClassification(("a", "b"), language_model=factor) for factor in (0.0, 0.5))
+    assert plain.train_flops(config, shapes) == 1000 * 6 + 10 * 16 + 6 * 6 * (16 + 4 * 2)
+    assert both.train_flops(config, shapes) == plain.train_flops(config, shapes) + 16
