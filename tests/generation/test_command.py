@@ -155,6 +155,16 @@ def test_the_command_passes_on_what_it_was_told(
     assert "1 of 99" in caplog.text  # a token that the tokenizer lacks, be it one alone
 
 
+def test_prompts_are_one_text_or_the_lines_of_a_file_or_of_the_standard_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n\nand two\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("one\r\n\nand tw\u00f6".encode())))
+    assert command.prompts_of("one\ntwo", None) == ["one\ntwo"]
+    assert command.prompts_of(None, tmp_path / "prompts.txt") == ["one", "", "and two"]
+    assert command.prompts_of(None, Path("-")) == ["one", "", "and tw\u00f6"]
+
+
 def test_several_texts_are_shown_and_written_each_with_its_score(told: Told, decoder_run: Path, tmp_path: Path) -> None:
     said, options, file = [], Options(beams=3, sequences=2), tmp_path / "texts.jsonl"
     command.run(decoder_run, "a", None, None, options, Devices(), said.append, print)

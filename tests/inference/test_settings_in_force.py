@@ -17,11 +17,14 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Phase
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference import members, perplexity, readings, task_settings
 from plmjax.inference import predict as prediction
 from plmjax.inference.program import program_of
 from plmjax.training import program as programs
+from plmjax.training.checkpoints import checkpoints
 from plmjax.vocabulary import Vocabulary
 from tests.families.recurrent import ELMO
 from tests.strangers import experiments
@@ -146,6 +149,29 @@ def test_a_task_is_evaluated_on_the_file_named_and_says_how(
     assert json.loads((tmp_path / "own" / "evaluation.json").read_text())["eval/count"] == 7
     with pytest.raises(UserError, match="Expected text that the tokenizer knows"):
         evaluation.evaluate(classifiers / "one", file, max_unknown=0.1)
+
+
+def test_predictions_are_written_as_asked_for_and_counted(
+    classifiers: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    records = [{"line": 1, "prediction": "a", "note": "\u00f6"}, {"line": 2, "prediction": "b"}]
+    monkeypatch.setattr(prediction, "predict", lambda *arguments, **settings: iter(records))
+    one, output = classifiers / "one", tmp_path / "out"
+    assert prediction.write(one, "x", output) == 2
+    assert output.read_text(encoding="utf-8").splitlines()[0] == '{"line": 1, "prediction": "a", "note": "\u00f6"}'
+    assert prediction.write(one, "x", output, "official") == 2
+    assert output.read_text() == "index\tprediction\n0\ta\n1\tb\n"
+    assert prediction.write(one, "x", format="official") == 2 and capsys.readouterr().out == output.read_text()
+
+
+def test_what_is_said_of_decoding_is_with_the_settings_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = dataclasses.replace(experiments.t5(), objective=Translation(beams=3), data=TextPairs())
+    monkeypatch.setattr(checkpoints, "find", lambda checkpoint: checkpoint)
+    monkeypatch.setattr(checkpoints, "describe", lambda checkpoint: SimpleNamespace(experiment=task))
+    assert "beams 3" in prediction.decoding("run", {})
+    assert "beams 2" in prediction.decoding("run", {"beams": 2})
+    task = experiments.classification()
+    assert prediction.decoding("run", {}) == ""
 
 
 def test_raw_text_is_prepared_and_measured_as_it_is_to_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
