@@ -182,10 +182,7 @@ BY_NIGHT = {
         "test_files",
         "test_the_terminal_shows_the_text_of_the_seed",
     ),
-    "generation/test_constraints.py": (
-        "test_every_row_has_lengths_of_its_own_and_what_fills_it_up_is_no_repeat",
-        "test_temperature_comes_first_then_the_best_then_the_nucleus",
-    ),
+    "generation/test_constraints.py": ("test_temperature_comes_first_then_the_best_then_the_nucleus",),
     "generation/test_loop.py": (
         "test_a_text_of_a_source_comes_token_by_token",
         "test_nothing_is_compiled_for_another_length",

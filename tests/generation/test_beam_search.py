@@ -25,9 +25,10 @@ CHANCES = np.array(
 """Token -> the chances of the next one."""
 
 
-def score(text: tuple[int, ...], penalty: float) -> float:
+def score(text: tuple[int, ...], penalty: float, normalization: str = "tokens") -> float:
     nats = sum(np.log(CHANCES[before, after]) for before, after in itertools.pairwise((4, *text)))
-    return float(nats) / len(text) ** penalty
+    length = {"tokens": len(text), "gnmt": (5 + len(text)) / 6}[normalization]
+    return float(nats) / length**penalty
 
 
 def searched(search: BeamSearch, least: list[int]) -> tuple[Found, list[list[tuple[int, ...]]]]:
@@ -47,14 +48,14 @@ def searched(search: BeamSearch, least: list[int]) -> tuple[Found, list[list[tup
     return found, texts
 
 
-@pytest.mark.parametrize("penalty", [-1.0, 0.0])
-def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float) -> None:
+@pytest.mark.parametrize(("penalty", "normalization"), [(-1.0, "tokens"), (0.0, "tokens"), (-2.0, "gnmt")])
+def test_a_search_that_never_stops_early_finds_the_best_texts(penalty: float, normalization: str) -> None:
     """With a negative penalty a beam only loses as it grows: the least it can lose is what it has lost now."""
-    search = BeamSearch(2, length_penalty=penalty, early_stopping="never", sequences=2)
+    search = BeamSearch(2, penalty, early_stopping="never", sequences=2, length_normalization=normalization)
     found, (texts,) = searched(search, [0])
     every = [(*text, END) for length in range(4) for text in itertools.product(range(1, 5), repeat=length)]
-    assert texts == sorted(every, key=lambda text: -score(text, penalty))[:2]
-    np.testing.assert_allclose(found.scores[0], [score(text, penalty) for text in texts], rtol=1e-5)
+    assert texts == sorted(every, key=lambda text: -score(text, penalty, normalization))[:2]
+    np.testing.assert_allclose(found.scores[0], [score(text, penalty, normalization) for text in texts], rtol=1e-5)
 
 
 def test_a_prompt_with_as_many_texts_as_beams_is_done_while_others_go_on() -> None:

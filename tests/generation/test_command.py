@@ -10,13 +10,17 @@ import pytest
 
 from plmjax import cli
 from plmjax.contracts.system import Purpose
+from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
+from plmjax.experiment import Mesh
 from plmjax.generation import command
-from plmjax.generation.generate import Generator, generate, printable
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.generate import Generator, Text, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings, Tokens
 from plmjax.training.checkpoints import checkpoints, start
+from plmjax.vocabulary import Vocabulary
 
 SHORT = ["--max_new_tokens", "8"]
 
@@ -105,6 +109,72 @@ def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: 
     assert not said
 
 
+class Told:
+    """A generator that keeps what the command tells it; its texts do not go on with their prompts."""
+
+    continues = False
+
+    def check(self, prompts: list[str], settings: Settings, places: list[str]) -> None:
+        self.checked = prompts, settings, places
+
+    def unknown(self, prompts: list[str]) -> UnknownTokens:
+        found = UnknownTokens(Vocabulary(100, unknown=1))
+        found.add([1, *range(2, 100)])
+        return found
+
+    def stream(self, prompt: str, settings: Settings, write: Any) -> None:
+        write(f"of {prompt}")
+
+    def __call__(self, prompts: list[str], settings: Settings) -> list[list[Text]]:
+        return [[Text(one, f"{one}{rank}", 2, True, -2.0, -rank, 0) for rank in (1, 2)] for one in prompts]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    generator = Told()
+
+    def load(*arguments: Any) -> Told:
+        generator.loaded = arguments
+        return generator
+
+    monkeypatch.setattr(command.Generator, "load", load)
+    return generator
+
+
+def test_the_command_passes_on_what_it_was_told(
+    told: Told, decoder_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, said = tmp_path / "prompts.txt", []
+    file.write_text("one\ntwo\n")
+    options = Options(temperature=0.5, max_new_tokens=7, seed=5, batch_size=3)
+    command.run(decoder_run, None, file, None, options, Devices(2, 3, 4), said.append, print, 0.7)
+    assert told.loaded == (decoder_run, Mesh(data=2, fsdp=3, tensor=4), 0.7)
+    settings = Settings(Sampling(temperature=0.5), max_new_tokens=7, seed=5, batch_size=3)
+    assert told.checked == (["one", "two"], settings, [f"line 1 of {file}", f"line 2 of {file}"])
+    assert "".join(said) == "of one\nof two\n"
+    assert "1 of 99" in caplog.text  # a token that the tokenizer lacks, be it one alone
+
+
+def test_prompts_are_one_text_or_the_lines_of_a_file_or_of_the_standard_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts.txt").write_text("one\n\nand two\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("one\r\n\nand tw\u00f6".encode())))
+    assert command.prompts_of("one\ntwo", None) == ["one\ntwo"]
+    assert command.prompts_of(None, tmp_path / "prompts.txt") == ["one", "", "and two"]
+    assert command.prompts_of(None, Path("-")) == ["one", "", "and tw\u00f6"]
+
+
+def test_several_texts_are_shown_and_written_each_with_its_score(told: Told, decoder_run: Path, tmp_path: Path) -> None:
+    said, options, file = [], Options(beams=3, sequences=2), tmp_path / "texts.jsonl"
+    command.run(decoder_run, "a", None, None, options, Devices(), said.append, print)
+    assert "".join(said) == "-1.0000  a1\n-2.0000  a2\n"
+    assert told.checked[1].strategy == BeamSearch(3, sequences=2) and told.checked[2] == [""]
+    command.run(decoder_run, "a", None, file, options, Devices(), said.append, print)
+    assert said[-1] == f"2 texts in {file}\n"
+    assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == ["a1", "a2"]
+
+
 def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, decoder_run: Path) -> None:
     def stopped(self, prompt, settings, show):
         show(" a beginning")
@@ -128,10 +198,12 @@ OUT_OF_RANGE = (
     "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
     "--repetition_penalty 0", "--bad_words_ids x", "--max_length 0", "--forced_eos_token_id -2", "--eos_token_id -1",
     "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
+    "--max_unknown 2",
 )  # fmt: skip
 WITHOUT_EFFECT = (
     "--beams 2 --temperature 1", "--beams 2 --seed 1", "--length_penalty 2", "--early_stopping full",
-    "--temperature 0 --top_k 2", "--temperature 0 --sequences 2", "--temperature 0 --seed 1",
+    "--temperature 0 --top_k 2", "--temperature 0 --top_p 0.5", "--temperature 0 --sequences 2",
+    "--temperature 0 --seed 1", "--beams 1 --length_penalty 2",
 )  # fmt: skip
 
 

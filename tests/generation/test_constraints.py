@@ -143,6 +143,25 @@ def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[st
     assert set(np.asarray(drawn).tolist()) == set(np.flatnonzero(np.isfinite(kept[0])).tolist())
 
 
+def test_the_best_are_taken_of_cooled_scores_and_the_nucleus_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a temperature of 2 chances of .5, .3, .15 and .05 are .379, .294, .207 and .12: 0.7 needs three, not two.
+
+    Of the best two the first has 5/8, which is all that 0.55 needs.
+    """
+    import jax
+
+    monkeypatch.setattr(jax.random, "categorical", lambda key, row: row)
+    scores, keys = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32)), jax.random.split(jax.random.key(0), 1)
+    for sampling, kept in (
+        (Sampling(temperature=2.0, top_p=0.7), 3),
+        (Sampling(top_p=0.7), 2),
+        (Sampling(top_k=2, top_p=0.55), 1),
+        (Sampling(top_k=2), 2),
+    ):
+        found = np.asarray(sampling.choose(scores, keys, np.int32(0)))
+        assert np.isfinite(found).tolist() == [[place < kept for place in range(4)]]
+
+
 def test_numbers_out_of_range() -> None:
     for wrong, name in (({"temperature": -1}, "temperature"), ({"top_k": -1}, "top_k"), ({"top_p": 1.5}, "top_p")):
         with pytest.raises(UserError, match=f"--{name}"):

@@ -112,6 +112,37 @@ def test_nothing_is_compiled_for_another_length() -> None:
         assert text.tokens == other.tokens
 
 
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(2)], ids=["greedy", "beams"])
+def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(strategy: Any) -> None:
+    """Of 24 tokens the prompts have 5, 1 and 11. A text of fewer tokens is the beginning of a longer one."""
+    found = writer()(PROMPTS, Settings(strategy, max_length=24, min_length=24))
+    whole = writer()(PROMPTS, Settings(strategy, max_new_tokens=23, min_new_tokens=23))
+    assert [len(text.tokens) for (text,) in found] == [19, 23, 13] and found[1] == whole[1]
+    if strategy.rows == 1:
+        assert [text.tokens for (text,) in found] == [
+            text.tokens[:count] for (text,), count in zip(whole, (19, 23, 13), strict=True)
+        ]
+        assert found[2][0].log_probability > whole[2][0].log_probability  # of 13 tokens and of 23
+
+
+def test_batches_are_of_prompts_of_about_one_length_and_full_on_every_device() -> None:
+    """The shortest come first; what fills the last batch is a prompt of it."""
+
+    def batches(own: Writer, lengths: list[int], size: int) -> list[tuple[list[int], int]]:
+        return list(own._batches([[3] * length for length in lengths], size))
+
+    assert batches(writer(), [30, 1, 29, 2], 2) == [([1, 3], 16), ([2, 0], 32)]
+    assert batches(writer(), [5, 1, 47], 2) == [([1, 0], 16), ([2, 2], 48)]
+    assert batches(writer(), [5, 1, 2], 8) == [([1, 2, 0], 16)]
+    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2))
+    assert batches(sharded, [5, 1, 2], 2) == [([1, 2, 0, 0], 16)]
+    assert batches(sharded, [1] * 6, 6) == [([0, 1, 2, 3, 4, 5, 5, 5], 16)]
+
+
+def test_a_mesh_of_0_is_one_of_all_devices() -> None:
+    assert Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=0))._mesh.shape["data"] == 8
+
+
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
     own = Writer(CONFIG, parameters(), VOCABULARY, Execution(unroll=unroll))

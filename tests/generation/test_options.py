@@ -5,6 +5,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.command import in_force, settings_with
+from plmjax.generation.constraints import Constraints
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.writer import Settings, settings_of
@@ -54,6 +55,14 @@ def test_lengths_of_the_command_line_replace_those_that_are_counted_in_another_w
         settings_of(BEAMS).lengths(before=50)
 
 
+def test_a_greedy_search_leaves_settings_of_what_is_drawn_out() -> None:
+    stored = Generation(top_k=5, top_p=0.5, max_new_tokens=3)
+    settings = settings_with(Options(temperature=0.0), stored)
+    assert (settings.strategy, settings.max_new_tokens) == (Greedy(), 3)
+    with pytest.raises(UserError, match="no --length_penalty with --beams 1"):
+        settings_with(Options(beams=1, length_penalty=2.0), Generation())
+
+
 def test_a_text_may_not_need_more_tokens_than_it_may_have() -> None:
     with pytest.raises(UserError, match="--min_new_tokens of at most the 64 tokens that a text may have, found 65"):
         settings_of(Decoding(min_new_tokens=65)).lengths(before=1)
@@ -88,6 +97,20 @@ def test_ids_that_the_model_does_not_have() -> None:
     with pytest.raises(UserError, match=r"below the model's 3 in eos_token_id, bad_words_ids, .* found 3"):
         settings.constraints(Vocabulary(3, end=1), 3)
     assert Settings(bad_words_ids=("none",)).bad_words() == ()
+
+
+def test_the_constraints_are_those_of_the_settings() -> None:
+    """The tokens are the tokenizer's, of a table with two rows more; its own end gives way to the ends asked for."""
+    settings = Settings(
+        no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words_ids=("1", "0"), forced_bos_token_id=2,
+        forced_eos_token_id=3, renormalize_logits=True, eos_token_id=(0, 2),
+    )  # fmt: skip
+    assert settings.constraints(Vocabulary(4, end=1), 6) == Constraints(
+        tokens=4, stop=(0, 2), no_repeat_ngram_size=2, repetition_penalty=1.5, bad_words=((1,),), first=2, last=3,
+        renormalize=True,
+    )  # fmt: skip
+    assert Settings().constraints(Vocabulary(4, end=1), 6) == Constraints(tokens=4, stop=(1,))
+    assert Settings().constraints(Vocabulary(4), 6) == Constraints(tokens=4)
 
 
 def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> None:

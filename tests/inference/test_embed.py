@@ -174,12 +174,26 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
     assert (first != second).any()
 
 
-def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path):
+def test_the_layers_and_their_mix_are_those_asked_for():
+    """Of an encoder with two layers, of which a task has learned a mix."""
+    learned = {"scalar_mix": {"weights": np.array([0.5, -1.0, 2.0]), "scale": np.float32(3.0)}}
+    layers = {layer: embedding._wanted(layer, "cls", (), 2, learned).layer for layer in range(-3, 3)}
+    assert layers == {-3: 0, -2: 1, -1: 2, 0: 0, 1: 1, 2: 2}
+    for mix, scale in ((("learned",), 3.0), (("0.5", "-1", "2"), 1.0)):
+        wanted = embedding._wanted(-1, "cls", mix, 2, learned)
+        assert (wanted.mix, wanted.scale, wanted.pooling) == ((0.5, -1.0, 2.0), scale, "cls")
+
+
+def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monkeypatch):
     """Of a model without special tokens: [CLS] and [SEP] stand for an empty line."""
+    monkeypatch.setattr(embedding, "BLOCK", 3)
     lines = _text(tmp_path / "lines.txt", "the\n\nthe plot\n")
     for pooling in ("mean", "cls"):
         with pytest.raises(UserError, match=r"one token to pool, found none in line 2 of .*lines\.txt; remove"):
             embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling=pooling)
+    later = _text(tmp_path / "later.txt", "the\n" * 4 + "\nthe plot\n")
+    with pytest.raises(UserError, match=r"found none in line 5 of .*later\.txt"):
+        embed(classifiers / "one", later, tmp_path / "lines.npz")
     embed(classifiers / "one", lines, tmp_path / "lines.npz", pooling="none")
     assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
 

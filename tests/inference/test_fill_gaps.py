@@ -19,6 +19,9 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.options import Generation
+from plmjax.generation.writer import Settings
 from plmjax.inference.fill_gaps import fill_gaps
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.t5 import T5Config
@@ -128,6 +131,59 @@ def test_spans_are_what_stands_between_the_sentinels(run, monkeypatch) -> None:
     assert filled.spans == ("method", "same class") and filled.text == "The method of the same class."
     del written[2:]
     assert fill_gaps(checkpoint, "The [MASK] of the [MASK].")[0].spans[1] == ""
+
+
+class Asked(Exception):
+    """A search has been asked for with these sources and settings."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[int], Settings]]:
+    """(checkpoint, text, number of ways) -> the source that a writer is given, and the settings of its search."""
+
+    class Writer:
+        def __init__(self, *arguments, **settings) -> None:
+            pass
+
+        def __call__(self, prompts, settings) -> list:
+            raise Asked(prompts, settings)
+
+    monkeypatch.setattr("plmjax.inference.fill_gaps.Writer", Writer)
+
+    def ask(*arguments) -> tuple[list[int], Settings]:
+        with pytest.raises(Asked) as found:
+            fill_gaps(*arguments)
+        (source,), settings = found.value.args
+        return source, settings
+
+    return ask
+
+
+def test_spans_are_searched_behind_the_first_sentinel(run, asked) -> None:
+    """16 tokens for each span, its sentinel, and the end; every text of the search has its plain probability."""
+    checkpoint = run("t5")
+    vocabulary = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint))).vocabulary
+    first, second, third, fourth, *_ = vocabulary.sentinels
+    for text in ("The [MASK] of <mask>, a <extra_id_12>.", "The <extra_id_0> of <extra_id_1>, a [MASK]."):
+        source, settings = asked(checkpoint, text, 4)
+        assert [token for token in source if token in vocabulary.sentinels] == [first, second, third]
+        assert settings == Settings(
+            BeamSearch(beams=4, length_penalty=0.0, sequences=4), max_new_tokens=3 * 17 + 1,
+            eos_token_id=(vocabulary.document_end, fourth), forced_bos_token_id=first,
+        )  # fmt: skip
+
+
+def test_a_whole_text_is_searched_within_the_positions_of_the_decoder(run, asked, tmp_path) -> None:
+    params, description = checkpoints.load_parameters(run("bart"))
+    stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))
+    checkpoints.save_parameters(tmp_path / "run", params, stored, description.tokenizer)
+    end = start.tokenizer_of(description).vocabulary.document_end
+    source, settings = asked(tmp_path / "run", "a [MASK]", 1)
+    assert settings.strategy == BeamSearch(beams=2, length_penalty=0.0, sequences=1)
+    assert settings.max_new_tokens == len(source) + 17 < 47
+    assert (settings.eos_token_id, settings.forced_bos_token_id) == ((end,), 7)
+    _, settings = asked(run("bart"), "a [MASK] of [MASK] and [MASK]", 1)
+    assert (settings.max_new_tokens, settings.forced_bos_token_id) == (47, None)  # of 48 positions one is the start's
 
 
 def test_the_command_shows_spans_or_texts(run, capsys) -> None:

@@ -1,10 +1,12 @@
 """Examples as packed batches: special tokens, truncation, order, filling."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
+from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
@@ -105,8 +107,11 @@ def test_every_epoch_holds_every_example_once_in_an_order_of_its_own(length, pac
 def test_a_batch_follows_from_seed_and_step_alone():
     fifth = list(itertools.islice(source(length=20, pack=3).train(phase(20), 0), 6))[5]
     again = next(source(length=20, pack=3).train(phase(20), 5))
+    later = dataclasses.replace(phase(20), first_step=2)
+    behind = next(source(length=20, pack=3).train(later, 3))  # of the run, whatever the phase
     for name in fifth:
         np.testing.assert_array_equal(fifth[name], again[name])
+        np.testing.assert_array_equal(fifth[name], behind[name])
     others = [next(source(seed, length=20, pack=3).train(phase(20), 5)) for seed in range(1, 4)]
     assert any((other["example_ids"] != fifth["example_ids"]).any() for other in others)
 
@@ -153,9 +158,39 @@ def test_choices_of_a_question_stand_side_by_side():
     assert batch["labels"][:, 0].tolist() == [[1, 1, 0], [0, 0, 0]]
 
 
+def test_an_example_is_as_long_as_its_longest_choice():
+    """Of 6, 5 and 7 tokens; the other choices would all fit into one row."""
+    examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
+    made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
+    assert [len(ExampleRows(made, length, 3, 0)) for length in (17, 18)] == [2, 1]
+
+
 def test_the_fingerprint_follows_texts_and_labels():
     assert source(0).fingerprint == source(1).fingerprint
     assert source(train=9).fingerprint != source().fingerprint
+
+
+def test_the_fingerprint_follows_every_array_of_all_files():
+    own, fields = encoded(3), {"labels": np.array([1, 1, 0], np.int32)}
+    kinds = {
+        "own": own,
+        "token types": dataclasses.replace(own, token_types=1 - own.token_types),
+        "a field of sequences": dataclasses.replace(own, sequence_fields=fields),
+        "a field of tokens": dataclasses.replace(own, token_fields={"weights": np.ones(18, np.float32)}),
+        "a decoder": dataclasses.replace(own, decoder=encoded(3)),
+        "another decoder": dataclasses.replace(own, decoder=dataclasses.replace(encoded(3), tokens=own.tokens + 1)),
+    }
+    rows = {name: ExampleRows(made, 8, 1, 0, 8) for name, made in kinds.items()}
+    own = rows["own"]
+    for files in (lambda one: ([one], own), lambda one: ([own], one), lambda one: ([own], own, one)):
+        found = {TaskSource(*these[:2], VOCABULARY, 0, *these[2:]).fingerprint for these in map(files, rows.values())}
+        assert len(found) == len(kinds)
+
+
+def test_unknown_tokens_are_counted_on_both_sides():
+    unknown, made = UnknownTokens(Vocabulary(1000, unknown=500)), encoded(3)
+    dataclasses.replace(made, decoder=made).count(unknown)
+    assert (unknown.count, unknown.total) == (2 * 2, 2 * 18)
 
 
 def test_a_label_that_training_never_saw_is_named():

@@ -139,6 +139,21 @@ def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
         assert sums.metrics[f"{task}/view_nats"] == (pytest.approx(expected, rel=1e-5), 9)
 
 
+def test_a_view_of_one_side_needs_a_word_there_in_its_sentence() -> None:
+    """Of two sentences in a row, the first with a token that is no word."""
+    words = jnp.array([[True, True, False, True, True, True]])
+    segment_ids = jnp.array([[1, 1, 1, 1, 2, 2]])
+    found = {
+        view: CrossViewTagging(name="tags").sees(view, words, segment_ids).tolist()
+        for view in ("future", "past", "forward")
+    }
+    assert found == {
+        "future": [[False, True, False, False, False, True]],
+        "past": [[True, False, False, False, True, False]],
+        "forward": words.tolist(),
+    }
+
+
 def test_views_learn_what_the_primary_module_says_without_dropout():
     """Views without kernels say the same whatever is dropped: their losses change with what they learn alone."""
     rates = dict.fromkeys(("dropout", "unlabelled_dropout", "attention_dropout"), 0.5)

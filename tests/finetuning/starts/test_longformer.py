@@ -75,6 +75,30 @@ def test_an_led_of_a_bart_is_that_bart_in_short_sources() -> None:
         np.testing.assert_allclose(outputs(module, long, inputs).logits * mask, expected * mask, rtol=1e-4, atol=1e-5)
 
 
+def test_only_the_positions_of_sources_are_repeated() -> None:
+    """The two rows before them, which no token of a BART reads, are left out."""
+    draws = np.random.default_rng(0)
+    before = {side.replace("led/", "bart/"): draws.normal(size=(BART.longest + 2, 4)) for side in SIDES}
+    kernels = {
+        f"bart/{side}_layers/attention/query/kernel": draws.normal(size=(2, 4, 4)) for side in ("encoder", "decoder")
+    }
+    config = LED_START.model(BART)
+    assert (config.longest, config.longest_target) == (3 * BART.longest, BART.longest)
+    for model in (config, START.model(ROBERTA)):
+        assert (model.attention_window, model.max_global_tokens) == ((36,), 4)
+    found = LED_START.map(before | kernels, BART, config)
+    sources, targets = (table[2:] for table in before.values())
+    np.testing.assert_array_equal(found.pop(SIDES[0]), np.concatenate([sources] * 3))
+    np.testing.assert_array_equal(found.pop(SIDES[1]), targets)
+    encoder, decoder = kernels.values()
+    assert set(found) == {f"led/{name}" for name in (
+        "encoder_layers/attention/query/kernel", "encoder_layers/attention/query_global/kernel",
+        "decoder_layers/attention/query/kernel",
+    )}  # fmt: skip
+    np.testing.assert_array_equal(found["led/encoder_layers/attention/query_global/kernel"], encoder)
+    np.testing.assert_array_equal(found["led/decoder_layers/attention/query/kernel"], decoder)
+
+
 def test_the_published_sizes_are_those_of_bart() -> None:
     for size in ("base", "large"):
         assert LedFromBart().model(getattr(BartConfig, size)()) == getattr(LedConfig, size)()

@@ -51,6 +51,8 @@ def test_predictions_and_metrics_follow_from_outputs():
     assert metrics["accuracy"] == pytest.approx(1 / 3) and set(metrics) == set(objective.metric_names)
     strict = MultiLabelClassification(LABELS, threshold=0.9).predictions(outputs)
     assert [one["prediction"] for one in strict] == [[], [], ["a"]]
+    strict = MultiLabelClassification(LABELS, threshold=0.9).metrics(labels, outputs)
+    assert strict["micro_f1"] == pytest.approx(2 * 1 / (1 + 4))  # one label is predicted, of four that there are
     assert list(objective.official(found)) == ["index\tprediction\n", '0\t["a", "c"]\n', "1\t[]\n", '2\t["a", "b"]\n']
 
 

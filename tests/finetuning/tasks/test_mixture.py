@@ -114,6 +114,26 @@ def test_its_rows_are_those_of_each_task_alone(mixture: Mixture) -> None:
             np.testing.assert_array_equal(values, np.concatenate([part.token_fields[name] for part in parts]))
 
 
+def test_a_run_reads_its_own_files_at_the_rates_of_its_tasks(mixture: Mixture) -> None:
+    mixture = dataclasses.replace(mixture, limit=12)
+    train, validation = (mixture.read(split) for split in ("train", "validation"))
+    run = dataclasses.replace(experiment(mixture), training=Training(batch_size=8, seed=3))
+    found, expected = finetuning.task_source(run, train, validation, Numbers()), source_of(mixture, 3)
+    assert (found.fingerprint, found.per_epoch) == (expected.fingerprint, expected.per_epoch)
+    assert len(found.validation_rows.encoded) == 4 + 6
+    assert {name: portion.share for name, portion in found.portions([phase(4)], 5).items()} == pytest.approx(
+        {"numbers": 12 / 18, "parity": 6 / 18}
+    )
+    first, other = (next(source.train(phase(4), 0))["example_ids"].tolist() for source in (found, expected))
+    assert first == other
+
+
+def test_a_source_names_its_task_by_a_prefix_that_a_single_task_adds(mixture: Mixture) -> None:
+    assert OBJECTIVE.prompts(["5 20", "6 10"], Numbers(), MODEL, mixture) == [[5, 20, END], [6, 10, END]]
+    single = dataclasses.replace(mixture, only=("parity",))
+    assert OBJECTIVE.prompts(["10"], Numbers(), MODEL, single) == [[6, 10, END]]
+
+
 @pytest.mark.parametrize(("limit", "temperature", "share"), [(100, 1.0, 6 / 36), (12, 1.0, 1 / 3), (100, np.inf, 0.5)])
 def test_training_draws_the_tasks_at_their_rates(
     mixture: Mixture, limit: int, temperature: float, share: float

@@ -12,7 +12,8 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.metrics import question_answering
 from plmjax.finetuning.tasks import answers
-from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.finetuning.tasks.answers import Candidate
+from plmjax.finetuning.tasks.questions import SCORES, QuestionExamples, Questions, SpanExtraction
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
 from plmjax.models.roberta import RobertaConfig
@@ -309,3 +310,11 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     assert json.loads(files["predictions.json"])["a"] == "10"
     with pytest.raises(UserError, match=r"Expected a known --objective.language, found 'de'; known: en, zh"):
         SpanExtraction(language="de").fit_labels(examples)
+
+
+def test_answers_are_judged_in_the_language_of_the_task():
+    """Of a name without its middle: two characters of three and two have a run of one in common, or no word."""
+    examples = QuestionExamples("", [1], ["村雨城"], [0], ["a"], ["q"], [[(0, "村雨城")]])
+    found = [([Candidate("村城", 1.0)], 0.0)]
+    f1 = {language: SpanExtraction(language=language)._metrics(examples, found, ["村城"])["f1"] for language in SCORES}
+    assert f1 == {"en": 0.0, "zh": pytest.approx(100 * 2 * 1 / (3 + 2))}

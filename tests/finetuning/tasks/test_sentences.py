@@ -1,6 +1,8 @@
 """The heads, their losses and gradients against transformers' BertForSequenceClassification."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +10,19 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.sentences import Regression, SentenceExamples, Sentences, SequenceClassification
 from plmjax.interop import huggingface
+from plmjax.models.gpt import GptConfig
 from plmjax.objectives.objective import LossInputs
 from tests.finetuning import parity
 from tests.optional import torch, transformers
 from tests.systems.modules import outputs as outputs_of
 
 B, T = 5, 11
+
+
+class Spelled(parity.Numbers):
+    vocabulary = dataclasses.replace(parity.VOCABULARY, others={"start": 90, "delimiter": 91, "extract": 92})
 
 
 def reference(folder, outputs: int):
@@ -116,6 +123,30 @@ def test_predictions_and_metrics_follow_from_outputs():
     numbers = np.array([[1.5], [2.5], [4.0]], np.float32)
     assert Regression().predictions(numbers)[0] == {"prediction": 1.5}
     assert Regression().metrics(np.array([1.0, 2.0, 3.0]), numbers)["spearman"] == pytest.approx(1.0)
+
+
+def test_a_pair_in_both_orders_is_one_example() -> None:
+    """Both rows have its label and the same outputs."""
+    examples = SentenceExamples("x.tsv", [2, 3, 4], [("11", "12"), ("13", "14"), ("15", "16")], ["a", "b", "b"])
+    config, objective = GptConfig.tiny(both_orders=True), SequenceClassification(("a", "b"))
+    encoded = objective.encode(examples, Spelled(), config, Sentences(text_pair="b", sequence_length=8))
+    assert (encoded.choices, encoded.sequence_fields["labels"].tolist()) == (2, [0, 0, 1, 1, 1, 1])
+    rows = [encoded.tokens[a:b].tolist() for a, b in itertools.pairwise(encoded.offsets)]
+    assert rows[:3] == [[90, 11, 91, 12, 92], [90, 12, 91, 11, 92], [90, 13, 91, 14, 92]]
+    outputs = [np.array(one, np.float32) for one in ([1, 0], [1, 0], [0, 1], [0, 1], [0, 2], [0, 2])]
+    metrics, files = objective.answer(examples, encoded, outputs)
+    assert metrics["accuracy"] == 1.0
+    said = [line.split("\t")[:3] for line in files["predictions.tsv"].splitlines()[1:]]
+    assert said == [["2", "a", "a"], ["3", "b", "b"], ["4", "b", "b"]]
+
+
+def test_the_labels_of_the_experiment_keep_their_order_and_three_have_a_mean_f1() -> None:
+    train = SentenceExamples("x.tsv", [1, 2, 3], [("1",)] * 3, ["b", "a", "b"])
+    assert SequenceClassification().fit_labels(train).labels == ("a", "b")
+    given = SequenceClassification(("c", "b", "a")).fit_labels(train)
+    assert given.labels == ("c", "b", "a") and given.numbers(train).tolist() == [1, 2, 1]
+    assert given.metric_names == ("accuracy", "macro_f1", "matthews")
+    assert SequenceClassification(("a", "b")).metric_names == ("accuracy", "f1", "matthews")
 
 
 @pytest.mark.parametrize("name", ["sequence_length", "pack"])

@@ -21,6 +21,8 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import written_texts
+from plmjax.finetuning.tasks import text_generation
+from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
@@ -187,6 +189,47 @@ def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     total, nats = loss(smoothed, True)
     assert total != pytest.approx(plain, rel=1e-3) and nats == pytest.approx(plain, rel=1e-5)
     assert loss(smoothed, False)[0] == pytest.approx(plain, rel=1e-5)
+
+
+class Told:
+    """Scores that keep how their loss is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, float]] = []
+
+    def smoothed_cross_entropy(self, ids: Any, weights: Any, *, smoothing: float, z_loss: float) -> tuple:
+        self.asked.append((smoothing, z_loss))
+        return jnp.float32(9.0), jnp.array([[1.0, 2.0, 4.0]]), jnp.array([[True, False, True]])
+
+
+def test_smoothing_and_the_normalizer_are_terms_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics are plain nats and hits of the targets in any case."""
+    objective, scores = dataclasses.replace(GREEDY, label_smoothing=0.2, z_loss=1e-4), Told()
+    outputs = dataclasses.make_dataclass("Outputs", ["scores"])(scores)
+    monkeypatch.setattr(text_generation, "apply_and_collect", lambda *arguments, training: (outputs, {"seen": 1}))
+    rows = {"next_ids": np.zeros((1, 3), np.int32), "next_weights": np.array([[1.0, 1.0, 0.0]], np.float32)}
+    trained, evaluated = (objective.sums(None, None, rows, None, training=training) for training in (True, False))
+    objective.sums_of(outputs, rows)
+    assert scores.asked == [(0.2, 1e-4), (0.0, 0.0), (0.0, 0.0)]
+    assert trained.collections == {"seen": 1}
+    for sums in (trained, evaluated):
+        assert {name: tuple(map(float, pair)) for name, pair in sums.metrics.items()} == {
+            "nats": (3.0, 2.0),
+            "accuracy": (1.0, 2.0),
+        }
+
+
+def test_a_batch_costs_the_predictions_of_its_targets_and_holds_the_tokens_of_both_sides() -> None:
+    config = dataclasses.make_dataclass("Config", ["train_flops"])(lambda *sizes: sizes)
+    shapes = {"input_ids": jax.ShapeDtypeStruct((3, 12), np.int32), "next_ids": jax.ShapeDtypeStruct((3, 8), np.int32)}
+    assert GREEDY.train_flops(config, shapes) == (3, 12, 8)
+    assert TASK.tokens(3, 12) == 3 * (12 + 8) and Sentences().tokens(3, 12) == 3 * 12
+
+
+def test_another_file_to_evaluate_on_may_be_in_any_folder() -> None:
+    task = dataclasses.replace(TASK, folder="pairs", train="train.en", validation="dev.en")
+    assert task.path("validation") == "pairs/dev.en"
+    assert task.evaluated_on("elsewhere/test.en").path("validation") == "elsewhere/test.en"
 
 
 def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,60 @@
+"""The sizes and the rates of a start are those of the model that it makes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
+from plmjax.finetuning.starts.longformer import WiderWindows
+from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
+from plmjax.finetuning.starts.tagger import FromWordVectors
+from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
+from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.longformer.decoder import LongformerDecoderConfig
+from plmjax.models.taggers.tagger import TaggerConfig
+
+PLACES = ("embedding", "input", "weight", "hidden", "output")
+WORDS = Gpt2Config.tiny(vocab_size=5, n_embd=6)
+
+
+@pytest.mark.parametrize(
+    ("start", "rates"),
+    [
+        (AwdLstmDropouts(), (0.05, 0.4, 0.5, 0.3, 0.4)),  # fastai's awd_lstm_clas_config
+        (AwdLstmDropouts(embedding=0.1, input=0.2, weight=0.3, hidden=0.6, output=0.7), (0.1, 0.2, 0.3, 0.6, 0.7)),
+    ],
+)
+def test_each_dropout_is_at_its_place(start: AwdLstmDropouts, rates: tuple[float, ...]) -> None:
+    model = start.model(AwdLstmConfig.tiny(vocab_size=30))
+    assert tuple(getattr(model, f"{place}_dropout") for place in PLACES) == rates
+
+
+def test_the_network_above_vectors_has_the_sizes_asked_for() -> None:
+    cove = CoveConfig.tiny()
+    model = BiattentiveClassifier(size=5, dropout=0.3).model(cove)
+    assert (model.vectors, model.hidden_size, model.dropout) == (cove, 5, 0.3)
+    words = BiattentiveClassifier(contextual=False, size=7).model(WORDS)
+    assert (words.vectors.vocab_size, words.vectors.token_width, words.hidden_size) == (5, 6, 7)
+    assert BiattentiveClassifier(size=9).model(model) == model  # which another stage goes on with
+
+
+def test_the_source_encoder_and_the_windows_are_as_large_as_asked_for() -> None:
+    assert NewSourceEncoder(layers=3).model(BartConfig.tiny()).source_layers == 3
+    decoder = dataclasses.replace(LongformerDecoderConfig.tiny(), attention_window=(2, 4))
+    assert WiderWindows(factor=3).model(decoder).attention_window == (6, 12)
+
+
+def test_rows_of_a_table_behind_its_words_are_left_out() -> None:
+    """Two of seven rows belong to no token."""
+    table = np.arange(7 * 6, dtype=np.float32).reshape(7, 6)
+    params = {WORDS.system.token_table: table, "gpt2/final_layer_norm/scale": np.ones(6)}
+    for start in (FromTokenEmbeddings(), FromWordVectors(TaggerConfig(hidden_size=3))):
+        model = start.model(WORDS)
+        ((name, found),) = start.map(params, WORDS, model).items()
+        assert name == model.system.token_table
+        np.testing.assert_array_equal(found, table[:5])
