@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import jax
@@ -105,6 +106,15 @@ def test_memory_of_a_device_is_the_tables_and_a_cpus_is_not_known():
     assert topologies.device_memory(topologies.parse("v2:2x2").devices()[0]) == 8 * 2**30  # half a chip's
     assert topologies.device_memory(topologies.parse("v5e:2x2").devices()[0]) == 16 * 2**30
     assert topologies.device_memory(jax.devices()[0]) is None
+    assert topologies.parse("v3:8x8").device_memory == topologies.parse("v5e:8x8").device_memory == 16 * 2**30
+
+
+def test_memory_of_a_gpu_is_its_own_figure_on_one_host_alone(monkeypatch):
+    """The figures of several hosts may differ, and then so would their meshes."""
+    gpu = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu", memory_stats=lambda: {"bytes_limit": 7e10})
+    assert topologies.device_memory(gpu) == 7e10
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert topologies.device_memory(gpu) is None
 
 
 def test_a_step_for_a_chip_is_compiled_with_its_options_and_one_for_a_cpu_with_none():
