@@ -281,7 +281,9 @@ def test_a_beat_has_the_limits_of_the_run_in_seconds():
     assert said == [{"beat": {"count": 0, "doing": "starting", "timed": False} | limits}]
 
 
-@pytest.mark.parametrize(("index", "order"), [(0, ["body", "agreed"]), (1, ["agreed", "body"]), (2, ["agreed", "body"])])
+@pytest.mark.parametrize(
+    ("index", "order"), [(0, ["body", "agreed"]), (1, ["agreed", "body"]), (2, ["agreed", "body"])]
+)
 def test_host_0_writes_before_the_others_read(index, order, monkeypatch):
     done: list[str] = []
     monkeypatch.setattr(jax, "process_index", lambda: index)

@@ -18,6 +18,38 @@ def test_loops_are_counted_and_cycles_added():
     assert program.largest(32) == Array("f32", (32, 8))
 
 
+@pytest.mark.parametrize(
+    ("step", "comparison", "trips"),
+    [
+        ("subtract(%i, %two)", "GT", 5),
+        ("subtract(%i, %two)", "GE", 5),
+        ("subtract(%i, %two)", "NE", 1),
+        ("subtract(%i, %two)", "EQ", 0),
+        ("subtract(%i, %two)", "LE", 0),
+        ("multiply(%i, %two)", "LT", 0),
+        ("minimum(%i, %two)", "EQ", 0),
+        ("and(%i, %two)", "GT", 1),
+        ("or(%i, %two)", "NE", 1),
+    ],
+)
+def test_trips_are_those_of_the_counter(step: str, comparison: str, trips: int):
+    """From 9, compared with 0; where the loop goes on while it is not equal, with what the first step makes of it."""
+    first = {"subtract(%i, %two)": 7, "or(%i, %two)": 11}.get(step)
+    begin, end = WRITTEN.index("%outer_condition"), WRITTEN.index("%sliced")
+    condition = WRITTEN[begin:end].replace("direction=GT", f"direction={comparison}")
+    if comparison == "NE":
+        condition = condition.replace("constant(0)", f"constant({first})")
+    text = WRITTEN.replace("subtract(%i, %two)", step).replace(WRITTEN[begin:end], condition)
+    program = Program(text)
+    assert program.unknown_loops == [] and program.cycles() == trips * 10 + 7
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("pred", 24), ("s4", 12), ("s8", 24), ("bf16", 48), ("f32", 96)])
+def test_bytes_are_those_of_the_elements(dtype: str, size: int):
+    assert Array(dtype, (2, 3, 4)).bytes == Array(dtype, (2, 3, 4)).hbm == size
+    assert Array(dtype, (2, 3, 4), space=1).hbm == Array(dtype, ()).hbm == 0
+
+
 ELEMENT = re.compile(r"\n +%(\w+) = [^=\n]* get-tuple-element\(%(\w+)\), index=(\d+)")
 
 
