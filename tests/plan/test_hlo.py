@@ -19,27 +19,27 @@ def test_loops_are_counted_and_cycles_added():
 
 
 @pytest.mark.parametrize(
-    ("step", "comparison", "trips"),
+    ("step", "comparison", "limit", "trips"),
     [
-        ("subtract(%i, %two)", "GT", 5),
-        ("subtract(%i, %two)", "GE", 5),
-        ("subtract(%i, %two)", "NE", 1),
-        ("subtract(%i, %two)", "EQ", 0),
-        ("subtract(%i, %two)", "LE", 0),
-        ("multiply(%i, %two)", "LT", 0),
-        ("minimum(%i, %two)", "EQ", 0),
-        ("and(%i, %two)", "GT", 1),
-        ("or(%i, %two)", "NE", 1),
+        ("subtract", "GT", 1, 4),
+        ("subtract", "GE", 1, 5),
+        ("subtract", "NE", 1, 4),
+        ("subtract", "EQ", 9, 1),
+        ("add", "LT", 13, 2),
+        ("add", "LE", 13, 3),
+        ("multiply", "LT", 72, 3),
+        ("minimum", "GT", 2, 1),
+        ("maximum", "EQ", 8, 0),
+        ("and", "GT", 3, 1),
+        ("or", "LT", 11, 1),
     ],
 )
-def test_trips_are_those_of_the_counter(step: str, comparison: str, trips: int):
-    """From 9, compared with 0; where the loop goes on while it is not equal, with what the first step makes of it."""
-    first = {"subtract(%i, %two)": 7, "or(%i, %two)": 11}.get(step)
+def test_trips_are_those_of_the_counter(step: str, comparison: str, limit: int, trips: int):
+    """From 9 on, with 2 as the other operand of every step."""
     begin, end = WRITTEN.index("%outer_condition"), WRITTEN.index("%sliced")
     condition = WRITTEN[begin:end].replace("direction=GT", f"direction={comparison}")
-    if comparison == "NE":
-        condition = condition.replace("constant(0)", f"constant({first})")
-    text = WRITTEN.replace("subtract(%i, %two)", step).replace(WRITTEN[begin:end], condition)
+    condition = condition.replace("constant(0)", f"constant({limit})")
+    text = WRITTEN.replace("subtract(%i, %two)", f"{step}(%i, %two)").replace(WRITTEN[begin:end], condition)
     program = Program(text)
     assert program.unknown_loops == [] and program.cycles() == trips * 10 + 7
 

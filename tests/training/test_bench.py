@@ -3,10 +3,12 @@
 import json
 import types
 
+import jax
+
 from plmjax import cli, experiment
-from plmjax.parallel import peak
+from plmjax.parallel import peak, topologies
 from plmjax.training import bench as benches
-from plmjax.training import feed, pace
+from plmjax.training import feed, loop, pace
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT
 
@@ -24,7 +26,10 @@ def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
 
 
 def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
-    """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes."""
+    """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes.
+
+    Of two devices, which share the cores of a CPU, but have a data sheet each.
+    """
     taken, rate, arrays = [], 1e9, feed.on_device
     clock = types.SimpleNamespace(perf_counter=lambda: 7.0 * len(taken), process_time=lambda: 3.0 * len(taken))
 
@@ -37,6 +42,8 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
     monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: rate)
+    monkeypatch.setattr(topologies, "peak_flops", lambda kind: rate)
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
     run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
     (found,) = benches.bench(run, steps=3, warmup=1)
     assert len(taken) == 1 + 3 and found["steps"] == 3
@@ -45,4 +52,5 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     flops = run.objective.train_flops(run.model, run.data.layout.batch(16, 32))
     assert found["model_flops_per_second"] == flops / 7
     assert (found["matmul_flops_per_second"], found["of_matmul"]) == (rate, flops / 7 / rate)
+    assert (found["devices"], found["mfu"]) == (2, flops / 7 / (2 * rate))
     assert found["input_wait"] >= 1 / 3  # the first step at least waits for its batch

@@ -1,5 +1,6 @@
 """What is wrong with a run is found before any text is read, whichever command is given it."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from plmjax import cli, experiment
 from plmjax.errors import UserError
-from plmjax.experiment import Data, catalogue
+from plmjax.experiment import Data, Phase, catalogue
 from plmjax.models.bert import BertConfig
 from plmjax.training import checks
 from plmjax.training.checkpoints import checkpoints, start
@@ -179,6 +180,20 @@ def test_a_window_longer_than_the_rows_is_named(fails, tmp_path: Path, name: str
 def test_a_rhythm_that_cannot_be_kept_is_named(groups, message) -> None:
     with pytest.raises(UserError, match=message):
         checks.pretraining(experiments.changed(experiments.bert(), **groups), devices=1)
+
+
+def test_the_longest_rows_of_a_run_have_room_for_a_window() -> None:
+    phases = (Phase(0.5, sequence_length=8), Phase(0.5, sequence_length=16))
+    for window, fits in ((16, True), (18, False)):
+        run = experiments.changed(experiments.longformer(), model={"attention_window": (4, window)})
+        with contextlib.nullcontext() if fits else pytest.raises(UserError, match="at most the 16 tokens of a row"):
+            checks.pretraining(dataclasses.replace(run, phases=phases), devices=1)
+
+
+def test_slices_are_joined_by_data_alone() -> None:
+    run = experiments.changed(experiments.gpt2(), mesh={"data": 1, "fsdp": 2})
+    with pytest.raises(UserError, match="divides by the 2 slices, found 1"):
+        checks.pretraining(run, devices=2, slices=2)
 
 
 def test_a_published_run_is_what_its_slice_takes() -> None:

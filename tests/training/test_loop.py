@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -305,3 +306,11 @@ def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
 def test_a_platform_that_is_not_here_is_named():
     with pytest.raises(UserError, match=r"Expected a TPU .* found cpu only"):
         find_devices("tpu")
+
+
+@pytest.mark.parametrize(("minutes", "passed", "saves"), [(2.0, 119.0, False), (2.0, 121.0, True), (0.0, 1e6, False)])
+def test_a_checkpoint_is_due_after_its_minutes(minutes, passed, saves, monkeypatch):
+    run = experiments.changed(options(), checkpoint={"minutes": minutes, "every": 0})
+    session = SimpleNamespace(run=run, saved_at=1000.0, votes=lambda *asked: asked, stop=SimpleNamespace(received=None))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 1000.0 + passed)
+    assert loop._Session.due(session, 5, last=False).save is saves

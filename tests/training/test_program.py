@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.compression.pruning.pruned import GradualPruning
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Data, Experiment, Training
+from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
@@ -88,3 +88,32 @@ def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
     assert rings_of(experiments.changed(run, mesh={"tensor": 2})) is None
     assert rings_of(experiments.changed(run, mesh={"zero": False})) is None
     assert rings_of(experiments.changed(run, training={"dropout_generator": "threefry2x32"})) is None
+
+
+def test_phases_share_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate of the update and that of the log fall over the whole run, not over each phase."""
+    asked, build = [], BertAdamW.build
+    monkeypatch.setattr(BertAdamW, "build", lambda self, steps, *rest: asked.append(steps) or build(self, steps, *rest))
+    run = experiments.changed(bert(rows=4), training={"steps": 8}, optimizer={"learning_rate": 1.0})
+    run = dataclasses.replace(run, phases=(Phase(0.5), Phase(0.5, sequence_length=8)))
+    last = phases.resolve(run)[1]
+    mesh = meshes.make(run.mesh, jax.devices()[:1])
+    programs.build(run, last, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
+    assert asked == [8]
+    optimizer = build(run.optimizer, 8, {"kernel": jnp.ones(2)})
+    update = programs.update_rule(run, last, optimizer, mesh)
+    state = optimizer.init({"kernel": jnp.ones(2)})
+    assert [float(update.learning_rate(state, jnp.int32(step))) for step in (0, 4, 6)] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "unroll"), [("cpu", jnp.float32, 2), ("gpu", jnp.bfloat16, 1), ("tpu", jnp.bfloat16, 1)]
+)
+def test_what_is_left_open_is_chosen_for_the_platform(platform: str, dtype: Any, unroll: int) -> None:
+    run = experiments.gpt2()
+    run = experiments.changed(run, training={"dtype": "auto", "unroll": 0})
+    found = programs.execution(run, platform)
+    assert (found.dtype, found.unroll) == (dtype, unroll)
+    named = experiments.changed(run, training={"dtype": "bfloat16", "unroll": 5, "remat": "dots"})
+    found = programs.execution(named, platform)
+    assert (found.dtype, found.unroll, found.remat) == (jnp.bfloat16, 5, "dots")
