@@ -77,6 +77,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert specification["nodeId"] == "bert-large-8x8"
     node = specification["node"]
     assert (node["acceleratorType"], node["runtimeVersion"]) == ("v5litepod-64", "v2-alpha-tpuv5-lite")
+    assert node["networkConfig"] == {"network": "default", "enableExternalIps": True}
     script = node["metadata"]["startup-script"]
     assert script.strip() in printed
     for line in (
@@ -149,6 +150,8 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "found 'my_text' on this machine" in fails(*without_text, "--", "--data.input", "my_text", "gs://b/more")
     sources = ("--data.mixture.sources", "wikipedia=gs://b/wikipedia", "books=my_books")
     assert "found 'my_books' on this machine" in fails(*without_text, "--", *sources)
+    words = ("--data.input", "gs://b/text", "--tokenizer.path", "my_words")
+    assert "--tokenizer.path in a bucket" in fails(*without_text, "--", *words)
     assert "divides by 64 devices" in fails(
         *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
     )
@@ -167,6 +170,8 @@ def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPat
     assert "holds no job at all" in tpu("status", "bert")[2]
     (bucket / "jobs" / "bert-base").mkdir(parents=True)
     assert "did you mean 'bert-base'?" in tpu("status", "bert")[2]
+    (bucket / "other").mkdir()
+    assert "holds no job at all" in tpu("status", "bert", "--bucket", bucket / "other")[2]  # before the environment
     monkeypatch.delenv("PLMJAX_BUCKET")
     assert "PLMJAX_BUCKET" in tpu("status")[2]
 
@@ -192,6 +197,15 @@ def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> No
     assert package.pack(names, copy) == first
     (copy / "setup.py").write_text("changed")
     assert package.pack(names, copy)[0] != first[0]
+
+
+def test_programs_stay_executable_and_nothing_else_of_a_mode_is_packed(tmp_path: Path) -> None:
+    for name, mode in (("a.sh", 0o744), ("b.py", 0o600), ("c.sh", 0o777)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    _, contents = package.pack(["a.sh", "b.py", "c.sh"], tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(contents))) as archive:
+        assert {entry.name: entry.mode for entry in archive} == {"a.sh": 0o755, "b.py": 0o644, "c.sh": 0o755}
 
 
 def project_of(folder: Path, **files: str) -> Path:

@@ -22,6 +22,7 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, metrics
 from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.best import Best
 from tests.families import STEPS
 from tests.paths import ROOT
 from tests.strangers import experiments
@@ -314,3 +315,24 @@ def test_a_checkpoint_is_due_after_its_minutes(minutes, passed, saves, monkeypat
     session = SimpleNamespace(run=run, saved_at=1000.0, votes=lambda *asked: asked, stop=SimpleNamespace(received=None))
     monkeypatch.setattr(loop.time, "monotonic", lambda: 1000.0 + passed)
     assert loop._Session.due(session, 5, last=False).save is saves
+
+
+def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optimizer_its_loss():
+    asked = []
+    session = SimpleNamespace(
+        run=experiments.changed(options(), training={"evaluation_batches": 3}),
+        evaluation=lambda program, inputs, limit: asked.append((inputs, limit)) or {"accuracy": 0.5, "loss": 2.0},
+        progressed=lambda *_, **__: None,
+        evaluated=4,
+        is_primary=False,
+        best=Best("-eval/accuracy"),
+        record=(-0.75, 1),
+        exhausted=False,
+    )
+    program = SimpleNamespace(
+        loss_inputs=lambda state: f"of {state}", on_evaluation=lambda state, loss: f"{state} after {loss}"
+    )
+    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6 after 2.0"
+    assert asked == [("of step 6", 3)] and session.record == (-0.75, 2)
+    assert (session.evaluated, session.metrics) == (6, {"eval/accuracy": 0.5, "eval/loss": 2.0})
+    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6" and len(asked) == 1
