@@ -30,7 +30,7 @@ def test_loops_are_counted_and_cycles_added():
         ("multiply", "LT", 72, 3),
         ("minimum", "GT", 2, 1),
         ("maximum", "EQ", 8, 0),
-        ("and", "GT", 3, 1),
+        ("and", "GT", 1, 1),
         ("or", "LT", 11, 1),
     ],
 )
