@@ -100,10 +100,10 @@ def test_lost_slices_are_asked_for_so_often_and_not_more(submit, service, bucket
     assert jobs.verdict(jobs.find(str(bucket), "tiny")).state == "failed"
 
 
-def job_of(bucket: Path, **fields: object) -> jobs.Job:
+def job_of(folder: Path, **fields: object) -> jobs.Job:
     """A job of at most three attempts."""
     usual = {"name": "tiny", "experiment": TINY, "overrides": (), "resolved": {}, "accelerator": "v5e"}
-    usual |= {"topology": "4x4", "slices": 1, "spot": True, "bucket": str(bucket), "workdir": str(bucket / "run")}
+    usual |= {"topology": "4x4", "slices": 1, "spot": True, "bucket": str(folder), "workdir": str(folder / "run")}
     usual |= {"package": "packages/a.tar.gz", "jax": "1", "attempts": 3, "project": "p", "zone": "us-west4-a"}
     return jobs.Job(**usual | fields)
 
