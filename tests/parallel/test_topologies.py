@@ -69,7 +69,8 @@ def test_names_of_cloud(name, accelerator, hosts, runtime, label, machine):
 
 
 @pytest.mark.parametrize(
-    "name", ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2"]
+    "name",
+    ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2", "v2:1x1", "v3:1x1"],
 )
 def test_an_impossible_shape_is_answered_with_those_that_exist(name):
     with pytest.raises(UserError) as error:

@@ -32,6 +32,8 @@ from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.plan.programs import WRITTEN
 
+GIB = 2**30
+
 
 def experiment(**training) -> Experiment:
     """A BERT of two layers in two phases."""
@@ -223,6 +225,34 @@ def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
     assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
 
 
+@pytest.mark.parametrize(("index", "accumulation", "option"), [(0, 1, "training"), (1, 2, "phases.1")])
+def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monkeypatch):
+    """A row takes a tenth of a GiB beside two and a half for each microbatch: 132 rows fit, or 127 of two."""
+    compiles = []
+
+    def compile_phase(run, phase, mesh):
+        rows = phase.batch_size // (4 * phase.accumulation)
+        compiles.append((rows, phase.accumulation))
+        needed = GIB * (2 + rows / 10 + phase.accumulation / 2)
+        if needed > 15.75 * GIB:
+            raise DoesNotFit(needed, 15.75 * GIB)
+
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+    monkeypatch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
+    run = experiment()
+    run = run if index else dataclasses.replace(run, phases=())
+    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=2048, accumulation=accumulation)
+    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
+    said = plan_search.what_fits(run, phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
+    rows = 512 // accumulation
+    assert f"fit into the 15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need 53.70 GiB" in said
+    best = int(said.split(f"--{option}.batch_size ")[1].split(" ")[0]) // (4 * accumulation)
+    limit = int(10 * (15.75 - 2 - accumulation / 2))
+    assert 0.9 * limit <= best <= limit
+    assert said.endswith(f"or --{option}.accumulation 8.")  # 4 x 128 rows would need too much
+    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+
+
 def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
     first = out_of_memory(
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 40.25G of "
@@ -271,7 +301,6 @@ def built(run: Experiment, devices: list[jax.Device], phase: int = 0) -> program
     return programs.build(run, phases.resolve(run)[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
 
 
-GIB = 2**30
 MEMORY = SimpleNamespace(
     argument_size_in_bytes=5 * GIB,
     output_size_in_bytes=4 * GIB,

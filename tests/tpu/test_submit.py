@@ -1,5 +1,7 @@
 """What is checked before anything is asked of the network, and what --dry-run says."""
 
+import contextlib
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -14,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from tpu import package
+from plmjax.experiment import Mixture
+from tests.tpu.test_queue import job_of
+from tpu import job as jobs
+from tpu import package, queue, submission
 
 ROOT = package.ROOT
 LARGE = "experiments/bert_large_8x8.py"
@@ -300,3 +306,44 @@ def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: 
     )  # fmt: skip
     assert shlex.split(shown.stdout)[-1] == path
     assert not any(mark.exists() for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"data": {"path": "mine"}}, "data.path"),
+        ({"data": {"input": ("gs://b/text", "mine")}}, "data.input"),
+        ({"data": {"mixture": Mixture(("a=gs://b/a", "b=mine"))}}, "data.mixture.sources"),
+        ({"data": {"path": "gs://b/data"}, "tokenizer": {"path": "mine"}}, "tokenizer.path"),
+        ({"data": {"input": ("packed/words.txt", "packed/", "packed")}}, ""),
+        ({"data": {"input": ("pack",)}}, "data.input"),
+    ],
+)
+def test_text_that_the_hosts_cannot_read_is_named(changed: dict, field: str, tmp_path: Path) -> None:
+    """Files of the project are packed; a folder for rehearsals is on the same machine."""
+    run = experiments.load(LARGE)
+    for group, values in changed.items():
+        run = dataclasses.replace(run, **{group: dataclasses.replace(getattr(run, group), **values)})
+    submission._check_text(run, str(tmp_path), [])
+    with pytest.raises(UserError, match=rf"--{field} in a bucket") if field else contextlib.nullcontext():
+        submission._check_text(run, "gs://b", ["packed/words.txt"])
+
+
+def test_a_job_goes_on_with_its_own_experiment_where_it_has_no_slice(service, bucket: Path) -> None:
+    run = experiments.load("experiments/bert_tiny.py")
+    job = job_of(bucket, resolved=experiments.to_dict(run), runtime="r", attempt=2, first=2)
+    asked = submission.Submission(dataclasses.replace(job, attempt=1, first=1), b"", "", package.Selection({}))
+    assert submission.continued(asked) is asked
+    jobs.save(job)
+    free = dataclasses.replace(run, checkpoint=dataclasses.replace(run.checkpoint, keep=9))
+    kept = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(free)))
+    found = submission.continued(kept)
+    assert (found.job.attempt, found.job.first, found.job.resolved) == (3, 3, experiments.to_dict(free))
+    assert "ATTEMPT=3\n" in found.script and "FOLDER=jobs/tiny/3\n" in found.script
+    other = dataclasses.replace(run, model=dataclasses.replace(run.model, num_hidden_layers=3))
+    changed = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(other)))
+    with pytest.raises(UserError, match=r"Expected model\.num_hidden_layers = 2, .* found 3; submit it unchanged"):
+        submission.continued(changed)
+    queue.Queue(job).create("")
+    with pytest.raises(UserError, match="Expected no slice of a job named tiny, found one"):
+        submission.continued(kept)

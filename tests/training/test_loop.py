@@ -20,7 +20,7 @@ from plmjax import experiment
 from plmjax.errors import SAVED, UserError
 from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
-from plmjax.training import evaluation, loop, metrics
+from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.best import Best
 from tests.families import STEPS
@@ -203,7 +203,10 @@ def test_a_save_that_failed_is_reported_unless_the_run_failed_before(tmp_path, m
         loop.train(run, tmp_path, Broken(run.data), {})
 
 
-def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path):
+def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(memory, "check", lambda run, program, compiled: checked.append(compiled.memory_analysis()))
+
     class Stopped(ChainSource):
         def evaluation(self, phase, places):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -214,6 +217,7 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_pat
     with pytest.raises(Interrupted, match=r"Stopped by SIGTERM and saved at step 2\."):
         loop.train(run, tmp_path, Stopped(run.data), {})
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["2"]
+    assert len(checked) == 1  # the memory of the step, before the first one
 
 
 def command(workdir: Path, doomed: str = "-1") -> subprocess.CompletedProcess:

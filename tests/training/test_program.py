@@ -21,6 +21,7 @@ from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
+from tests.strangers.source import ChainSource
 
 
 def bert(rows: int) -> Experiment:
@@ -60,10 +61,11 @@ def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
     mesh = meshes.make(run.mesh, topologies.parse(topology).devices())
     vocabulary, asked = Vocabulary.placeholder(128), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topologies, "compiler_options", lambda device, *, rings: asked.append(rings) or {})
+        patch.setattr(topologies, "compiler_options", lambda device, *, rings: asked.append((device, rings)) or {})
         patch.setattr(programs, "Forward", lambda *given, **named: asked.append(named["shares"].rings) or named)
         programs.build(run, phase, mesh, vocabulary, placement.of_layout(run))
-    training, evaluation, with_rings = asked
+    training, evaluation, (device, with_rings) = asked
+    assert device in mesh.devices
     assert evaluation is None
     assert with_rings == (training is not None)
     return training
@@ -117,3 +119,17 @@ def test_what_is_left_open_is_chosen_for_the_platform(platform: str, dtype: Any,
     named = experiments.changed(run, training={"dtype": "bfloat16", "unroll": 5, "remat": "dots"})
     found = programs.execution(named, platform)
     assert (found.dtype, found.unroll, found.remat) == (jnp.bfloat16, 5, "dots")
+
+
+def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
+    """And so has the state that it carries."""
+    run = experiments.changed(
+        experiments.recurrent(), training={"evaluation_batch_size": 4, "evaluation_sequence_length": 24}
+    )
+    (phase,) = phases.resolve(run)
+    mesh, source = meshes.make(run.mesh, jax.devices()[:1]), ChainSource(run.data)
+    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (4, 24)
+    carries = (jax.eval_shape(make) for make in (program.start_carry, program.start_evaluation_carry))
+    rows = [{leaf.shape[1] for leaf in jax.tree.leaves(carry)} for carry in carries]
+    assert rows == [{16}, {4}]
