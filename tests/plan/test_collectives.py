@@ -71,7 +71,8 @@ def test_a_sum_of_which_each_device_keeps_its_part_is_named_after_its_computatio
 }
 
 ENTRY"""
-    called = "  %scattered = f32[4,8]{1,0} fusion(%gathered), kind=kCustom, calls=%all-reduce-scatter.1\n  ROOT %t = (f32[4,8]"
+    called = """  %scattered = f32[4,8]{1,0} fusion(%gathered), kind=kCustom, calls=%all-reduce-scatter.1
+  ROOT %t = (f32[4,8]"""
     entry = WRITTEN.index("ENTRY")
     text = WRITTEN[:entry] + WRITTEN[entry:].replace("  ROOT %t = (f32[4,8]", called).replace("ENTRY", fused)
     found = [one for one in collectives(Program(text)) if one not in collectives(Program(WRITTEN))]

@@ -527,13 +527,34 @@ def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(prete
 def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
     times, slower = {1: 1.7, 2: 1.2, 4: 1.0, 8: 1.1, 16: 0.5}, {"none": 0.0}
     compiled = pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, n: times[n] + slower.get(remat, 0.1))
-    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32)
+    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32, prices={"": 9.0, "v5e": 1.5})
     assert [count for _, index, remat, count in compiled if (index, remat) == (0, "none")] == [1, 2, 4, 8]
     assert found["overrides"] == "--phases.0.accumulation 4 --phases.1.accumulation 4".split()
+    assert [one["cost"] for one in found["tried"]] == [1.5 * 4 * one["hours"] for one in found["tried"]]
     # The hours are those of the fastest tries, 900 steps of 64 x 64 and 100 of 64 x 128; the page shows all.
     assert found["tried"][0]["hours"] == pytest.approx((900 * 64 + 100 * 128) * 64 * 1e-6 / 3600)
     text = plan_report.search(found)
     assert all(text.count(f" {16 // count} x {count} ") == 2 * len(REMAT_POLICIES) for count in (1, 2, 4, 8))
+
+
+def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
+    run = experiment(batch_size=64)
+    own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))
+    sizes = lambda changed: [phase.batch_size for phase in phases.resolve(changed)]  # noqa: E731
+    larger = plan_search._changed(own, 128, "full")
+    assert (sizes(larger), larger.training.batch_size, larger.training.remat) == ([128, 128], 128, "full")
+    assert sizes(plan_search._changed(own, 0, "full")) == sizes(own) == [64, 16]
+    tries = [{"accumulation": 1}, {"accumulation": 4, "steps": 900}, {"accumulation": 2, "steps": 100}]
+    best = {"remat": "full", "batch_size": 128, "phases": tries}
+    assert plan_search._overrides(own, best) == (
+        "--training.remat full --training.batch_size 128 --phases.0.accumulation 4 --phases.1.batch_size 128".split()
+    )
+    assert plan_search._overrides(own, best | {"batch_size": 0, "remat": own.training.remat}) == (
+        "--phases.0.accumulation 4".split()
+    )
+    whole = dataclasses.replace(run, phases=())
+    best |= {"phases": tries[1:2], "batch_size": 0}
+    assert plan_search._overrides(whole, best) == "--training.remat full --training.accumulation 4".split()
 
 
 def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypatch):

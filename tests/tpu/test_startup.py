@@ -371,10 +371,11 @@ def test_the_project_is_installed_once_with_the_jax_of_the_submission(shell, buc
 
 def test_a_python_that_is_too_old_or_has_no_environments_is_passed_over(shell, bucket: Path, tmp_path: Path) -> None:
     """The first that will do makes the environment; without any uv brings one."""
-    for name, answer in (("old", "exit 1"), ("good", '[ "$1" = -c ] || echo "good $*"'), ("other", "echo other")):
-        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{answer}\n")
+    for name, version in (("old", (3, 10)), ("good", (3, 11)), ("other", (3, 12))):
+        asked = f'"{sys.executable}" -c "import sys; sys.version_info = {version}; exec(sys.argv[1])" "$2"'
+        (tmp_path / name).write_text(f'#!/usr/bin/env bash\n[ "$1" = -c ] && exec {asked}\necho "{name} $*"\n')
         (tmp_path / name).chmod(0o755)
-    candidates = f"{tmp_path / 'old'} {tmp_path / 'good'} {tmp_path / 'other'}"
+    candidates = f"{tmp_path / 'none'} {tmp_path / 'old'} {tmp_path / 'good'} {tmp_path / 'other'}"
     job, venv = job_of(bucket), shell.home / "plmjax" / "a.venv"
     assert shell("environment", job, PLMJAX_PYTHON=candidates) == (0, f"good -m venv {venv}\n")
     uv = shell.home / "plmjax" / "uv" / "bin" / "uv"

@@ -162,8 +162,8 @@ def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, mon
 @pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])
 def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatch, ending):
     """A host that left first would take JAX's coordination service with it while others still save."""
-    said, close = [], checkpoints.Checkpoints.close
-    monkeypatch.setattr(hosts, "agree", lambda name, value="": said.append(name))
+    said, values, close = [], {}, checkpoints.Checkpoints.close
+    monkeypatch.setattr(hosts, "agree", lambda name, value="": (said.append(name), values.update({name: value})))
     monkeypatch.setattr(checkpoints.Checkpoints, "close", lambda keeper: (close(keeper), said.append("saved")))
 
     class Ending(ChainSource):
@@ -179,6 +179,7 @@ def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatc
     outcome = {"stopped": pytest.raises(Interrupted), "failed": pytest.raises(OSError, match="network")}
     with outcome.get(ending, contextlib.nullcontext()):
         loop.train(run, tmp_path, Ending(run.data), {})
+    assert values["the dataset's fingerprint"] == "chain"
     assert said[said.index("saved") :] == (["saved"] if ending == "failed" else ["saved", "the end of the run"])
 
 
@@ -265,6 +266,18 @@ def test_a_changed_option_is_refused_by_name_and_a_free_one_is_not(whole):
     with pytest.raises(UserError, match=r"model\.dropout = 0\.1, found 0\.2"):
         loop.check_resume(workdir, options(model={"dropout": 0.2}))
     loop.check_resume(workdir, experiments.changed(options(), training={"remat": "full"}, checkpoint={"keep": 7}))
+
+
+def test_host_0_alone_writes_the_experiment_which_the_others_must_see(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    with pytest.raises(UserError, match="what host 0 writes there, found nothing; name a --workdir that all hosts"):
+        loop.check_resume(tmp_path / "run", options())
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(hosts, "is_primary", lambda: True)
+    loop.check_resume(tmp_path / "run", options())
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    loop.check_resume(tmp_path / "run", options(model={"dropout": 0.2}))
+    assert experiment.read(tmp_path / "run" / "experiment.json") == options()
 
 
 def test_before_the_first_checkpoint_a_mistake_can_be_fixed(tmp_path):

@@ -158,6 +158,18 @@ def test_data_that_does_not_go_across_the_slices_is_named(mesh):
         place("bert_large_8x8", "v5e:4x4*2", mesh=mesh)
 
 
+def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
+    """Parameters and two moments in float32, over eight devices; the copy and its largest table over two of them."""
+    run = experiments.load("experiments/bert_tiny.py")
+    (phase,), vocabulary, shapes = phases.resolve(run), Vocabulary.placeholder(4096), placement.of_layout(run)
+    found = placement.state_bytes(run, phase, (4, 2, 1), jax.devices(), vocabulary, shapes)
+    whole = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, shapes)
+    assert whole.table == 4 * 4096 * 128 == 2 * found.table
+    assert whole.kept == pytest.approx(3 * whole.copy, rel=1e-3) and not found.rings
+    assert found.copy == pytest.approx(whole.copy / 2, rel=0.02)
+    assert found.kept == pytest.approx(whole.kept / 8, rel=0.02)
+
+
 def test_remat_keeps_less():
     run = experiments.load("experiments/bert_large_8x8.py")
     last, vocabulary = phases.resolve(run)[-1], Vocabulary.placeholder(run.model.vocab_size)
