@@ -23,6 +23,7 @@ from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.best import Best
+from plmjax.training.pace import Window
 from tests.families import STEPS
 from tests.paths import ROOT
 from tests.strangers import experiments
@@ -353,3 +354,30 @@ def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optim
     assert asked == [("of step 6", 3)] and session.record == (-0.75, 2)
     assert (session.evaluated, session.metrics) == (6, {"eval/accuracy": 0.5, "eval/loss": 2.0})
     assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6" and len(asked) == 1
+
+
+def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
+    """512 tokens and 2 GFLOP in 4 seconds, of a peak of 5 GFLOP/s; seven of twelve steps are left."""
+    written, shown, restarted = [], [], []
+    run = options()
+    session = SimpleNamespace(
+        run=run,
+        is_primary=True,
+        source=ChainSource(run.data),
+        window=Window({"loss": (6.0, 2)}),
+        file=SimpleNamespace(write=lambda *line: written.append(line)),
+        terminal=SimpleNamespace(show_logged=lambda *line: shown.append(line)),
+    )
+    pace = SimpleNamespace(seconds=4.0, input_wait=0.25, restart=lambda: restarted.append(True))
+    rates = loop._Rates(512, 2e9, SimpleNamespace(share=lambda rate: rate / 5e9))
+    loop._Session.log(session, 5, {"learning_rate": 0.5, "loss": 9.0}, pace, rates)
+    ((step, values),) = written
+    assert step == 5 and values == {
+        "train/loss": 3.0,
+        "learning_rate": 0.5,
+        "tokens_per_second": 128.0,
+        "model_flops_per_second": 5e8,
+        "mfu": 0.1,
+        "input_wait": 0.25,
+    }
+    assert shown == [(5, values, 28.0)] and restarted and not session.window.sums

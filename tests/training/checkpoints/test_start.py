@@ -1,6 +1,7 @@
 """What a checkpoint in --from gives to an experiment, and which kinds of it are refused."""
 
 import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,16 @@ def test_the_best_checkpoint_is_the_one_of_the_metric_that_a_run_prefers(tmp_pat
         run = dataclasses.replace(describe(0).experiment, checkpoint=settings)
         experiments.write(run, tmp_path / "experiment.json")
         assert checkpoints.find(tmp_path).name == chosen
+
+
+def test_heads_are_what_is_outside_the_encoder_and_its_pooler() -> None:
+    table = {"kernel": np.zeros(1)}
+    params = {"bert": {"encoder": table, "pooler": table}, "classifier": table, "pooled": {"encoder": table}}
+    named, nameless = (types.SimpleNamespace(system=types.SimpleNamespace(name=name)) for name in ("bert", None))
+    missing = start.missing_head_parameters({"other": table}, params, named)
+    assert missing == ["bert/pooler/kernel", "classifier/kernel", "pooled/encoder/kernel"]
+    assert start.missing_head_parameters({"bert": {"pooler": table}}, params, named) == missing[1:]
+    assert start.missing_head_parameters({}, params, nameless) == []
+    assert start.abbreviated(missing) == "bert/pooler/kernel, classifier/kernel, pooled/encoder/kernel"
+    more = ["head/a/kernel", "head/a/bias", "head/b/bias", "other/c/bias"]
+    assert start.abbreviated(more) == "3 of head, 1 of other/c/bias"
