@@ -516,7 +516,6 @@ BY_NIGHT = {
         "test_sigkill_and_sigterm_in_a_process_of_its_own",
         "test_a_log_says_what_is_done_whatever_the_rhythm",
         "test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits[11]",
-        "test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits[6]",
         "test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too",
         "test_profiles_the_steps_asked_for_up_to_the_last",
     ),

@@ -68,3 +68,49 @@ def test_a_bucket_without_its_client(fails: Callable[..., str], monkeypatch: pyt
     buckets._client_of.cache_clear()
     assert "pip install 'plmjax[gcs]'" in fails("evaluate", "gs://bucket/run")
     buckets._client_of.cache_clear()
+
+
+class Answer(Exception):
+    """An error of the client with a status."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__(f"status {code}")
+        self.code = code
+
+
+Answer.__module__ = "gcsfs.retry"
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        *((Answer(code), code in (408, 429) or code >= 500) for code in (400, 401, 403, 404, 408, 412, 429, 500, 503)),
+        (Answer("408"), True),
+        (Answer("401"), False),
+        (Answer(None), True),
+        (ConnectionResetError("reset by peer"), True),
+        (FileNotFoundError("b/x/o/y"), False),
+        (OSError("Forbidden: https://storage"), False),
+        (ValueError("of our own"), False),
+    ],
+)
+def test_errors_that_may_be_gone_at_the_next_try(error: BaseException, passes: bool) -> None:
+    assert buckets.may_pass(error) is passes
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (Answer("401"), "Expected credentials for gs://mine, found none that it takes"),
+        (Answer(403), "Expected access to gs://mine, found it forbidden"),
+        (OSError("Forbidden: /b/mine/o"), "Expected access to gs://mine, found it forbidden"),
+        (Answer(503), "Expected an answer of gs://mine, found an error (status 503); run the same command again."),
+        (Answer(None), "Expected an answer for gs://mine, found the storage service out of reach (status None)"),
+        (FileNotFoundError("b/mine"), "Expected the bucket gs://mine, found none of that name"),
+        (FileNotFoundError("b/mine/o/file"), None),
+        (ValueError("of our own"), None),
+    ],
+)
+def test_an_error_of_the_client_is_a_sentence(error: BaseException, sentence: str | None) -> None:
+    found = buckets.explain(error, "mine")
+    assert found is None if sentence is None else found.startswith(sentence)

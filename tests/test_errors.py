@@ -1,10 +1,25 @@
 """What a message shows of what a user gave: enough to find it, and never all of a text."""
 
+import contextlib
 import time
+import types
 
 import pytest
 
-from plmjax.errors import UserError, beginning, listed, nearest, options_named, quoted
+from plmjax.errors import (
+    ABOVE_0,
+    FROM_0,
+    FROM_1,
+    SHARE,
+    UserError,
+    beginning,
+    check_ranges,
+    in_file,
+    listed,
+    nearest,
+    options_named,
+    quoted,
+)
 from plmjax.finetuning.files import tables
 from plmjax.finetuning.tasks.sentences import numbered
 
@@ -64,3 +79,41 @@ def test_a_sentence_in_place_of_a_label_or_a_column_is_not_repeated() -> None:
 def test_names_stand_on_one_line() -> None:
     """Columns of a table may hold whatever ends a line."""
     assert listed(["a", "b\rc", "d\u2028e", "\u65e5\u672c x"]) == r"a, 'b\rc', 'd\u2028e', 日本 x"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Expected --model.size of 2.", "Expected size of 2 (in run/config.json)."),
+        ("Expected size of 2 in run/config.json; fix it.", "Expected size of 2 in run/config.json; fix it."),
+        ("Expected a run in run ; name one.", "Expected a run in run ; name one."),
+        ("Expected --data.size of a runner.", "Expected --data.size of a runner (in run/config.json)."),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file_once_and_a_field_in_place_of_an_option(said: str, meant: str) -> None:
+    with pytest.raises(UserError) as caught, in_file("run/config.json"):
+        raise UserError(said)
+    assert str(caught.value) == meant
+
+
+def test_a_part_of_an_option_is_answered_with_the_whole_option() -> None:
+    parts = {"--batch_size": "--training.batch_size"}
+    assert nearest("--batch_siz", ["--workdir"], parts) == "did you mean '--training.batch_size'?"
+    assert nearest("--workdri", ["--workdir"], parts) == "did you mean '--workdir'?"
+    assert nearest("quite another", ["a", "b"]) == "known: a, b."
+
+
+@pytest.mark.parametrize(
+    ("limits", "fitting", "others", "said"),
+    [
+        (FROM_0, (0, 0.5, 1e9), (-1, float("inf"), float("nan")), "of at least 0"),
+        (FROM_1, (1, 2), (0, 0.5), "of at least 1"),
+        (SHARE, (0, 0.999), (1, -0.1), "from 0 to below 1"),
+        (ABOVE_0, (5e-324, 1), (0, -1), "above 0"),
+    ],
+)
+def test_a_range_has_its_least_number_and_not_its_bound(limits, fitting, others, said: str) -> None:
+    for value in (*fitting, *others):
+        wrong = pytest.raises(UserError, match=f"Expected --group.size {said}, found {value}; change it")
+        with contextlib.nullcontext() if value in fitting else wrong:
+            check_ranges("group", types.SimpleNamespace(size=value), size=limits)

@@ -326,6 +326,12 @@ def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Pat
             file.write_bytes(b"half")
             raise ZeroDivisionError
         assert {name: (root / name).read_bytes() for name in storage.files(root)} == names
+        assert {name: storage.size(root / name) for name in names} == {name: len(names[name]) for name in names}
+        assert {name: storage.file(root / name) for name in names} == storage.files(root)
+        before = storage.state(root / "a/b.txt")
+        assert before == storage.state(root / "a/b.txt")
+        storage.write(root / "a/b.txt", names["a/b.txt"])
+        assert before != storage.state(root / "a/b.txt")
     here, there = storage.files(tmp_path / "root"), storage.files(storage.path(f"gs://{bucket}/root"))
     for name, file in here.items():
         assert file.size == there[name].size and file.digest(like="crc32c:") == there[name].digest()

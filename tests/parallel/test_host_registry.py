@@ -19,8 +19,16 @@ class Run:
         for host in range(count if joined is None else joined):
             assert self.registry.join(host, count, 0.0) == ""
 
-    def beat(self, host: int, now: float, count: int = 1, timed: bool = True, doing: str = "computing step 1") -> None:
-        limits = {"silent_seconds": 60, "stall_seconds": 600}
+    def beat(
+        self,
+        host: int,
+        now: float,
+        count: int = 1,
+        timed: bool = True,
+        doing: str = "computing step 1",
+        stall_seconds: float = 600,
+    ) -> None:
+        limits = {"silent_seconds": 60, "stall_seconds": stall_seconds}
         self.registry.handle(host, {"beat": {"count": count, "doing": doing, "timed": timed} | limits}, now)
 
 
@@ -87,6 +95,27 @@ def test_as_long_as_one_host_makes_progress_there_is_no_stall():
     for now in range(0, 1800, 30):
         run.beat(0, now, count=7)
         run.beat(1, now, count=now // 300)
+        run.registry.tick(now)
+    assert run.registry.stopped is None
+
+
+def test_a_limit_of_0_means_no_limit_for_a_stall():
+    run = Run(2)
+    for now in range(0, 7200, 30):
+        for host in (0, 1):
+            run.beat(host, now, stall_seconds=0)
+        run.registry.tick(now)
+    assert run.registry.stopped is None
+
+
+def test_a_host_that_has_ended_is_not_waited_for():
+    """Neither for its beats nor for its progress."""
+    run = Run(2)
+    for host in (0, 1):
+        run.beat(host, 0.0)
+    run.registry.handle(1, {"ended": 0, "sentence": ""}, 1.0)
+    for now in range(30, 1800, 30):
+        run.beat(0, now, count=now)
         run.registry.tick(now)
     assert run.registry.stopped is None
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,8 @@ import pytest
 
 from plmjax import experiment
 from plmjax.errors import HOST_LOST, SAVED
-from plmjax.parallel import guard, hosts
+from plmjax.parallel import guard, hosts, platform, slice_hosts
+from plmjax.parallel.slice_hosts import SliceHost
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.paths import ROOT
@@ -226,3 +228,96 @@ def test_a_host_alone_says_who_is_missing():
     assert second.code == 2 and "Expected host 0 at localhost:" in second.err
     (third,) = start(*command, "--host", 1, count=1)
     assert third.code == 2 and "found no --coordinator;" in third.err
+
+
+class Asked(Exception):
+    """The settings of a guard that was asked for."""
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, environment: tuple[str, ...], **options: object) -> tuple | None:
+    """The settings of the guard that a command with these options makes; None where it makes none."""
+
+    def make(*settings: object) -> None:
+        raise Asked(*settings)
+
+    monkeypatch.setattr(guard, "Guard", make)
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in zip(names, environment, strict=False):
+        monkeypatch.setenv(name, value)
+    try:
+        return hosts.join(hosts.JoinOptions(**options))
+    except Asked as settings:
+        return settings.args
+
+
+def test_an_option_comes_before_the_environment(monkeypatch):
+    """Also where it is 0."""
+    environment = ("other:1", "4", "3")
+    assert asked(monkeypatch, environment) == ("other:1", 4, 3, 300.0)
+    found = asked(monkeypatch, environment, coordinator="first:2", hosts=2, host=0, join_seconds=7.0)
+    assert found == ("first:2", 2, 0, 7.0)
+
+
+def test_a_host_of_a_slice_knows_the_others_by_the_slice(monkeypatch):
+    monkeypatch.setattr(slice_hosts, "find", lambda: SliceHost("first", count=4, index=3))
+    monkeypatch.setattr(platform, "has_tpu", lambda: True)
+    assert asked(monkeypatch, ()) == ("first:8479", 4, 3, 300.0)
+    assert asked(monkeypatch, ("other:1", "2", "1")) == ("other:1", 2, 1, 300.0)
+    monkeypatch.setattr(slice_hosts, "find", lambda: SliceHost("first", count=1, index=0))
+    assert asked(monkeypatch, ()) is None
+    monkeypatch.setattr(platform, "has_tpu", lambda: False)
+    monkeypatch.setattr(slice_hosts, "find", lambda: pytest.fail("no TPU was asked for its slice"))
+    assert asked(monkeypatch, ()) is None
+
+
+def test_a_beat_has_the_limits_of_the_run_in_seconds():
+    said: list[dict] = []
+    here = hosts._Here()
+    here.guard, here.settings = SimpleNamespace(send=said.append), experiment.Hosts(silent_seconds=20, stall_minutes=3)
+    here.beat()
+    limits = {"silent_seconds": 20, "stall_seconds": 180}
+    assert said == [{"beat": {"count": 0, "doing": "starting", "timed": False} | limits}]
+
+
+@pytest.mark.parametrize(
+    ("index", "order"), [(0, ["body", "agreed"]), (1, ["agreed", "body"]), (2, ["agreed", "body"])]
+)
+def test_host_0_writes_before_the_others_read(index, order, monkeypatch):
+    done: list[str] = []
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(hosts, "agree", lambda name, value="": done.append("agreed"))
+    with hosts.in_turn("experiment.json"):
+        done.append("body")
+    assert done == order
+
+
+def test_messages_are_whole_whatever_pieces_they_arrive_in():
+    ours, theirs = socket.socketpair()
+    lines = guard.Lines(ours)
+    theirs.sendall(b'{"agreed": "a"}\n{"ag')
+    assert lines.receive() == [{"agreed": "a"}]
+    theirs.sendall(b'reed": "b"}')
+    assert lines.receive() == []
+    theirs.sendall(b'\n{"stop": 2}\n')
+    assert lines.receive() == [{"agreed": "b"}, {"stop": 2}]
+    ours.settimeout(0.01)
+    assert lines.receive() == []  # nothing has come
+    theirs.close()
+    assert lines.receive() is None
+    ours.close()
+
+
+def test_errors_of_a_trainer_are_passed_on_without_the_pages_of_an_abort(capfd):
+    read, write = os.pipe()
+    relay, time_of_day = guard.Relay(read), "1127 10:00:00.123456   4711"
+    os.write(write, b"plmjax: Expected a")
+    assert relay.forward()
+    os.write(write, f" text.\nE{time_of_day} coordination_service_agent.cc:9] lost\n".encode())
+    os.write(write, f"W{time_of_day} client.cc:9] cancelled\nE{time_of_day} allocator.cc:9] full\n".encode())
+    os.write(write, f"F{time_of_day} client.h:9] terminated\n*** a stack\nof addresses\n".encode())
+    relay.drain()
+    assert capfd.readouterr().err == f"plmjax: Expected a text.\nE{time_of_day} allocator.cc:9] full\n"
+    os.close(write)
+    os.close(read)

@@ -34,6 +34,17 @@ def test_only_what_is_here_and_installed_is_started(libraries, driver, chosen, m
     assert os.environ.pop("JAX_PLATFORMS", None) == chosen
 
 
+@pytest.mark.parametrize(
+    ("vendors", "found"), [((), False), (("0x8086",), False), (("0x8086", "0x1ae0", "0x10de"), True)]
+)
+def test_a_tpu_is_one_of_the_devices_on_the_bus(vendors, found, monkeypatch, tmp_path):
+    for number, vendor in enumerate(vendors):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+    monkeypatch.setattr(platform, "Path", lambda bus: tmp_path if bus == "/sys/bus/pci/devices" else pytest.fail(bus))
+    assert platform.has_tpu() is found
+
+
 FREED = """
 import resource, sys, threading
 from plmjax.parallel import platform

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import sharding
 
@@ -48,3 +48,37 @@ def test_zero_cuts_a_vocabulary_along_its_features():
     params, grid = {"table": table, "bias": bias}, mesh(8, 1, 1)
     cut = sharding.over_data(params, sharding.boxed(params, grid), grid)
     assert cut["table"].spec == PartitionSpec(None, "data") and cut["bias"].spec == PartitionSpec("data")
+
+
+def test_what_does_not_divide_evenly_is_left_whole():
+    axes, grid = ("vocab", "embed"), mesh(1, 4, 2)
+    assert sharding.partition_spec(axes, (30, 12), grid) == PartitionSpec("tensor", "fsdp")
+    assert sharding.partition_spec(axes, (31, 12), grid) == PartitionSpec(None, "fsdp")
+    assert sharding.partition_spec(axes, (30, 14), grid) == PartitionSpec("tensor", None)
+    assert sharding.partition_spec(("batch", "length"), (8, 6), mesh(2, 4, 1)) == PartitionSpec(("data", "fsdp"), None)
+    assert sharding.partition_spec(("batch", "length"), (12, 6), mesh(2, 4, 1)) == PartitionSpec(None, None)
+
+
+def test_zero_cuts_the_longest_dimension_but_the_last():
+    grid = mesh(8, 1, 1)
+    shapes = {"first": (24, 16, 64), "second": (16, 24, 64), "last": (3, 5, 64), "none": (3, 5, 7)}
+    params = {
+        name: nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), (None,) * 3)
+        for name, shape in shapes.items()
+    }
+    cut = sharding.over_data(params, sharding.boxed(params, grid), grid)
+    assert {name: list(one.spec).index("data") for name, one in cut.items() if "data" in one.spec} == {
+        "first": 0,
+        "second": 1,
+        "last": 2,
+    }
+
+
+def test_a_state_of_another_shape_than_its_parameter_is_whole():
+    """As the row and column sums of Adafactor."""
+    params = {"kernel": jax.ShapeDtypeStruct((16, 64), jnp.float32)}
+    grid = mesh(8, 1, 1)
+    own = {"kernel": NamedSharding(grid, PartitionSpec("data"))}
+    state = {"mean": params, "rows": {"kernel": jax.ShapeDtypeStruct((16,), jnp.float32)}}
+    found = sharding.optimizer_state(state, params, own, grid)
+    assert found["mean"]["kernel"].spec == PartitionSpec("data") and found["rows"]["kernel"].spec == PartitionSpec()

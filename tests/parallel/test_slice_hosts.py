@@ -1,6 +1,7 @@
 """A host finds its place among those of its TPU slices, as Kubernetes or the metadata server tell it."""
 
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 
@@ -67,6 +68,16 @@ def test_a_machine_of_no_slice(metadata: dict[str, str], monkeypatch: pytest.Mon
 def test_the_metadata_server_tells(attributes: dict, expected: SliceHost, metadata: dict[str, str]) -> None:
     metadata |= {"agent-worker-number": "2", **attributes}
     assert slice_hosts.find() == expected
+
+
+def test_the_metadata_server_may_be_named_by_its_address(metadata: dict[str, str], monkeypatch) -> None:
+    """The name comes before the address, as in Google's own libraries."""
+    metadata |= {"agent-worker-number": "1", "worker-network-endpoints": ENDPOINTS}
+    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
+    assert slice_hosts.find() == SliceHost("10.0.0.4", 3, 1)
+    monkeypatch.setenv("GCE_METADATA_IP", os.environ["GCE_METADATA_HOST"])
+    monkeypatch.delenv("GCE_METADATA_HOST")
+    assert slice_hosts.find() == SliceHost("10.0.0.4", 3, 1)
 
 
 def test_kubernetes_tells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import jax
@@ -68,7 +69,8 @@ def test_names_of_cloud(name, accelerator, hosts, runtime, label, machine):
 
 
 @pytest.mark.parametrize(
-    "name", ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2"]
+    "name",
+    ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2", "v2:1x1", "v3:1x1"],
 )
 def test_an_impossible_shape_is_answered_with_those_that_exist(name):
     with pytest.raises(UserError) as error:
@@ -105,6 +107,15 @@ def test_memory_of_a_device_is_the_tables_and_a_cpus_is_not_known():
     assert topologies.device_memory(topologies.parse("v2:2x2").devices()[0]) == 8 * 2**30  # half a chip's
     assert topologies.device_memory(topologies.parse("v5e:2x2").devices()[0]) == 16 * 2**30
     assert topologies.device_memory(jax.devices()[0]) is None
+    assert topologies.parse("v3:8x8").device_memory == topologies.parse("v5e:8x8").device_memory == 16 * 2**30
+
+
+def test_memory_of_a_gpu_is_its_own_figure_on_one_host_alone(monkeypatch):
+    """The figures of several hosts may differ, and then so would their meshes."""
+    gpu = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu", memory_stats=lambda: {"bytes_limit": 7e10})
+    assert topologies.device_memory(gpu) == 7e10
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert topologies.device_memory(gpu) is None
 
 
 def test_a_step_for_a_chip_is_compiled_with_its_options_and_one_for_a_cpu_with_none():

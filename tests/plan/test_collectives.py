@@ -62,6 +62,32 @@ def test_a_sum_of_zeros_and_own_parts_is_a_gather():
     assert found == [Collective("all-reduce", "f32", 2176.0, elements=544, group=8, count=1, gathered=256)]
 
 
+def test_a_sum_of_which_each_device_keeps_its_part_is_named_after_its_computation():
+    fused = """%all-reduce-scatter.1 (q: f32[32,8]) -> f32[4,8] {
+  %q = f32[32,8]{1,0} parameter(0)
+  %whole = f32[32,8]{1,0} all-reduce(%q), channel_id=9, replica_groups=[1,8]<=[8], to_apply=%add
+  %zero = s32[] constant(0)
+  ROOT %part = f32[4,8]{1,0} dynamic-slice(%whole, %zero, %zero), dynamic_slice_sizes={4,8}
+}
+
+ENTRY"""
+    called = """  %scattered = f32[4,8]{1,0} fusion(%gathered), kind=kCustom, calls=%all-reduce-scatter.1
+  ROOT %t = (f32[4,8]"""
+    entry = WRITTEN.index("ENTRY")
+    text = WRITTEN[:entry] + WRITTEN[entry:].replace("  ROOT %t = (f32[4,8]", called).replace("ENTRY", fused)
+    found = [one for one in collectives(Program(text)) if one not in collectives(Program(WRITTEN))]
+    assert found == [Collective("reduce-scatter", "f32", 1024.0, elements=256, group=8, count=1)]
+
+
+def test_arrays_that_are_gathered_together_have_the_bytes_of_all():
+    """Eight shares of each; the dtype is that of the larger one."""
+    both = """  %half = bf16[4,4]{1,0} custom-call(%x)
+  %both = (f32[32,8]{1,0}, bf16[32,4]{1,0}) all-gather(%y, %half), channel_id=10, replica_groups=[1,8]<=[8]
+  %moved ="""
+    found = collectives(Program(WRITTEN.replace("  %moved =", both, 1)))
+    assert Collective("all-gather", "f32", 32 * 8 * 4 + 32 * 4 * 2, elements=32 * 12, group=8, count=1) in found
+
+
 @pytest.mark.parametrize(("layers", "kind"), [(12, "all-reduce"), (24, "all-gather")])
 def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
     """A share of the projections of attention outputs, and its copy in bfloat16."""

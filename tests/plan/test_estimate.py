@@ -1,6 +1,7 @@
 """Plans: the trainer's step compiled for slices nobody owns, and what it answers to what cannot be."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 from types import SimpleNamespace
@@ -15,15 +16,23 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
+from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
+from plmjax.plan import estimate, hlo
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
-from plmjax.plan.compilation import DoesNotFit, out_of_memory
+from plmjax.plan.compilation import Compilation, DoesNotFit, out_of_memory
 from plmjax.plan.estimate import price_of, prices
 from plmjax.plan.plan import plan
 from plmjax.plan.refined import RANGE
-from plmjax.training import placement
+from plmjax.plan.schedules import Schedule
+from plmjax.training import phases, placement
+from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
+from plmjax.vocabulary import Vocabulary
+from tests.plan.programs import WRITTEN
+
+GIB = 2**30
 
 
 def experiment(**training) -> Experiment:
@@ -216,6 +225,34 @@ def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
     assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
 
 
+@pytest.mark.parametrize(("index", "accumulation", "option"), [(0, 1, "training"), (1, 2, "phases.1")])
+def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monkeypatch):
+    """A row takes a tenth of a GiB beside two and a half for each microbatch: 132 rows fit, or 127 of two."""
+    compiles = []
+
+    def compile_phase(run, phase, mesh):
+        rows = phase.batch_size // (4 * phase.accumulation)
+        compiles.append((rows, phase.accumulation))
+        needed = GIB * (2 + rows / 10 + phase.accumulation / 2)
+        if needed > 15.75 * GIB:
+            raise DoesNotFit(needed, 15.75 * GIB)
+
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
+    monkeypatch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
+    run = experiment()
+    run = run if index else dataclasses.replace(run, phases=())
+    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=2048, accumulation=accumulation)
+    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
+    said = plan_search.what_fits(run, phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
+    rows = 512 // accumulation
+    assert f"fit into the 15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need 53.70 GiB" in said
+    best = int(said.split(f"--{option}.batch_size ")[1].split(" ")[0]) // (4 * accumulation)
+    limit = int(10 * (15.75 - 2 - accumulation / 2))
+    assert 0.9 * limit <= best <= limit
+    assert said.endswith(f"or --{option}.accumulation 8.")  # 4 x 128 rows would need too much
+    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
+
+
 def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
     first = out_of_memory(
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 40.25G of "
@@ -256,6 +293,153 @@ def test_several_slices_stand_in_one_table(made):
     assert all(len(line.rstrip()) <= 140 for line in text.splitlines()[:12]) and "…" not in text
     assert "v2:2x2: Expected a step of phase 0 to fit into 7.48 GiB." in text
     assert "v5e:2x2: mesh data 4 x fsdp 1 x tensor 1: all devices share the batch; needs about" in text
+
+
+def built(run: Experiment, devices: list[jax.Device], phase: int = 0) -> programs.Program:
+    """The program of a phase, which nothing compiles."""
+    vocabulary, shapes = Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run)
+    return programs.build(run, phases.resolve(run)[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
+
+
+MEMORY = SimpleNamespace(
+    argument_size_in_bytes=5 * GIB,
+    output_size_in_bytes=4 * GIB,
+    alias_size_in_bytes=3 * GIB,
+    temp_size_in_bytes=2 * GIB,
+    generated_code_size_in_bytes=GIB,
+)
+
+
+def test_a_chip_of_two_devices_is_one_chip():
+    """A v3 has two devices, which share its peak, its memory and its price."""
+    part, run = topologies.parse("v3:2x2"), experiment()
+    program = built(run, part.devices(), phase=1)
+    found = estimate.describe(run, Compilation(program, MEMORY, WRITTEN, {}, 3.0), part)
+    assert (found["rows_per_device"], found["shards"], found["accumulation"]) == (1, 8, 2)
+    seconds = found["estimate"]
+    assert seconds["compute_seconds"] == found["model_flops"] / (4 * 123e12)
+    assert seconds["hours"] == pytest.approx(100 * seconds["step_seconds"] / 3600)
+    assert seconds["chip_hours"] == pytest.approx(4 * seconds["hours"])
+    assert seconds["tokens_per_second"] == pytest.approx(16 * 128 / seconds["step_seconds"])
+    assert seconds["cycles_seconds"] == (5 * 10 + 7) / 0.94e9
+    memory = found["memory"]
+    assert memory["device"] == 16 * GIB and memory["results"] == GIB and memory["total"] == (5 + 4 - 3 + 2 + 1) * GIB
+    parts = ("parameters", "optimizer", "constants", "carry_and_batch", "layout_padding")
+    assert sum(memory[part] for part in parts) == 5 * GIB
+
+
+def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
+    """On 16 chips of a v3 with two cores, which are devices, each; a chip-hour has a price."""
+    costly = {"step_seconds": 36.0, "roofline_seconds": 9.0}
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", lambda run, phase, mesh: phase)
+    monkeypatch.setattr(
+        "plmjax.plan.plan.describe",
+        lambda run, phase, part, breakdown: {
+            "steps": phase.steps, "estimate": costly, "parameters": 7, "model_flops": 10.0 ** phase.index
+        },
+    )  # fmt: skip
+    run = dataclasses.replace(experiment(batch_size=64), mesh=Mesh(data=32, fsdp=1, tensor=1))
+    found = plan(run, "v3:4x4", {"": 2.0})
+    assert [found[name] for name in ("chips", "cores", "devices", "hosts")] == [16, 32, 32, 4]
+    assert found["estimate"] == {
+        "hours": 10.0, "chip_hours": 160.0, "cost": 320.0, "roofline_hours": 2.5, "model_flops": 900 * 1 + 100 * 10
+    }  # fmt: skip
+
+
+def test_rates_of_a_device_are_those_of_its_matrix_units_and_its_share_of_the_memory():
+    """A v3 has two matrix units of 128 x 128 a device, a v5e four, which multiply twice as many integers."""
+    program, schedules = hlo.Program(WRITTEN), {"z": Schedule(1)}
+    fast, slow = estimate.costs_of(program, schedules, topologies.CHIPS["v3"])
+    for end, costs in zip(RANGE, (fast, slow), strict=True):
+        assert costs.rates.bytes == pytest.approx(end.hbm * 450e9 / 0.94e9)
+        assert costs.rates.startup == pytest.approx(end.startup * 0.94e9)
+    assert fast.rates.multiply_adds == pytest.approx(2 * 128**2, rel=0.01) and fast.rates.int8 == 0
+    fast, _ = estimate.costs_of(program, schedules, topologies.CHIPS["v5e"])
+    assert fast.rates.multiply_adds == pytest.approx(4 * 128**2, rel=0.01)
+    assert fast.rates.int8 == pytest.approx(8 * 128**2, rel=0.01)
+    assert estimate.costs_of(program, {}, topologies.CHIPS["v5e"]) is None
+    assert estimate.costs_of(program, schedules, topologies.CHIPS["7x"]) is None
+
+
+@functools.cache
+def step(zero: bool = True, **training) -> tuple[Experiment, programs.Program]:
+    """A run of BERT on eight devices and its program."""
+    run = dataclasses.replace(experiment(**{"batch_size": 2048} | training), phases=(), mesh=Mesh(zero=zero))
+    return run, built(run, jax.devices())
+
+
+def findings(*lines: str, **settings) -> list[str]:
+    """What is found in a program of these instructions for such a run."""
+    run, program = step(**settings)
+    text = "\n  ".join(lines)
+    read = hlo.Program(f"""HloModule found, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  {text}
+  ROOT %y = f32[8]{{0}} negate(%x)
+}}""")
+    return estimate.findings(read, SimpleNamespace(program=program), run)
+
+
+def share_of_parameters(share: float) -> int:
+    return int(share * sum(leaf.size for leaf in jax.tree.leaves(step()[1].state.params)))
+
+
+def numbers(count: int, name: str = "p", dtype: str = "f32") -> str:
+    return f"%{name} = {dtype}[{count}]{{0}} parameter(1)"
+
+
+@pytest.mark.parametrize(
+    ("share", "times", "found"), [(1.0, 1, False), (1.0, 2, True), (1.1, 1, True), (0.4, 2, False)]
+)
+def test_gradients_that_are_summed_more_than_once_are_found(share, times, found):
+    reduction = "%{} = f32[{}]{{0}} all-reduce(%p), channel_id={}, replica_groups={{}}, to_apply=%add"
+    count = share_of_parameters(share)
+    lines = [reduction.format(f"r{number}", count, number) for number in range(times)]
+    said = findings(numbers(count), *lines)
+    assert bool(said) is found
+    assert all("elements are reduced a step, the gradient has" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(("zero", "share", "found"), [(True, 1.0, False), (True, 1.1, True), (False, 0.5, True)])
+def test_parameters_that_are_gathered_more_than_once_are_found(zero, share, found):
+    """Without ZeRO every device has them all."""
+    count = share_of_parameters(share) // 8
+    gather = f"%g = bf16[{8 * count}]{{0}} all-gather(%p), channel_id=1, replica_groups={{}}, dimensions={{0}}"
+    said = findings(numbers(count, dtype="bf16"), gather, zero=zero)
+    assert bool(said) is found
+    assert all("elements are gathered a step, the parameters are" in sentence for sentence in said)
+
+
+def test_products_of_wide_numbers_are_found_unless_they_were_asked_for():
+    of = {"a": "f32[8,16]", "b": "f32[16,4]", "c": "bf16[16,4]", "d": "bf16[8,16]"}
+    given = [f"%{name} = {kind}{{1,0}} parameter({place})" for place, (name, kind) in enumerate(of.items())]
+    product = "%{0}{1} = f32[8,4]{{1,0}} dot(%{0}, %{1}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    lines = [*given, *(product.format(*pair) for pair in ("ab", "ac", "dc"))]
+    assert findings(*lines) == [
+        "1 of 3 matrix products a step take float32 operands, the largest [8, 16] x [16, 4].",
+        "1 of 3 matrix products a step take float32 and bfloat16 operands, the largest [8, 16] x [16, 4].",
+    ]
+    assert findings(*lines, dtype="float32") == [] == findings(*given, product.format("d", "c"))
+
+
+@pytest.mark.parametrize(
+    ("positions", "accumulation", "found"), [(5120, 1, False), (5300, 1, True), (2560, 2, False), (2700, 2, True)]
+)
+def test_scores_at_more_positions_than_are_predicted_are_found(positions, accumulation, found):
+    """Rows of 128 tokens have 20 targets; a device has 256 rows, or 128 of them at a time."""
+    said = findings(
+        f"%scores = bf16[{positions},1024]{{1,0}} broadcast(%x), dimensions={{}}", accumulation=accumulation
+    )
+    assert bool(said) is found
+    assert all(f"An array over the vocabulary is [{positions}, 1024]" in sentence for sentence in said)
 
 
 def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
@@ -343,13 +527,45 @@ def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(prete
 def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
     times, slower = {1: 1.7, 2: 1.2, 4: 1.0, 8: 1.1, 16: 0.5}, {"none": 0.0}
     compiled = pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, n: times[n] + slower.get(remat, 0.1))
-    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32)
+    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32, prices={"": 9.0, "v5e": 1.5})
     assert [count for _, index, remat, count in compiled if (index, remat) == (0, "none")] == [1, 2, 4, 8]
     assert found["overrides"] == "--phases.0.accumulation 4 --phases.1.accumulation 4".split()
+    assert [one["cost"] for one in found["tried"]] == [1.5 * 4 * one["hours"] for one in found["tried"]]
     # The hours are those of the fastest tries, 900 steps of 64 x 64 and 100 of 64 x 128; the page shows all.
     assert found["tried"][0]["hours"] == pytest.approx((900 * 64 + 100 * 128) * 64 * 1e-6 / 3600)
     text = plan_report.search(found)
     assert all(text.count(f" {16 // count} x {count} ") == 2 * len(REMAT_POLICIES) for count in (1, 2, 4, 8))
+
+
+def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
+    run = experiment(batch_size=64)
+    own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))
+    sizes = lambda changed: [phase.batch_size for phase in phases.resolve(changed)]  # noqa: E731
+    larger = plan_search._changed(own, 128, "full")
+    assert (sizes(larger), larger.training.batch_size, larger.training.remat) == ([128, 128], 128, "full")
+    assert sizes(plan_search._changed(own, 0, "full")) == sizes(own) == [64, 16]
+    tries = [{"accumulation": 1}, {"accumulation": 4, "steps": 900}, {"accumulation": 2, "steps": 100}]
+    best = {"remat": "full", "batch_size": 128, "phases": tries}
+    assert plan_search._overrides(own, best) == (
+        "--training.remat full --training.batch_size 128 --phases.0.accumulation 4 --phases.1.batch_size 128".split()
+    )
+    assert plan_search._overrides(own, best | {"batch_size": 0, "remat": own.training.remat}) == (
+        "--phases.0.accumulation 4".split()
+    )
+    whole = dataclasses.replace(run, phases=())
+    best |= {"phases": tries[1:2], "batch_size": 0}
+    assert plan_search._overrides(whole, best) == "--training.remat full --training.accumulation 4".split()
+
+
+def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypatch):
+    """A row takes 4 GiB, and 14.4 of a device's 16 may be used: 2 of 16 rows fit, or 1 beside 3 copies of 2 GiB."""
+    run = dataclasses.replace(experiment(batch_size=64), phases=())
+    (phase,) = phases.resolve(run)
+    mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
+    for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):
+        monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False))
+        assert plan_search.fewest_microbatches(run, phase, mesh) == fewest
 
 
 @pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU

@@ -18,6 +18,38 @@ def test_loops_are_counted_and_cycles_added():
     assert program.largest(32) == Array("f32", (32, 8))
 
 
+@pytest.mark.parametrize(
+    ("step", "comparison", "limit", "trips"),
+    [
+        ("subtract", "GT", 1, 4),
+        ("subtract", "GE", 1, 5),
+        ("subtract", "NE", 1, 4),
+        ("subtract", "EQ", 9, 1),
+        ("add", "LT", 13, 2),
+        ("add", "LE", 13, 3),
+        ("multiply", "LT", 72, 3),
+        ("minimum", "GT", 2, 1),
+        ("maximum", "EQ", 8, 0),
+        ("and", "GT", 1, 1),
+        ("or", "LT", 11, 1),
+    ],
+)
+def test_trips_are_those_of_the_counter(step: str, comparison: str, limit: int, trips: int):
+    """From 9 on, with 2 as the other operand of every step."""
+    begin, end = WRITTEN.index("%outer_condition"), WRITTEN.index("%sliced")
+    condition = WRITTEN[begin:end].replace("direction=GT", f"direction={comparison}")
+    condition = condition.replace("constant(0)", f"constant({limit})")
+    text = WRITTEN.replace("subtract(%i, %two)", f"{step}(%i, %two)").replace(WRITTEN[begin:end], condition)
+    program = Program(text)
+    assert program.unknown_loops == [] and program.cycles() == trips * 10 + 7
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("pred", 24), ("s4", 12), ("s8", 24), ("bf16", 48), ("f32", 96)])
+def test_bytes_are_those_of_the_elements(dtype: str, size: int):
+    assert Array(dtype, (2, 3, 4)).bytes == Array(dtype, (2, 3, 4)).hbm == size
+    assert Array(dtype, (2, 3, 4), space=1).hbm == Array(dtype, ()).hbm == 0
+
+
 ELEMENT = re.compile(r"\n +%(\w+) = [^=\n]* get-tuple-element\(%(\w+)\), index=(\d+)")
 
 

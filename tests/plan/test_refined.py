@@ -345,6 +345,23 @@ def test_scopes_name_categories(scope, expected):
     assert category(program, program.roots["main"], parameters=()) == expected
 
 
+@pytest.mark.parametrize(
+    ("instruction", "scope", "expected"),
+    [
+        ("convert(%a)", "jvp(M)/M/word_embeddings/convert", "state"),  # a copy of a parameter
+        ("exponential(%a)", "jvp(M)/M/word_embeddings/exp", "ends"),
+        ("convert(%a)", "", "state"),
+        ("exponential(%a)", "", "state"),  # of no module, and of the size of a parameter
+    ],
+)
+def test_what_has_the_size_of_a_parameter_and_computes_nothing_else_is_state(instruction, scope, expected):
+    named = f', {NAMED}{scope}"}}' if scope else ""
+    text = "ENTRY %main (a: f32[]) -> f32[] {\n  %a = f32[4,8]{1,0} parameter(0)\n"
+    program = hlo.Program(f"{text}  ROOT %c = bf16[4,8]{{1,0}} {instruction}{named}\n}}")
+    assert category(program, program.roots["main"], parameters={7, 32}) == expected
+    assert category(program, program.roots["main"], parameters={7}) == ("ends" if scope else "other")
+
+
 @pytest.mark.parametrize(("rounds", "expected"), [(1, "layers"), (7, "layers"), (8, "random bits")])
 def test_rounds_of_threefry_are_random_bits_and_a_few_exclusive_ors_are_not(rounds, expected):
     lines = [f'%x{number + 1} = u32[8]{{0}} xor(%x{number}, %x0), {LAYER}/mask/xor"}}' for number in range(rounds)]

@@ -15,6 +15,39 @@ def test_the_traffic_of_a_written_program_is_known_to_the_byte():
     assert Traffic(Program(WRITTEN)).total() == 5 * 256 + 128 + 64
 
 
+def test_what_is_changed_in_place_or_taken_in_part_moves_the_part_alone():
+    """A loop writes rows into a stack, and a gather reads as many numbers as it gives."""
+    program = Program("""%placed (stack: f32[16,8], rows: f32[2,8], i: s32[]) -> f32[16,8] {
+  %stack = f32[16,8]{1,0} parameter(0)
+  %rows = f32[2,8]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %changed = f32[2,8]{1,0} negate(%rows)
+  %zero = s32[] constant(0)
+  ROOT %new = f32[16,8]{1,0} dynamic-update-slice(%stack, %changed, %i, %zero)
+}
+
+ENTRY %main (stack: f32[16,8], rows: f32[2,8], i: s32[], ids: s32[3,1]) -> f32[16,8] {
+  %stack = f32[16,8]{1,0} parameter(0)
+  %rows = f32[2,8]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %ids = s32[3,1]{1,0} parameter(3)
+  %placed = f32[16,8]{1,0} fusion(%stack, %rows, %i), kind=kLoop, calls=%placed
+  %taken = f32[3,8]{1,0:S(1)} gather(%placed, %ids), offset_dims={1}
+  %moved = (f32[3,8]{1,0}, f32[3,8]{1,0:S(1)}, u32[]) copy-start(%taken)
+  %there = f32[3,8]{1,0} copy-done(%moved)
+  %again = (f32[3,8]{1,0}, f32[3,8]{1,0}, u32[]) copy-start(%there)
+  ROOT %copied = f32[3,8]{1,0} copy-done(%again)
+}""")
+    traffic = Traffic(program)
+    moved = {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)}
+    assert moved == {
+        "placed": 64 + 64,  # reads the rows, and writes them into the stack
+        "taken": 96 + 12,  # of the stack, and the numbers of its rows
+        "moved": 96,  # from the chip into the memory
+        "again": 96 + 96,
+    }
+
+
 @pytest.mark.parametrize(("name", "bandwidth"), [("v3:2x2", 450e9), ("v5e:2x2", 819e9)])
 def test_devices_of_a_chip_share_its_bandwidth(name: str, bandwidth: float) -> None:
     """A v3 has two, and 900 GB/s."""

@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from plmjax.experiment import Mixture
+from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.report import model_card
 from plmjax.training.checkpoints import ancestry
 from plmjax.training.checkpoints.ancestry import Ancestor
 from tests.report.test_page import RUN, records, write
+from tests.strangers import experiments
 
 SPEED = {"tokens_per_second": 4000.0, "model_flops_per_second": 3e9}
 
@@ -41,6 +43,43 @@ def test_its_numbers_are_those_of_the_record(tmp_path: Path) -> None:
     assert f"| tokens, with padding | {tokens:,} |" in text
     assert f"| model FLOPs | {3e9 * tokens / 4000:.3g} |" in text and "| time of the steps | 13 s |" in text
     assert "| loss | 5.25 |" in text and "| hidden_size | 128 |" in text and "Ancestry" not in text
+
+
+def test_time_and_flops_are_those_of_each_span_between_two_records(tmp_path: Path) -> None:
+    """50 steps at 4,000 tokens a second and 50 at 1,000, which do the fourth part of the products a second."""
+    slow = {"tokens_per_second": 1000.0, "model_flops_per_second": 7.5e8}
+    lines = [line | (SPEED if line["step"] <= 50 else slow) for line in records()[:-1]] + records()[-1:]
+    text = model_card.write(write(tmp_path / "run", lines=lines), tmp_path / "card.md").read_text(encoding="utf-8")
+    half = 50 * 8 * 64
+    assert f"| model FLOPs | {3e9 * half / 4000 + 7.5e8 * half / 1000:.3g} |" in text
+    assert f"| time of the steps | {round(half / 4000 + half / 1000)} s |" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "task"),
+    [
+        (experiments.bert, "fill-mask"),
+        (experiments.gpt2, "text-generation"),
+        (experiments.t5, "text2text-generation"),
+        (experiments.classification, "text-classification"),
+        (experiments.glove, "feature-extraction"),
+    ],
+)
+def test_its_task_is_what_the_trained_module_does(make, task: str, tmp_path: Path) -> None:
+    run = make()
+    assert model_card._task(run) == task
+    if task == "fill-mask":
+        tagging = dataclasses.replace(run, objective=TokenTagging(labels=("a", "b")))
+        assert model_card._task(tagging) == "token-classification"
+
+
+def test_a_folder_of_sentence_transformers_is_named_as_such(tmp_path: Path) -> None:
+    workdir, folder = write(tmp_path / "run", lines=records(**SPEED)), tmp_path / "out"
+    folder.mkdir()
+    for name in ("config.json", "modules.json"):
+        (folder / name).write_text("{}")
+    metadata, _ = parts(model_card.write(workdir, folder).read_text(encoding="utf-8"))
+    assert (metadata["library_name"], metadata["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
 
 
 def test_it_names_evaluations_and_the_checkpoints_it_was_made_from(tmp_path: Path) -> None:

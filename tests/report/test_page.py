@@ -17,6 +17,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
 from plmjax.report.curves import POINTS
 from plmjax.report.page import report
+from plmjax.report.runs import Run
 from plmjax.training import metrics
 from plmjax.training.optimizers import BertAdamW, Lamb
 
@@ -85,6 +86,13 @@ def test_one_run_shows_its_results_and_curves(tmp_path):
     assert {"train", "eval", "unigram entropy 6.75"} <= set(words(drawn["Loss"]))
     assert ["M", *"L" * 9] in curves(drawn["Loss"])
     assert "Settings that differ" not in page(tmp_path / "report.html")
+
+
+def test_the_last_of_several_values_is_told():
+    lines = [{"step": s, "time": 9.0, "train/loss": 9.0 - s} for s in (1, 2)] + [{"step": 3, "time": 9.0, "mfu": 0.5}]
+    run = Run("run", RUN, lines)
+    assert (run.last("train/loss"), run.last("mfu"), run.last("eval/loss")) == (7.0, 0.5, None)
+    assert [series.tolist() for series in run.series("train/loss")] == [[1, 2], [8, 7]]
 
 
 def test_what_the_model_has_written_is_text_and_no_markup(tmp_path):

@@ -74,6 +74,7 @@ def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert pod["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
     assert (pod["serviceAccountName"], pod["containers"][0]["image"]) == ("trainer", "mine:1")
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": 4}  # of a host, not of all slices
     shell, option, script = pod["containers"][0]["command"]
     assert (shell, option) == ("bash", "-c")
     assert "--training.steps 7" in script and "WORKERS=12\n" in script and "RESOURCE=''\n" in script

@@ -100,6 +100,39 @@ def test_lost_slices_are_asked_for_so_often_and_not_more(submit, service, bucket
     assert jobs.verdict(jobs.find(str(bucket), "tiny")).state == "failed"
 
 
+def job_of(folder: Path, **fields: object) -> jobs.Job:
+    """A job of at most three attempts."""
+    usual = {"name": "tiny", "experiment": TINY, "overrides": (), "resolved": {}, "accelerator": "v5e"}
+    usual |= {"topology": "4x4", "slices": 1, "spot": True, "bucket": str(folder), "workdir": str(folder / "run")}
+    usual |= {"package": "packages/a.tar.gz", "jax": "1", "attempts": 3, "project": "p", "zone": "us-west4-a"}
+    return jobs.Job(**usual | fields)
+
+
+def test_attempts_are_counted_from_the_last_submission(service, bucket: Path) -> None:
+    """The fourth slice of a job is the first one of its second submission, and the sixth the last."""
+    ended = [follow._failure(job_of(bucket, attempt=n, first=4), queue.State("SUSPENDED"), 0.0) for n in (4, 5, 6)]
+    assert ended[:2] == [None, None] and "lost 3 times" in ended[2].reason
+    (line,) = (line for line in follow.status(job_of(bucket, attempt=5, first=4)) if line.startswith("state "))
+    assert line == "state       not running: no slice is requested; attempt 2 of 3"
+    said: list[str] = []
+    service.lives = [("ACTIVE", "SUSPENDED")] * 9
+    job = job_of(bucket, attempt=4, first=4, runtime="r")
+    queue.Queue(job).create("")
+    assert follow.watch(job, said.append).state == "failed"
+    asked = [line.partition(", ")[2] for line in said if "requesting another one" in line]
+    assert asked == ["attempt 2 of 3", "attempt 3 of 3"]
+    assert jobs.find(str(bucket), "tiny").attempt == 6
+
+
+def test_a_slice_is_silent_only_where_no_host_has_written_a_log(bucket: Path) -> None:
+    active, job = queue.State("ACTIVE"), job_of(bucket, attempt=2)
+    jobs.Bucket(job.bucket).write("jobs/tiny/1/logs/0/a.log", b"of the first slice")
+    assert follow._failure(job, active, follow.SILENCE - 1) is None
+    assert "No host of the slice has written a log" in follow._failure(job, active, follow.SILENCE + 1).reason
+    jobs.Bucket(job.bucket).write("jobs/tiny/2/logs/3/a.log", b"installing")
+    assert follow._failure(job, active, follow.SILENCE + 1) is None
+
+
 @pytest.mark.parametrize(
     ("life", "sentence"),
     [
@@ -264,7 +297,7 @@ def test_status_and_logs_read_the_bucket(tpu, submit, service, bucket: Path, sma
     assert re.search(rf"step 6 of 6  loss {last['train/loss']:.4f}  \S+ tok/s", printed)
     assert f"step 6 in {small_run}" in printed
     assert re.search(r"^tiny +v5e:4x4 +WAITING_FOR_RESOURCES +step 6 of 6", tpu("status")[1], re.M)
-    for attempt, part, text in (("1", "a-0000", "one\n"), ("1", "a-0001", "two\n"), ("2", "b-0000", "three\n")):
+    for attempt, part, text in (("2", "a-0000", "one\n"), ("2", "a-0001", "two\n"), ("10", "b-0000", "three\n")):
         file = bucket / "jobs" / "tiny" / attempt / "logs" / "3" / f"{part}.log"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

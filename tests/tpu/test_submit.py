@@ -1,5 +1,7 @@
 """What is checked before anything is asked of the network, and what --dry-run says."""
 
+import contextlib
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -14,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from tpu import package
+from plmjax.experiment import Mixture
+from tests.tpu.test_queue import job_of
+from tpu import job as jobs
+from tpu import package, queue, submission
 
 ROOT = package.ROOT
 LARGE = "experiments/bert_large_8x8.py"
@@ -77,6 +83,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert specification["nodeId"] == "bert-large-8x8"
     node = specification["node"]
     assert (node["acceleratorType"], node["runtimeVersion"]) == ("v5litepod-64", "v2-alpha-tpuv5-lite")
+    assert node["networkConfig"] == {"network": "default", "enableExternalIps": True}
     script = node["metadata"]["startup-script"]
     assert script.strip() in printed
     for line in (
@@ -149,6 +156,8 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "found 'my_text' on this machine" in fails(*without_text, "--", "--data.input", "my_text", "gs://b/more")
     sources = ("--data.mixture.sources", "wikipedia=gs://b/wikipedia", "books=my_books")
     assert "found 'my_books' on this machine" in fails(*without_text, "--", *sources)
+    words = ("--data.input", "gs://b/text", "--tokenizer.path", "my_words")
+    assert "--tokenizer.path in a bucket" in fails(*without_text, "--", *words)
     assert "divides by 64 devices" in fails(
         *usual, "--", "--training.batch_size", 1000, "--mesh.fsdp", 1, "--mesh.tensor", 1
     )
@@ -167,6 +176,8 @@ def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPat
     assert "holds no job at all" in tpu("status", "bert")[2]
     (bucket / "jobs" / "bert-base").mkdir(parents=True)
     assert "did you mean 'bert-base'?" in tpu("status", "bert")[2]
+    (bucket / "other").mkdir()
+    assert "holds no job at all" in tpu("status", "bert", "--bucket", bucket / "other")[2]  # before the environment
     monkeypatch.delenv("PLMJAX_BUCKET")
     assert "PLMJAX_BUCKET" in tpu("status")[2]
 
@@ -192,6 +203,15 @@ def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> No
     assert package.pack(names, copy) == first
     (copy / "setup.py").write_text("changed")
     assert package.pack(names, copy)[0] != first[0]
+
+
+def test_programs_stay_executable_and_nothing_else_of_a_mode_is_packed(tmp_path: Path) -> None:
+    for name, mode in (("a.sh", 0o744), ("b.py", 0o600), ("c.sh", 0o777)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    _, contents = package.pack(["a.sh", "b.py", "c.sh"], tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(contents))) as archive:
+        assert {entry.name: entry.mode for entry in archive} == {"a.sh": 0o755, "b.py": 0o644, "c.sh": 0o755}
 
 
 def project_of(folder: Path, **files: str) -> Path:
@@ -286,3 +306,44 @@ def test_no_text_of_a_user_runs_as_shell_on_the_workers(tpu, offline, tmp_path: 
     )  # fmt: skip
     assert shlex.split(shown.stdout)[-1] == path
     assert not any(mark.exists() for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"data": {"path": "mine"}}, "data.path"),
+        ({"data": {"input": ("gs://b/text", "mine")}}, "data.input"),
+        ({"data": {"mixture": Mixture(("a=gs://b/a", "b=mine"))}}, "data.mixture.sources"),
+        ({"data": {"path": "gs://b/data"}, "tokenizer": {"path": "mine"}}, "tokenizer.path"),
+        ({"data": {"input": ("packed/words.txt", "packed/", "packed")}}, ""),
+        ({"data": {"input": ("pack",)}}, "data.input"),
+    ],
+)
+def test_text_that_the_hosts_cannot_read_is_named(changed: dict, field: str, tmp_path: Path) -> None:
+    """Files of the project are packed; a folder for rehearsals is on the same machine."""
+    run = experiments.load(LARGE)
+    for group, values in changed.items():
+        run = dataclasses.replace(run, **{group: dataclasses.replace(getattr(run, group), **values)})
+    submission._check_text(run, str(tmp_path), [])
+    with pytest.raises(UserError, match=rf"--{field} in a bucket") if field else contextlib.nullcontext():
+        submission._check_text(run, "gs://b", ["packed/words.txt"])
+
+
+def test_a_job_goes_on_with_its_own_experiment_where_it_has_no_slice(service, bucket: Path) -> None:
+    run = experiments.load("experiments/bert_tiny.py")
+    job = job_of(bucket, resolved=experiments.to_dict(run), runtime="r", attempt=2, first=2)
+    asked = submission.Submission(dataclasses.replace(job, attempt=1, first=1), b"", "", package.Selection({}))
+    assert submission.continued(asked) is asked
+    jobs.save(job)
+    free = dataclasses.replace(run, checkpoint=dataclasses.replace(run.checkpoint, keep=9))
+    kept = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(free)))
+    found = submission.continued(kept)
+    assert (found.job.attempt, found.job.first, found.job.resolved) == (3, 3, experiments.to_dict(free))
+    assert "ATTEMPT=3\n" in found.script and "FOLDER=jobs/tiny/3\n" in found.script
+    other = dataclasses.replace(run, model=dataclasses.replace(run.model, num_hidden_layers=3))
+    changed = dataclasses.replace(asked, job=dataclasses.replace(asked.job, resolved=experiments.to_dict(other)))
+    with pytest.raises(UserError, match=r"Expected model\.num_hidden_layers = 2, .* found 3; submit it unchanged"):
+        submission.continued(changed)
+    queue.Queue(job).create("")
+    with pytest.raises(UserError, match="Expected no slice of a job named tiny, found one"):
+        submission.continued(kept)

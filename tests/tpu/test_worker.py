@@ -163,6 +163,17 @@ def test_any_host_gives_the_slice_back_when_worker_0_does_not(host, cloud) -> No
     assert len(cloud.called("DeleteQueuedResource")) == 1
 
 
+def test_worker_0_gives_the_slice_back_once_all_others_have_reported(host, cloud, monkeypatch) -> None:
+    """One more of the three others whenever it looks: the slice would take them with it."""
+    reports, asked = ["1.json", "2.json", "3.json"], []
+    seen = [reports[:count] for count in range(4)]
+    found = iter(seen)
+    monkeypatch.setattr(Worker, "_reported", lambda self: next(found))
+    monkeypatch.setattr(worker.Queue, "ask_to_delete", lambda self: asked.append(next(found, "all were seen")))
+    assert host("0", patience=60).run() == 0
+    assert asked == ["all were seen"]
+
+
 def test_a_host_that_is_done_comes_back_if_worker_0_is_not(host) -> None:
     worker = host("0 0 0", number=1, patience=0.05)
     once = worker._once

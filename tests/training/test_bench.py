@@ -3,12 +3,17 @@
 import json
 import types
 
+import jax
+import numpy as np
+
 from plmjax import cli, experiment
-from plmjax.parallel import peak
+from plmjax.data import tokenizers
+from plmjax.parallel import peak, topologies
 from plmjax.training import bench as benches
-from plmjax.training import feed, pace
+from plmjax.training import feed, loop, pace, phases
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT
+from tests.strangers import experiments
 
 
 def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
@@ -24,7 +29,10 @@ def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
 
 
 def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
-    """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes."""
+    """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes.
+
+    Of two devices, which share the cores of a CPU, but have a data sheet each.
+    """
     taken, rate, arrays = [], 1e9, feed.on_device
     clock = types.SimpleNamespace(perf_counter=lambda: 7.0 * len(taken), process_time=lambda: 3.0 * len(taken))
 
@@ -37,6 +45,8 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
     monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: rate)
+    monkeypatch.setattr(topologies, "peak_flops", lambda kind: rate)
+    monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
     run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
     (found,) = benches.bench(run, steps=3, warmup=1)
     assert len(taken) == 1 + 3 and found["steps"] == 3
@@ -45,4 +55,25 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     flops = run.objective.train_flops(run.model, run.data.layout.batch(16, 32))
     assert found["model_flops_per_second"] == flops / 7
     assert (found["matmul_flops_per_second"], found["of_matmul"]) == (rate, flops / 7 / rate)
+    assert (found["devices"], found["mfu"]) == (2, flops / 7 / (2 * rate))
     assert found["input_wait"] >= 1 / 3  # the first step at least waits for its batch
+
+
+def test_batches_are_those_of_the_dataset_that_the_run_names(small_run) -> None:
+    """From its first step on, in the order of its seed; or random tokens, four batches in turn."""
+    run = experiments.changed(experiment.read(small_run / "experiment.json"), model={"vocab_size": 900})
+    (phase,) = phases.resolve(run)
+    named = experiments.changed(run, data={"path": str(small_run / "dataset")})
+    vocabulary, found = benches._batches(named, phase)
+    rows = [next(found)["input_ids"] for _ in range(2)]
+    assert vocabulary.size == tokenizers.load(small_run / "tokenizer").vocabulary.size == 800
+    assert rows[0].shape == (phase.batch_size, phase.sequence_length) and not np.array_equal(*rows)
+    again, other = (
+        next(benches._batches(experiments.changed(named, training={"seed": seed}), phase)[1])["input_ids"]
+        for seed in (run.training.seed, run.training.seed + 1)
+    )
+    assert np.array_equal(again, rows[0]) and not np.array_equal(other, rows[0])
+    vocabulary, found = benches._batches(run, phase)
+    rows = [next(found)["input_ids"] for _ in range(5)]
+    assert vocabulary.size == 900 and np.array_equal(rows[0], rows[4])
+    assert len({row.tobytes() for row in rows}) == 4

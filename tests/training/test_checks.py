@@ -1,16 +1,20 @@
 """What is wrong with a run is found before any text is read, whichever command is given it."""
 
+import contextlib
 import dataclasses
+import types
 from pathlib import Path
 
 import pytest
 
 from plmjax import cli, experiment
+from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
-from plmjax.experiment import Data, catalogue
+from plmjax.experiment import Data, Finetuning, Phase, catalogue
 from plmjax.models.bert import BertConfig
 from plmjax.training import checks
 from plmjax.training.checkpoints import checkpoints, start
+from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
 TEXT = ["--data.input", "no_such_text"]  # a command that reads text before it looks at the options trips over this
@@ -181,6 +185,20 @@ def test_a_rhythm_that_cannot_be_kept_is_named(groups, message) -> None:
         checks.pretraining(experiments.changed(experiments.bert(), **groups), devices=1)
 
 
+def test_the_longest_rows_of_a_run_have_room_for_a_window() -> None:
+    phases = (Phase(0.5, sequence_length=8), Phase(0.5, sequence_length=16))
+    for window, fits in ((16, True), (18, False)):
+        run = experiments.changed(experiments.longformer(), model={"attention_window": (4, window)})
+        with contextlib.nullcontext() if fits else pytest.raises(UserError, match="at most the 16 tokens of a row"):
+            checks.pretraining(dataclasses.replace(run, phases=phases), devices=1)
+
+
+def test_slices_are_joined_by_data_alone() -> None:
+    run = experiments.changed(experiments.gpt2(), mesh={"data": 1, "fsdp": 2})
+    with pytest.raises(UserError, match="divides by the 2 slices, found 1"):
+        checks.pretraining(run, devices=2, slices=2)
+
+
 def test_a_published_run_is_what_its_slice_takes() -> None:
     run = experiment.load("bert_large_8x8")
     checks.pretraining(run, devices=128)
@@ -195,3 +213,74 @@ def test_a_checkpoint_of_another_kind_of_model_is_named_by_its_kind(decoder_run:
         UserError, match="Expected the experiment's model in the checkpoint, BertConfig, found Gpt2Conf"
     ):
         start.with_model(run, description)
+
+
+BACKWARDS = dataclasses.replace(experiments.ulmfit().model, backwards=True)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (
+            dataclasses.replace(experiments.bert(), objective=None),
+            "Expected an objective in the experiment, found none",
+        ),
+        (
+            dataclasses.replace(experiments.bert(), optimizer=None),
+            "Expected an optimizer of plmjax.training.optimizers",
+        ),
+        (dataclasses.replace(experiments.bert(), finetuning=Finetuning()), "Expected no `finetuning`"),
+        (dataclasses.replace(experiments.awd_lstm(), model=BACKWARDS), "--data.layout.backwards True, as the model"),
+        (
+            experiments.changed(experiments.transformer_xl(), data={"layout": SentencePairs(pack=2)}),
+            "--data.layout.pack 1 for TransformerXlConfig, which reads one sequence in a row, found 2",
+        ),
+    ],
+    ids=["no objective", "no optimizer", "a task", "backwards", "packed"],
+)
+def test_parts_of_a_pretraining_that_do_not_fit_are_named(run: experiment.Experiment, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        checks.pretraining(run, devices=1)
+    checks.packing(experiments.bert(), 2, "--data.layout.pack")
+    checks.packing(experiments.transformer_xl(), 1, "--data.layout.pack")
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        ({"pad": 0, "sep": 3, "end": 4}, ""),
+        ({"pad": 1, "sep": 3, "end": 4}, "padding token is the model's, 0, found 1; set --model.padding_token 1"),
+        ({"pad": 0, "sep": 5, "end": 4}, "separator token is the model's, 3, found 5; set --model.separator_token 5"),
+        ({"pad": 0, "sep": 3, "end": 0}, "end token is the model's, 4, found 0; set --model.end_token 0"),
+        ({"sep": 3, "end": 4}, ""),  # a tokenizer without a padding token
+    ],
+)
+def test_special_tokens_are_those_of_the_tokenizer(ids: dict[str, int], named: str) -> None:
+    model = types.SimpleNamespace(
+        padding_token=0, separator_token=3, end_token=4, option=lambda name: f"--model.{name}"
+    )
+    with pytest.raises(UserError, match=named) if named else contextlib.nullcontext():
+        checks.special_tokens(model, Vocabulary(9, **ids))
+    checks.special_tokens(
+        types.SimpleNamespace(**dict.fromkeys(("padding_token", "separator_token", "end_token"))), Vocabulary(9, **ids)
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "checkpoint", "fits"),
+    [
+        ({"profile_steps": (7, 8)}, {}, True),
+        ({"profile_steps": (7, 9)}, {}, False),
+        ({"evaluate_every": 6}, {"every": 3}, True),
+        ({"evaluate_every": 3}, {"every": 6}, False),
+        ({"evaluate_every": 8}, {"every": 0}, True),  # the last step is saved in any case
+        ({"evaluate_every": 4}, {"every": 0}, False),
+        ({"evaluate_every": 8, "patience": 2}, {}, True),
+        ({"patience": 2}, {}, False),
+    ],
+)
+def test_steps_of_a_run_fit_together(training: dict, checkpoint: dict, fits: bool) -> None:
+    run = experiments.changed(experiments.bert(), training={"steps": 8, "evaluate_every": 0} | training)
+    run = experiments.changed(run, checkpoint={"best": "eval/loss", "prefer": "best", "every": 2} | checkpoint)
+    with contextlib.nullcontext() if fits else pytest.raises(UserError):
+        checks.evaluation_settings(run, ["loss"])

@@ -9,6 +9,7 @@ import pytest
 
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import evaluation
+from tests.strangers import experiments
 
 
 def test_unigram_entropy_counts_every_token_once_more() -> None:
@@ -32,6 +33,18 @@ def test_every_batch_is_corrupted_by_a_key_of_its_own_and_every_evaluation_alike
     assert draws[:3] == draws[3:6] and len({*draws}) == 6
     evaluation.HeldOut(source, 0)(program, LossInputs(()), limit=2)
     assert draws[9:] == draws[:2]
+
+
+def test_the_evaluation_of_a_run_has_its_seed_and_its_coefficients() -> None:
+    """Nats of single bytes are told in bits too, where the exponential of the loss is a perplexity."""
+    run = experiments.changed(experiments.electra(), training={"seed": 7})
+    words, of_bytes = (types.SimpleNamespace(vocabulary=types.SimpleNamespace(bytes=one)) for one in (False, True))
+    found = evaluation.HeldOut.of(run, words)
+    assert (found.seed, found.coefficients, found.multiples) == (7, {"mlm": 1.0, "rtd": 50.0}, {})
+    found = evaluation.HeldOut.of(experiments.gpt2(), of_bytes)
+    means = found.means({"loss": np.array([np.log(8), 1.0])})
+    assert means == pytest.approx({"loss": np.log(8), "bits_per_byte": 3.0})
+    assert evaluation.HeldOut.of(experiments.glove(), of_bytes).multiples == {}
 
 
 def test_the_joint_loss_has_every_term_as_in_training() -> None:

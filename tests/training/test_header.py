@@ -38,6 +38,11 @@ def test_it_says_what_a_device_holds_and_where_the_run_continues() -> None:
     assert memory == "memory   3.00 GiB state and batch + 0.50 GiB temporary a device"
 
 
+def test_rows_are_those_of_a_microbatch_on_a_device() -> None:
+    found = lines(batch_size=32, accumulation=2)[2]
+    assert "2 rows x 8 shards x 2 microbatches = 32 rows of 16 = 512 tokens a step" in found
+
+
 @pytest.mark.parametrize(("generator", "said"), [("rbg", True), ("threefry2x32", False), ("auto", False)])
 def test_it_warns_of_masks_that_depend_on_the_mesh(generator: str, said: bool) -> None:
     assert ("dropout  rbg: another mesh draws other masks" in lines(dropout_generator=generator)[-1]) is said

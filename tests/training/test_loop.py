@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,8 +20,10 @@ from plmjax import experiment
 from plmjax.errors import SAVED, UserError
 from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
-from plmjax.training import evaluation, loop, metrics
+from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.best import Best
+from plmjax.training.pace import Window
 from tests.families import STEPS
 from tests.paths import ROOT
 from tests.strangers import experiments
@@ -160,8 +163,8 @@ def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, mon
 @pytest.mark.parametrize("ending", ["finished", "stopped", "failed"])
 def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatch, ending):
     """A host that left first would take JAX's coordination service with it while others still save."""
-    said, close = [], checkpoints.Checkpoints.close
-    monkeypatch.setattr(hosts, "agree", lambda name, value="": said.append(name))
+    said, values, close = [], {}, checkpoints.Checkpoints.close
+    monkeypatch.setattr(hosts, "agree", lambda name, value="": (said.append(name), values.update({name: value})))
     monkeypatch.setattr(checkpoints.Checkpoints, "close", lambda keeper: (close(keeper), said.append("saved")))
 
     class Ending(ChainSource):
@@ -177,6 +180,7 @@ def test_hosts_wait_for_each_others_saves_unless_one_failed(tmp_path, monkeypatc
     outcome = {"stopped": pytest.raises(Interrupted), "failed": pytest.raises(OSError, match="network")}
     with outcome.get(ending, contextlib.nullcontext()):
         loop.train(run, tmp_path, Ending(run.data), {})
+    assert values["the dataset's fingerprint"] == "chain"
     assert said[said.index("saved") :] == (["saved"] if ending == "failed" else ["saved", "the end of the run"])
 
 
@@ -201,7 +205,10 @@ def test_a_save_that_failed_is_reported_unless_the_run_failed_before(tmp_path, m
         loop.train(run, tmp_path, Broken(run.data), {})
 
 
-def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path):
+def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(memory, "check", lambda run, program, compiled: checked.append(compiled.memory_analysis()))
+
     class Stopped(ChainSource):
         def evaluation(self, phase, places):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -212,6 +219,7 @@ def test_a_signal_during_an_evaluation_stops_the_run_before_another_step(tmp_pat
     with pytest.raises(Interrupted, match=r"Stopped by SIGTERM and saved at step 2\."):
         loop.train(run, tmp_path, Stopped(run.data), {})
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["2"]
+    assert len(checked) == 1  # the memory of the step, before the first one
 
 
 def command(workdir: Path, doomed: str = "-1") -> subprocess.CompletedProcess:
@@ -261,6 +269,18 @@ def test_a_changed_option_is_refused_by_name_and_a_free_one_is_not(whole):
     loop.check_resume(workdir, experiments.changed(options(), training={"remat": "full"}, checkpoint={"keep": 7}))
 
 
+def test_host_0_alone_writes_the_experiment_which_the_others_must_see(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    with pytest.raises(UserError, match="what host 0 writes there, found nothing; name a --workdir that all hosts"):
+        loop.check_resume(tmp_path / "run", options())
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(hosts, "is_primary", lambda: True)
+    loop.check_resume(tmp_path / "run", options())
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    loop.check_resume(tmp_path / "run", options(model={"dropout": 0.2}))
+    assert experiment.read(tmp_path / "run" / "experiment.json") == options()
+
+
 def test_before_the_first_checkpoint_a_mistake_can_be_fixed(tmp_path):
     loop.check_resume(tmp_path, options())
     fixed = options(model={"dropout": 0.2})
@@ -305,3 +325,59 @@ def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
 def test_a_platform_that_is_not_here_is_named():
     with pytest.raises(UserError, match=r"Expected a TPU .* found cpu only"):
         find_devices("tpu")
+
+
+@pytest.mark.parametrize(("minutes", "passed", "saves"), [(2.0, 119.0, False), (2.0, 121.0, True), (0.0, 1e6, False)])
+def test_a_checkpoint_is_due_after_its_minutes(minutes, passed, saves, monkeypatch):
+    run = experiments.changed(options(), checkpoint={"minutes": minutes, "every": 0})
+    session = SimpleNamespace(run=run, saved_at=1000.0, votes=lambda *asked: asked, stop=SimpleNamespace(received=None))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 1000.0 + passed)
+    assert loop._Session.due(session, 5, last=False).save is saves
+
+
+def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optimizer_its_loss():
+    asked = []
+    session = SimpleNamespace(
+        run=experiments.changed(options(), training={"evaluation_batches": 3}),
+        evaluation=lambda program, inputs, limit: asked.append((inputs, limit)) or {"accuracy": 0.5, "loss": 2.0},
+        progressed=lambda *_, **__: None,
+        evaluated=4,
+        is_primary=False,
+        best=Best("-eval/accuracy"),
+        record=(-0.75, 1),
+        exhausted=False,
+    )
+    program = SimpleNamespace(
+        loss_inputs=lambda state: f"of {state}", on_evaluation=lambda state, loss: f"{state} after {loss}"
+    )
+    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6 after 2.0"
+    assert asked == [("of step 6", 3)] and session.record == (-0.75, 2)
+    assert (session.evaluated, session.metrics) == (6, {"eval/accuracy": 0.5, "eval/loss": 2.0})
+    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6" and len(asked) == 1
+
+
+def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
+    """512 tokens and 2 GFLOP in 4 seconds, of a peak of 5 GFLOP/s; seven of twelve steps are left."""
+    written, shown, restarted = [], [], []
+    run = options()
+    session = SimpleNamespace(
+        run=run,
+        is_primary=True,
+        source=ChainSource(run.data),
+        window=Window({"loss": (6.0, 2)}),
+        file=SimpleNamespace(write=lambda *line: written.append(line)),
+        terminal=SimpleNamespace(show_logged=lambda *line: shown.append(line)),
+    )
+    pace = SimpleNamespace(seconds=4.0, input_wait=0.25, restart=lambda: restarted.append(True))
+    rates = loop._Rates(512, 2e9, SimpleNamespace(share=lambda rate: rate / 5e9))
+    loop._Session.log(session, 5, {"learning_rate": 0.5, "loss": 9.0}, pace, rates)
+    ((step, values),) = written
+    assert step == 5 and values == {
+        "train/loss": 3.0,
+        "learning_rate": 0.5,
+        "tokens_per_second": 128.0,
+        "model_flops_per_second": 5e8,
+        "mfu": 0.1,
+        "input_wait": 0.25,
+    }
+    assert shown == [(5, values, 28.0)] and restarted and not session.window.sums

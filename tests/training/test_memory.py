@@ -1,10 +1,12 @@
 """Too large a step is answered with what fits, not with a traceback."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
 import pytest
 
+from plmjax import experiment
 from plmjax.errors import UserError
 from plmjax.training import loop, memory
 from tests.strangers import experiments
@@ -27,7 +29,7 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         argument_size_in_bytes=3 * GIB,
         output_size_in_bytes=2 * GIB,
         alias_size_in_bytes=2 * GIB,
-        temp_size_in_bytes=40 * GIB,
+        temp_size_in_bytes=50 * GIB,
     )
     monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
     compiled = SimpleNamespace(memory_analysis=lambda: sizes)
@@ -35,15 +37,21 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         mesh=jax.sharding.Mesh([[jax.devices()[:2]]], ("data", "fsdp", "tensor")),
         phase=SimpleNamespace(index=0, batch_size=64, accumulation=2, sequence_length=16),
     )
+    # 2 parts need 28 GiB, 4 need 15.5, which is more than nine tenths of 16, and 8 need 9.25.
     with pytest.raises(UserError) as raised:
         memory.check(run(), program, compiled)
     assert str(raised.value) == (
-        "Expected a step of phase 0 to fit into the 16.0 GiB of a device, found 32 rows of 16 a device to need 43.0 "
-        "GiB; take more microbatches with --training.accumulation 8, --training.remat full or fewer rows with "
+        "Expected a step of phase 0 to fit into the 16.0 GiB of a device, found 32 rows of 16 a device to need 53.0 "
+        "GiB; take more microbatches with --training.accumulation 16, --training.remat full or fewer rows with "
         "--training.batch_size."
     )
-    monkeypatch.setattr(memory, "_available", lambda device: 44.0 * GIB)
+    monkeypatch.setattr(memory, "_available", lambda device: 54.0 * GIB)
     memory.check(run(), program, compiled)
+    phases = (experiment.Phase(0.5), experiment.Phase(0.5))
+    program.phase.index = 1
+    monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
+    with pytest.raises(UserError, match=r"--phases\.1\.accumulation 16 or fewer rows with --phases\.1\.batch_size\.$"):
+        memory.check(dataclasses.replace(run(remat="full"), phases=phases), program, compiled)
 
 
 def test_the_trainer_asks_before_its_first_step(tmp_path, monkeypatch):
@@ -65,3 +73,23 @@ def test_an_allocation_that_fails_is_a_sentence(tmp_path, monkeypatch):
         "allocating 113816633344 bytes); take more microbatches with --training.accumulation or fewer rows with "
         "--training.batch_size."
     )
+
+
+def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None:
+    phase, phases = phase_of(sequence_length=24, batch_size=8), (experiment.Phase(0.5), experiment.Phase(0.5))
+    with pytest.raises(UserError) as raised, memory.explain_out_of_memory(run(), phase):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nBuffers:")
+    assert str(raised.value) == (
+        "Expected a step of 8 rows of 24 to fit into the memory of a device, found it exhausted (Out of memory "
+        "allocating 9 bytes); take more microbatches with --training.accumulation, --training.remat full or fewer "
+        "rows with --training.batch_size."
+    )
+    parts = dataclasses.replace(run(remat="full"), phases=phases)
+    with pytest.raises(UserError, match=r"\.1\.accumulation or fewer"), memory.explain_out_of_memory(parts, phase):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.explain_out_of_memory(run(), phase):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+def phase_of(**sizes: int) -> SimpleNamespace:
+    return SimpleNamespace(index=1, accumulation=1, **sizes)

@@ -1,10 +1,13 @@
-"""The means that a line of the log has."""
+"""The times and the means that a line of the log has."""
 
 import math
+import types
 
+import jax.numpy as jnp
 import pytest
 
-from plmjax.training.pace import Window
+from plmjax.training import pace
+from plmjax.training.pace import Pace, Window
 
 
 def test_a_mean_is_that_of_the_steps_that_have_the_metric() -> None:
@@ -22,3 +25,39 @@ def test_a_loss_that_is_no_number_shows_in_the_line() -> None:
     window.add({"loss": 1.0})
     window.add({"loss": math.nan})
     assert math.isnan(window.means()["train/loss"])
+
+
+def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock: an evaluation of 100 seconds takes no time of a step, nor do the steps before a line."""
+    now = [50.0]
+
+    def passes(seconds: float) -> float:
+        now[0] += seconds
+        return now[0]
+
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    measured, metrics = Pace(), {"loss": jnp.float32(2)}
+    batches = iter([passes, passes, passes])
+    assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
+    passes(3)
+    measured.add(metrics)
+    assert measured.steps == 0 and measured.seconds == 3 and measured.throttle() is None
+    measured.add({"loss": jnp.float32(1)})
+    passes(2)
+    assert measured.steps == 1 and measured.seconds == 5 and measured.throttle() is metrics
+    assert measured.drain() == [{"loss": 2}, {"loss": 1}]
+    assert (measured.steps, measured.seconds, measured.input_wait) == (2, 2.5, 0)
+    passes(100)
+    measured.resume()
+    for _ in range(2):
+        measured.next_batch(passes(4) for _ in batches)  # while nothing is computed
+        measured.add(metrics)
+        passes(1)
+        measured.drain()
+        measured.resume()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (4, (5 + 2 * 5) / 4, 8 / 15)
+    measured.restart()
+    measured.add(metrics)
+    passes(7)
+    measured.drain()
+    assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)

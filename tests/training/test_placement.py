@@ -89,10 +89,85 @@ def test_few_rows_are_shared_by_devices_that_cut_the_heads():
     assert placed.reason.startswith("the batch has 2 rows for 8 devices")
 
 
+def test_the_phase_with_the_fewest_rows_decides():
+    run = experiments.load("experiments/bert_tiny.py")
+    parts = (experiments.Phase(0.5, batch_size=16), experiments.Phase(0.5, batch_size=4, accumulation=2))
+    run = dataclasses.replace(run, phases=parts)
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    placed = placement.place(run, jax.devices(), vocabulary, placement.of_layout(run))
+    assert placed.reason.startswith("the batch has 2 rows for 8 devices")
+    assert tuple(placed.mesh.shape.values()) == (2, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("residuals", "mesh", "reason"),
+    [
+        # Of 4 rows on a device, the second phase takes 3 GiB for each: 12 of 16.
+        ([(1, 2), (3, 6)], (64, 1, 1), "all devices share the batch; needs about 12.0 of the 16.0 GiB of a device"),
+        ([(3, 6), (1, 2)], (64, 1, 1), "all devices share the batch; needs about 12.0 of the 16.0 GiB of a device"),
+        # 15 GiB that do not depend on the rows are more than nine tenths of 16.
+        (
+            [(15, 15), (1, 1)],
+            (32, 2, 1),
+            "all devices share the batch; data 64 x fsdp 1 x tensor 1 would need about 15.0 GiB a device; needs about "
+            "7.5 of the 16.0 GiB of a device",
+        ),
+    ],
+)
+def test_the_phase_that_needs_most_memory_decides(residuals, mesh, reason, monkeypatch):
+    given = [tuple(size * 2**30 for size in one) for one in residuals]
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_: given)
+    monkeypatch.setattr(placement, "state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False))
+    placed = place("bert_large_8x8", "v5e:8x8")
+    assert (tuple(placed.mesh.shape.values()), placed.reason) == (mesh, reason)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mesh", "divides"),
+    [
+        ({}, (1, 2, 4), True),
+        ({"hidden_size": 132}, (1, 8, 1), False),
+        ({"hidden_size": 132}, (2, 4, 1), True),
+        ({"intermediate_size": 510}, (2, 1, 4), False),
+        ({"num_attention_heads": 2}, (2, 1, 4), False),
+        ({"num_attention_heads": 2}, (2, 2, 2), True),
+    ],
+)
+def test_a_mesh_cuts_every_dimension_into_equal_parts(sizes, mesh, divides):
+    run = experiments.load("experiments/bert_tiny.py")
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes))
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    found = placement.even(run, [mesh], vocabulary, placement.of_layout(run))
+    assert found == ([mesh] if divides else [])
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "rings", "gradients"), [(1, False, 2 * 10), (1, True, 3 * 10), (2, False, 3 * 100)]
+)
+def test_the_bytes_of_a_device(accumulation, rings, gradients):
+    """Each row takes 20 bytes beside the 10 that all rows share, which fsdp and tensor divide among 4 devices."""
+    phase = phases.ResolvedPhase(0, 0, 1, sequence_length=16, batch_size=64, accumulation=accumulation)
+    state = placement.StateBytes(kept=1000, copy=100, table=10, rings=rings)
+    found = placement.bytes_needed(phase, (2, 2, 2), state, residuals=(30, 50))
+    assert found == 1000 + gradients + 16 // accumulation * 20 + 10 / 4
+
+
 @pytest.mark.parametrize("mesh", [Mesh(data=1), Mesh(data=3)])
 def test_data_that_does_not_go_across_the_slices_is_named(mesh):
     with pytest.raises(UserError, match=r"divides by the 2 slices, found 1|number of devices, found 3"):
         place("bert_large_8x8", "v5e:4x4*2", mesh=mesh)
+
+
+def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
+    """Parameters and two moments in float32, over eight devices; the copy and its largest table over two of them."""
+    run = experiments.load("experiments/bert_tiny.py")
+    (phase,), vocabulary, shapes = phases.resolve(run), Vocabulary.placeholder(4096), placement.of_layout(run)
+    found = placement.state_bytes(run, phase, (4, 2, 1), jax.devices(), vocabulary, shapes)
+    whole = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, shapes)
+    assert whole.table == 4 * 4096 * 128 == 2 * found.table
+    assert whole.kept == pytest.approx(3 * whole.copy, rel=1e-3) and not found.rings
+    assert found.copy == pytest.approx(whole.copy / 2, rel=0.02)
+    assert found.kept == pytest.approx(whole.kept / 8, rel=0.02)
 
 
 def test_remat_keeps_less():

@@ -9,7 +9,7 @@ import pytest
 
 from plmjax.compression.pruning.pruned import GradualPruning
 from plmjax.data.layouts import SentencePairs
-from plmjax.experiment import Data, Experiment, Training
+from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
@@ -21,6 +21,7 @@ from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
+from tests.strangers.source import ChainSource
 
 
 def bert(rows: int) -> Experiment:
@@ -60,10 +61,11 @@ def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
     mesh = meshes.make(run.mesh, topologies.parse(topology).devices())
     vocabulary, asked = Vocabulary.placeholder(128), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topologies, "compiler_options", lambda device, *, rings: asked.append(rings) or {})
+        patch.setattr(topologies, "compiler_options", lambda device, *, rings: asked.append((device, rings)) or {})
         patch.setattr(programs, "Forward", lambda *given, **named: asked.append(named["shares"].rings) or named)
         programs.build(run, phase, mesh, vocabulary, placement.of_layout(run))
-    training, evaluation, with_rings = asked
+    training, evaluation, (device, with_rings) = asked
+    assert device in mesh.devices
     assert evaluation is None
     assert with_rings == (training is not None)
     return training
@@ -88,3 +90,46 @@ def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
     assert rings_of(experiments.changed(run, mesh={"tensor": 2})) is None
     assert rings_of(experiments.changed(run, mesh={"zero": False})) is None
     assert rings_of(experiments.changed(run, training={"dropout_generator": "threefry2x32"})) is None
+
+
+def test_phases_share_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate of the update and that of the log fall over the whole run, not over each phase."""
+    asked, build = [], BertAdamW.build
+    monkeypatch.setattr(BertAdamW, "build", lambda self, steps, *rest: asked.append(steps) or build(self, steps, *rest))
+    run = experiments.changed(bert(rows=4), training={"steps": 8}, optimizer={"learning_rate": 1.0})
+    run = dataclasses.replace(run, phases=(Phase(0.5), Phase(0.5, sequence_length=8)))
+    last = phases.resolve(run)[1]
+    mesh = meshes.make(run.mesh, jax.devices()[:1])
+    programs.build(run, last, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
+    assert asked == [8]
+    optimizer = build(run.optimizer, 8, {"kernel": jnp.ones(2)})
+    update = programs.update_rule(run, last, optimizer, mesh)
+    state = optimizer.init({"kernel": jnp.ones(2)})
+    assert [float(update.learning_rate(state, jnp.int32(step))) for step in (0, 4, 6)] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "unroll"), [("cpu", jnp.float32, 2), ("gpu", jnp.bfloat16, 1), ("tpu", jnp.bfloat16, 1)]
+)
+def test_what_is_left_open_is_chosen_for_the_platform(platform: str, dtype: Any, unroll: int) -> None:
+    run = experiments.gpt2()
+    run = experiments.changed(run, training={"dtype": "auto", "unroll": 0})
+    found = programs.execution(run, platform)
+    assert (found.dtype, found.unroll) == (dtype, unroll)
+    named = experiments.changed(run, training={"dtype": "bfloat16", "unroll": 5, "remat": "dots"})
+    found = programs.execution(named, platform)
+    assert (found.dtype, found.unroll, found.remat) == (jnp.bfloat16, 5, "dots")
+
+
+def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
+    """And so has the state that it carries."""
+    run = experiments.changed(
+        experiments.recurrent(), training={"evaluation_batch_size": 4, "evaluation_sequence_length": 24}
+    )
+    (phase,) = phases.resolve(run)
+    mesh, source = meshes.make(run.mesh, jax.devices()[:1]), ChainSource(run.data)
+    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (4, 24)
+    carries = (jax.eval_shape(make) for make in (program.start_carry, program.start_evaluation_carry))
+    rows = [{leaf.shape[1] for leaf in jax.tree.leaves(carry)} for carry in carries]
+    assert rows == [{16}, {4}]

@@ -115,7 +115,7 @@ def test_rules_that_change_rows_without_a_gradient_are_given_the_table():
     assert StochasticGradientDescent().by_rows and Adagrad().by_rows
     for settings in ({"weight_decay": 0.1}, {"momentum": 0.9}, {"averaging": "always"}):
         assert not StochasticGradientDescent(**settings).by_rows
-    assert not AdamW().by_rows
+    assert not AdamW().by_rows and not Adagrad(clip_each=1.0).by_rows  # whose norm is that of the whole table
 
 
 def test_every_row_stands_once():

@@ -234,12 +234,13 @@ def test_parameters_begin_equal_on_every_mesh():
     jax.tree.map(np.testing.assert_array_equal, begun("recurrent"), found)
 
 
-CARRIED, CORRUPTION, DROPOUT = range(3)
+CARRIED, NUMBER, CORRUPTION, DROPOUT = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class Telling(Objective):
-    """kernel . x of every row. Its carry [B 3] tells for every row what was carried to it and what its keys draw."""
+    """kernel . x of every row. Its carry [B 4] tells for every row what was carried to it, the number of the step, and
+    what its keys draw."""
 
     def corrupt(self, batch: Any, key: jax.Array, vocabulary: Vocabulary, constants: Any = ()) -> Any:
         return batch | {"drawn": jnp.full(len(batch["x"]), jax.random.uniform(key))}
@@ -250,8 +251,13 @@ class Telling(Objective):
     def sums(self, module: Any, loss_inputs: Any, batch: Any, key: jax.Array, *, training: bool) -> LossSums:
         loss = jnp.sum(loss_inputs.params["kernel"] * batch["x"].astype(loss_inputs.params["kernel"].dtype))
         dropout = jnp.full(len(batch["x"]), jax.random.uniform(key))
-        carry = jnp.stack([loss_inputs.carry[:, CARRIED], batch["drawn"], dropout], axis=1)
-        return LossSums({"product": loss.astype(jnp.float32)}, {}, carry)
+        number = jnp.full(len(batch["x"]), loss_inputs.step, jnp.float32)
+        carry = jnp.stack([loss_inputs.carry[:, CARRIED], number, batch["drawn"], dropout], axis=1)
+        metrics = {"none": (jnp.float32(0), jnp.float32(0)), "half": (jnp.float32(2), jnp.float32(4))}
+        return LossSums({"product": loss.astype(jnp.float32)}, metrics, carry)
+
+    def constrain(self, params: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.maximum(leaf, 0.95), params)
 
 
 class Copies:
@@ -270,7 +276,7 @@ class Copies:
 
 
 def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8, **fields: jax.Array) -> tuple:
-    """(carry [B 3], metrics) of the step of this number, whose rows carry 7 and whose first carry is 1.
+    """(carry [B 4], metrics, kernel after it) of the step of this number. Rows carry 7, and the first carry is 1.
 
     The model computes in bfloat16; row i has x = 1 + i / 128.
     """
@@ -280,7 +286,7 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
         step=jnp.int32(number),
         params=params,
         optimizer_state=optimizer.init(params),
-        carry=jnp.full((count, 3), 7.0),
+        carry=jnp.full((count, 4), 7.0),
         key=jax.random.key_data(jax.random.key(0)),
     )
     forward = step.Forward(
@@ -289,7 +295,7 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
         vocabulary=None,
         tables=rows.Tables({}, None, by_rows=False),
         shares=Copies(),
-        initial_carry=lambda: jnp.ones((count, 3)),
+        initial_carry=lambda: jnp.ones((count, 4)),
         carry_axes=("batch", None),
     )
     update = step.Update(
@@ -301,13 +307,21 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
     )
     run = functools.partial(step.train_step, forward=forward, update=update)
     after, found = jax.jit(run)(state, {"x": 1 + jnp.arange(count) / 128, **fields})
-    return jax.device_get((after.carry, found))
+    return jax.device_get((after.carry, found, after.params["kernel"]))
 
 
 def test_steps_differ_in_corruption_and_in_dropout():
     first, again, second = (told(number)[0][0] for number in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert len({*first[CORRUPTION:], *second[CORRUPTION:]}) == 4
+
+
+@pytest.mark.parametrize(("accumulation", "shards"), [(1, 1), (4, 1), (2, 2)])
+def test_a_loss_is_told_its_step_and_its_parameters_are_constrained(accumulation, shards):
+    """A metric is its sum by its weight, and no number where nothing has a weight."""
+    carry, metrics, kernel = told(5, accumulation=accumulation, shards=shards)
+    assert set(carry[:, NUMBER]) == {5} and kernel == np.float32(0.95)
+    assert metrics["half"] == 0.5 and np.isnan(metrics["none"])
 
 
 def test_every_microbatch_and_every_shard_draws_its_own_dropout():
@@ -318,14 +332,14 @@ def test_every_microbatch_and_every_shard_draws_its_own_dropout():
 
 
 def test_rows_that_begin_anew_are_trained_with_the_initial_carry():
-    found, _ = told(begins=jnp.array([1, 0, 0, 1, 0, 0, 1, 0]), accumulation=2)
+    found, *_ = told(begins=jnp.array([1, 0, 0, 1, 0, 0, 1, 0]), accumulation=2)
     np.testing.assert_array_equal(found[:, CARRIED], [1, 7, 7, 1, 7, 7, 1, 7])
 
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_gradients_in_bfloat16_are_summed_over_microbatches_in_float32(shards):
     """So is the loss, over the shards too."""
-    _, found = told(accumulation=64 // shards, shards=shards, count=64)
+    _, found, _ = told(accumulation=64 // shards, shards=shards, count=64)
     expected = sum(1 + row / 128 for row in range(64))
     assert found["gradient_norm"] == pytest.approx(expected, rel=1e-6)
     assert found["loss"] == pytest.approx(expected, rel=1e-6)

@@ -73,7 +73,9 @@ def test_a_resume_goes_on_with_the_same_run_and_repeats_nothing(tmp_path, librar
     assert library.ended == [1, 0]
     first = library.asked[0]
     assert (first["entity"], first["project"], first["name"]) == ("team", "encoders", tmp_path.name)
-    assert first["config"] == flatten(RUN)
+    assert first["config"] == flatten(RUN) and first["dir"] == str(file.folder)
+    assert [asked["id"] for asked in library.asked] == [None, "made0"]
+    assert all(asked["resume"] == "allow" for asked in library.asked)
 
 
 def test_another_project_gets_a_run_of_its_own(tmp_path, library):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from plmjax import cli
 from plmjax.errors import UserError
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.averaging import average
+from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state
 
 
 def test_the_mean_of_the_last_checkpoints_is_a_checkpoint(small_run: Path, tmp_path: Path, capsys) -> None:
@@ -24,6 +26,19 @@ def test_the_mean_of_the_last_checkpoints_is_a_checkpoint(small_run: Path, tmp_p
     assert average(small_run, tmp_path / "last", 1) == steps[1:]
     original = checkpoints.describe(small_run / "checkpoints" / str(steps[-1]))
     assert description.experiment == original.experiment and description.tokenizer == original.tokenizer
+
+
+def test_running_statistics_are_averaged_too(tmp_path: Path) -> None:
+    """In float64: the mean of the last two of three."""
+    writer = keeper(tmp_path / "run" / "checkpoints")
+    for step in (1, 2, 3):
+        collections = {"statistics": {"mean": jnp.array([step, 2.0**24 + 2 * step])}}
+        writer.save(make_state(step).replace(collections=collections), describe(step))
+        writer.wait()
+    writer.close()
+    assert average(tmp_path / "run", tmp_path / "mean", 2) == [2, 3]
+    found = checkpoints.load_collections(tmp_path / "mean" / "checkpoints" / "0")
+    np.testing.assert_array_equal(found["statistics"]["mean"], np.array([2.5, 2.0**24 + 4], np.float32))
 
 
 def test_what_cannot_be_averaged(small_run: Path, tmp_path: Path, fails) -> None:

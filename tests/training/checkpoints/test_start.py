@@ -1,6 +1,7 @@
 """What a checkpoint in --from gives to an experiment, and which kinds of it are refused."""
 
 import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning import run as finetuning
 from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
+from plmjax.generation.options import Generation
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.training.checkpoints import checkpoints, start
+from tests.training.checkpoints.test_checkpoints import describe, make_state
 
 
 def saved(folder: Path, model: Any) -> Path:
@@ -90,3 +94,59 @@ def test_a_run_on_text_wants_a_checkpoint_of_its_own_class(tmp_path) -> None:
         UserError, match=r"Expected a run of BertConfig, an encoder, in --from, .* T5Config, an encoder-"
     ):
         start.composed(experiments.load("bert_tiny"), saved(tmp_path, T5Config.tiny()))
+
+
+def test_what_an_experiment_has_of_its_own_is_kept_and_the_rest_comes_from_the_checkpoint(tmp_path) -> None:
+    """The layout of the checkpoint's run brings the texts of a document that it reads, and its model how it writes."""
+    origin = Experiment(
+        T5Config.tiny(),
+        NextToken(),
+        Data(layout=Blocks(), streams=("source", "target")),
+        generation=Generation(beams=3),
+    )
+    checkpoints.save_parameters(tmp_path, {"kernel": np.zeros(1, np.float32)}, origin, {})
+    description = checkpoints.describe(checkpoints.find(tmp_path))
+    bare = Experiment(T5Config.tiny(), None, Data(layout=None))
+    found = start.with_task(bare, description)
+    assert (found.objective, found.data.layout, found.data.streams) == (NextToken(), Blocks(), ("source", "target"))
+    own = dataclasses.replace(bare, data=Data(layout=None, streams=("text",)), objective=SpanCorruption())
+    found = start.with_task(own, description)
+    assert (found.objective, found.data.layout, found.data.streams) == (SpanCorruption(), Blocks(), ("text",))
+    assert start.with_task(own, description).data.streams == ("text",)
+    assert start.with_model(bare, description).generation == Generation(beams=3)
+    chosen = dataclasses.replace(bare, generation=Generation(beams=1))
+    assert start.with_model(chosen, description).generation == Generation(beams=1)
+
+
+def test_the_best_checkpoint_is_the_one_of_the_metric_that_a_run_prefers(tmp_path) -> None:
+    """The earliest of equals; one without an evaluation is none; the last one where nothing was evaluated."""
+    losses = {1: 3.0, 2: 1.0, 3: 1.0, 4: None}
+    writer = checkpoints.Checkpoints(
+        tmp_path / "checkpoints", experiments.Checkpoint(every=1, keep=0, best="eval/loss")
+    )
+    for step, loss in losses.items():
+        writer.save(make_state(step), describe(step, metrics={} if loss is None else {"eval/loss": loss}))
+    writer.close()
+    for best, prefer, chosen in (
+        ("eval/loss", "best", "2"),
+        ("-eval/loss", "best", "1"),
+        ("eval/loss", "last", "4"),
+        ("eval/f1", "best", "4"),
+    ):
+        settings = experiments.Checkpoint(best=best, prefer=prefer)
+        run = dataclasses.replace(describe(0).experiment, checkpoint=settings)
+        experiments.write(run, tmp_path / "experiment.json")
+        assert checkpoints.find(tmp_path).name == chosen
+
+
+def test_heads_are_what_is_outside_the_encoder_and_its_pooler() -> None:
+    table = {"kernel": np.zeros(1)}
+    params = {"bert": {"encoder": table, "pooler": table}, "classifier": table, "pooled": {"encoder": table}}
+    named, nameless = (types.SimpleNamespace(system=types.SimpleNamespace(name=name)) for name in ("bert", None))
+    missing = start.missing_head_parameters({"other": table}, params, named)
+    assert missing == ["bert/pooler/kernel", "classifier/kernel", "pooled/encoder/kernel"]
+    assert start.missing_head_parameters({"bert": {"pooler": table}}, params, named) == missing[1:]
+    assert start.missing_head_parameters({}, params, nameless) == []
+    assert start.abbreviated(missing) == "bert/pooler/kernel, classifier/kernel, pooled/encoder/kernel"
+    more = ["head/a/kernel", "head/a/bias", "head/b/bias", "other/c/bias"]
+    assert start.abbreviated(more) == "3 of head, 1 of other/c/bias"

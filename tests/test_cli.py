@@ -1,0 +1,38 @@
+"""What a command finds in the environment before JAX is imported, whatever the machine has."""
+
+from pathlib import Path
+
+import pytest
+
+from plmjax import cli
+from plmjax.parallel import platform
+
+
+@pytest.mark.parametrize(
+    ("verb", "tpu", "gpu", "keeps"),
+    [
+        ("pretrain", False, False, True),
+        ("finetune", False, False, True),
+        ("bench", False, False, True),
+        ("evaluate", False, False, False),
+        ("pretrain", True, False, False),
+        ("pretrain", False, True, False),
+    ],
+)
+def test_a_training_on_a_cpu_keeps_its_memory_and_a_tpu_is_asked_for_its_slice(
+    verb: str, tpu: bool, gpu: bool, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "0"}
+    monkeypatch.setattr(cli.os, "environ", environment)
+    monkeypatch.setattr("sys.argv", ["plmjax", verb])
+    monkeypatch.setattr(platform, "choose", lambda: done.append("chosen"))
+    monkeypatch.setattr(platform, "has_tpu", lambda: tpu)
+    monkeypatch.setattr(platform, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(platform, "keep_freed_memory", lambda: done.append("kept"))
+    monkeypatch.setattr(cli, "run_command", lambda command: done.append("run"))
+    cli.main()
+    assert done == ["chosen", *(["kept"] if keeps else []), "run"]
+    assert ("TPU_SKIP_MDS_QUERY" in environment) is not tpu
+    assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "plmjax" / "compilation")
+    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"  # the user's own choice stands

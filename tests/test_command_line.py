@@ -1,0 +1,46 @@
+"""How arguments are divided and how commands end, without a command."""
+
+import pytest
+
+from plmjax import command_line
+from plmjax.errors import UserError
+from plmjax.parallel.stopping import Interrupted
+
+
+def test_options_of_the_experiment_are_those_with_a_dot_and_the_optimizer() -> None:
+    """With all words after them, up to the next option; a value may hold a dot."""
+    own, overrides = command_line.split_arguments(
+        "bert_tiny --workdir a.b --training.profile_steps 5 6 --seeds 1 2 --optimizer lamb --json "
+        "--optimizer.beta1=0.5 --price=1.2".split()
+    )
+    assert own == "bert_tiny --workdir a.b --seeds 1 2 --json --price=1.2".split()
+    assert overrides == "--training.profile_steps 5 6 --optimizer lamb --optimizer.beta1=0.5".split()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_option_of_the_whole_run_is_suggested_before_one_of_a_phase(order: int) -> None:
+    def verb(name: str = "") -> None:
+        """Does nothing."""
+
+    known = ["--phases.0.batch_size", "--training.batch_size", "--training.steps"][::order]
+    with pytest.raises(UserError, match=r"found '--batch_siz'; did you mean '--training\.batch_size'\?"):
+        command_line.parse(verb, "plmjax verb", ["--batch_siz", "8"], lambda: known)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("Expected a text."), 2, "Expected a text."),
+        (Interrupted("Saved at step 3."), 75, "Saved at step 3. Run the same command again to continue."),
+        (KeyboardInterrupt(), 130, "Stopped."),
+        (
+            PermissionError(13, "Permission denied", "file"),
+            2,
+            "Expected to read or write file, found: Permission",
+        ),
+        (ZeroDivisionError("by zero"), 1, ""),
+    ],
+)
+def test_a_command_ends_with_the_code_of_its_error(error: BaseException, code: int, sentence: str) -> None:
+    found = command_line._ending(error)
+    assert found[0] == code and found[1].startswith(sentence) and bool(found[1]) == bool(sentence)

@@ -1,0 +1,34 @@
+"""What goes from microbatch to microbatch; the gradient of all systems is compared in test_step.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.objectives.objective import LossSums
+from plmjax.training.accumulation import accumulate
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_microbatch(accumulation: int) -> None:
+    """Microbatch i has the rows i, i + accumulation, ...; a leaf of the carry may have its rows in any place."""
+
+    def microstep(carry: tuple, batch: dict, key: jax.Array) -> tuple:
+        rows, columns, shared = carry
+        x = batch["x"]
+        sums = LossSums(
+            {"x": jnp.sum(x)}, {"x": (jnp.sum(x), jnp.float32(len(x)))}, (rows + x, columns * x, 10 * shared + x[0])
+        )
+        return {"kernel": jnp.sum(x)}, sums
+
+    x = jnp.array([1.0, 2.0, 3.0, 4.0])
+    carry = (10 * x, jnp.ones((2, 4)), jnp.float32(0))
+    axes = (("batch",), (None, "batch"), ())
+    gradient, sums = accumulate(
+        microstep, carry, axes, {"x": x}, jax.random.key(0), accumulation, shards=2, add_shards=pytest.fail
+    )
+    assert gradient == {"kernel": 10} and sums.losses == {"x": 10} and sums.metrics == {"x": (10, 4)}
+    rows, columns, shared = sums.carry
+    np.testing.assert_array_equal(rows, [11, 22, 33, 44])
+    np.testing.assert_array_equal(columns, [[1, 2, 3, 4]] * 2)
+    assert shared == {1: 1, 2: 12, 4: 1234}[accumulation]
