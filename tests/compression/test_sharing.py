@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
-from plmjax.compression.sharing import in_groups, with_groups
+from plmjax.compression.sharing import in_groups, with_groups, without_pairs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
@@ -20,6 +20,9 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.checkpoints import checkpoints
 
 SIZES = {"max_position_embeddings": 16}
@@ -63,6 +66,13 @@ def test_a_group_has_the_means_of_its_layers() -> None:
     np.testing.assert_allclose(
         again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6
     )
+
+
+def test_the_masked_language_model_keeps_its_settings() -> None:
+    settings = {"rate": 0.3, "mask_share": 0.7, "random_share": 0.2, "max_predictions": 9, "whole_word": True}
+    settings |= {"masking": "static", "static_seed": 5}
+    assert without_pairs(BertPretraining(**settings)) == MaskedLanguageModel(**settings)
+    assert without_pairs(RobertaPretraining(rate=0.3)) == RobertaPretraining(rate=0.3)
 
 
 def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:

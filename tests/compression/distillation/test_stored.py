@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +16,8 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.run import rows
-from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.text_generation import TextGeneration, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
@@ -50,9 +52,10 @@ def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tupl
     return float(sums.losses["soft_targets"] / weight), float(sums.metrics["agreement"][0])
 
 
-def test_translations(translation: tuple, tmp_path: Path) -> None:
-    """Packed pairs in another order than that of the file."""
+def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed pairs in another order than that of the file, of which the teacher reads two rows at once."""
     run, student, teacher, tokenizer = translation
+    monkeypatch.setattr(stored, "ROWS", 2)
     examples = rows(run, run.data.read("train"), tokenizer)
     batch = examples.batch(examples.in_order[::-1], np.arange(len(examples)))
     live = loss_of(run, student, teacher, batch)
@@ -67,6 +70,33 @@ def test_translations(translation: tuple, tmp_path: Path) -> None:
     assert found[3][1] == live[1] and found[3][0] != pytest.approx(live[0], rel=1e-3)
     flops = compression.trained(run.objective, 1).train_flops(run.model, jax.eval_shape(lambda: batch))
     assert flops == run.objective.train_flops(run.model, batch)
+
+
+SECOND_SIDE = {"decoder_segment_ids": [[1, 1, 2, 2, 2]], "decoder_positions": [[0, 1, 0, 1, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("objective", "batch", "expected"),
+    [
+        (SequenceClassification(labels=("a", "b")), {"example_ids": [[2, 0], [1, 1]]}, [[5, 0], [3, 3]]),
+        (
+            TextGeneration(max_new_tokens=4),
+            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 2, 2, 2]], "positions": [[0, 1, 0, 1, 2]]},
+            [[3, 4, 0, 1, 2]],
+        ),
+        (
+            Translation(max_new_tokens=4),
+            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 1, 1, 2]], "positions": [[0, 1, 2, 3, 0]], **SECOND_SIDE},
+            [[3, 4, 0, 1, 2]],
+        ),
+    ],
+    ids=["texts", "one side", "two sides"],
+)
+def test_a_prediction_has_its_row_of_the_file(objective, batch: dict, expected: list) -> None:
+    """Three examples begin at the rows 0, 3 and 5."""
+    arrays = {name: jnp.asarray(field) for name, field in batch.items()}
+    found = stored.places(objective, arrays, jnp.asarray([0, 3, 5, 6]))
+    assert found.tolist() == expected
 
 
 def test_the_largest_of_many_classes() -> None:
