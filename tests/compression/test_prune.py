@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax import experiment as experiments
+from plmjax.compression.pruning import command
 from plmjax.compression.pruning.command import _ticket
+from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
 from plmjax.compression.run import Source
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment
 from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
 
@@ -66,6 +71,45 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys
         cli.run(again)
     cli.run(["evaluate", str(output), "--data", str(small_run / "dataset")])
     cli.run(["fill-mask", str(output), "the [MASK] of"])
+
+
+def test_a_command_trains_with_its_settings(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the checkpoint itself, or from a ticket of that sparsity; options come after the command's own settings."""
+    asked = []
+
+    def train(source: Source, run: Experiment, output: Path, start: Path | None) -> tuple[dict, Experiment]:
+        asked.append((run, start))
+        return source.params, dataclasses.replace(run, compression=None)
+
+    monkeypatch.setattr(command, "train", train)
+    options = {"experiment": "bert_tiny", "overrides": ["--compression.begin", "0.25", "--training.steps", "7"]}
+    command.prune(small_run, tmp_path / "moved", "movement", 0.3, **options)
+    command.prune(small_run, tmp_path / "won", "lottery", 0.3)
+    (moved, start), (won, ticket) = asked
+    assert moved.compression == MovementPruning(sparsity=0.3, begin=0.25) and start is None
+    assert moved.training.steps == 7 and moved.training.batch_size == experiments.load("bert_tiny").training.batch_size
+    assert moved.model == won.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    assert won.compression == TicketTraining() and density(flat(ticket)) == pytest.approx(0.7, abs=0.01)
+    (record,) = json.loads((tmp_path / "moved" / "ancestry.json").read_text())["ancestors"]
+    assert (record["settings"]["sparsity"], record["settings"]["begin"]) == (0.3, 0.25)
+
+
+def test_heads_are_measured_as_often_as_the_command_says(small_run: Path, tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def measured(source: Source, run: Experiment, share: float, **counts: int) -> tuple[dict, ModelConfig]:
+        asked.append((share, counts))
+        return source.params, run.model
+
+    monkeypatch.setattr(command.heads, "without_least_important", measured)
+    command.prune(small_run, tmp_path / "one", "heads", 0.25, rows=3, rounds=2)
+    command.prune(small_run, tmp_path / "two", "heads")
+    assert asked == [(0.25, {"rows": 3, "rounds": 2}), (0.5, {"rows": 256, "rounds": 1})]
+
+
+def test_scores_learn_at_their_own_rate() -> None:
+    """Beside a rate of 2e-3 a factor of 5 makes 1e-2."""
+    assert MovementPruning(scores_learning_rate=1e-2).rates(2e-3) == {"compression/scores": pytest.approx(5.0)}
 
 
 def test_a_ticket_has_the_weights_of_an_earlier_checkpoint(small_run: Path, tmp_path: Path) -> None:

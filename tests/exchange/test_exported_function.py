@@ -1,8 +1,10 @@
 """Functions of jax.export, read back and called without the project's own code."""
 
+import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -10,6 +12,8 @@ import safetensors.numpy
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.errors import UserError
+from plmjax.exchange import exported_function
 from plmjax.exchange.exported_function import export_function
 from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.experiment import Data, Experiment
@@ -26,12 +30,18 @@ from tests.interop.odd_bert import SIZES, random_params
 
 ROWS, LENGTH = 3, 7
 BERT = BertConfig(**SIZES)
-GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=19)
+GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=LENGTH)
 LABELS = SequenceClassification(labels=("no", "yes"))
 CASES = {
-    "an encoder": (BERT, BertPretraining(), Data(layout=SentencePairs()), Purpose.ENCODING, "last_hidden_state"),
-    "a task": (BERT, LABELS, Sentences(train="t.tsv"), None, "logits"),
-    "a language model": (GPT2, NextToken(), Data(layout=Blocks()), Purpose.PRETRAINING, "logits"),
+    "an encoder": (
+        BERT,
+        BertPretraining(),
+        Data(SentencePairs(), sequence_length=LENGTH),
+        Purpose.ENCODING,
+        "last_hidden_state",
+    ),
+    "a task": (BERT, LABELS, Sentences(train="t.tsv", sequence_length=16), None, "logits"),
+    "a language model": (GPT2, NextToken(), Data(Blocks(), sequence_length=LENGTH), Purpose.PRETRAINING, "logits"),
 }
 
 
@@ -54,7 +64,8 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     tree = {module.name: params} if purpose is Purpose.ENCODING else params
     run = Experiment(model=config, objective=objective, data=data, optimizer=None)
     checkpoints.save_parameters(tmp_path / "run", tree, run, files)
-    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, LENGTH)
+    length = LENGTH if name == "a task" else None  # that of the run, which may be all positions of the model
+    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, length)
     assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
 
     described = json.loads((tmp_path / "out" / "signature.json").read_text())
@@ -71,6 +82,23 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     expected = getattr(module.apply({"params": params}, **rows, deterministic=True), output)
     where = mask if found.shape[:2] == mask.shape else np.ones(len(found), bool)
     np.testing.assert_allclose(found[where], expected[where], rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_copy_that_computes_something_else_is_found(tmp_path) -> None:
+    """In any of its outputs; it is called only where it was exported for this machine."""
+
+    def function(parameters: dict, inputs: dict, further: float = 0.0) -> dict:
+        return {"sums": inputs["x"].sum(axis=1) * parameters["w"], "products": inputs["x"] * 2 + further}
+
+    flat, inputs = {"w": np.float32([2, 3])}, {"x": jnp.ones((2, 4))}
+    exported = jax.export.export(jax.jit(function))(flat, inputs)
+    (tmp_path / "function.bin").write_bytes(exported.serialize())
+    safetensors.numpy.save_file(flat, tmp_path / "parameters.safetensors")
+    assert "read back" in exported_function._compared(tmp_path, function, flat, inputs, ("cpu",))
+    assert "was not called" in exported_function._compared(tmp_path, function, flat, inputs, ("tpu",))
+    other = functools.partial(function, further=1e-3)
+    with pytest.raises(UserError, match=r"found a difference of 0\.0005"):
+        exported_function._compared(tmp_path, other, flat, inputs, ("cpu",))
 
 
 @pytest.mark.parametrize(

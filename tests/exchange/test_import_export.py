@@ -12,10 +12,19 @@ from scipy.special import log_softmax
 from plmjax import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.template import TEXT_ALONE
 from plmjax.data import tokenizers
-from plmjax.data.layouts import SentencePairs
+from plmjax.data.layouts import Blocks, SentencePairs
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
+from plmjax.exchange.run_directories import (
+    MARK,
+    _rows,
+    _same_bits,
+    can_export,
+    claim,
+    export_checkpoint,
+    import_checkpoint,
+)
 from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
@@ -35,9 +44,11 @@ from plmjax.models.bert import (
     BertModel,
 )
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt import GptConfig, GptModel
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.interop.odd_bert import SIZES, published, random_params
@@ -249,6 +260,7 @@ def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, 
     import_checkpoint(source, tmp_path / "run")
     run = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment
     assert run.objective == objective and isinstance(run.data, objective.task_class)
+    assert run.data.sequence_length == SIZES["max_position_embeddings"]
     export_checkpoint(tmp_path / "run", out)
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
     inferred = "regression" if len(labels) == 1 else "single_label_classification"
@@ -309,6 +321,44 @@ def test_every_file_follows_the_umask(tmp_path, tokenizer):
     assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
 
 
+def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
+    """A decoder without its head too: a text of a task begins otherwise than a text alone."""
+    config = GptConfig.tiny(vocab_size=40)
+    task = SequenceClassification(labels=("no", "yes"))
+    trained = task.module(config, Execution())
+    run = Experiment(model=config, objective=task, data=Sentences())
+    plain = Experiment(model=config, objective=NextToken(), data=Data(Blocks()))
+    body, writer = GptModel(config), config.module(Purpose.WRITING, Execution())
+    own = task.template(config)
+    assert own != TEXT_ALONE
+    assert _rows(run, trained, trained, "OpenAIGPTForSequenceClassification") == own
+    assert _rows(run, trained, body, "OpenAIGPTModel") == own
+    assert _rows(run, trained, writer, "OpenAIGPTLMHeadModel") == TEXT_ALONE
+    assert _rows(plain, writer, body, "OpenAIGPTModel") == TEXT_ALONE
+
+
+def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):
+    claim(tmp_path / "out", "BertModel", 3)
+    (tmp_path / "out" / "notes").write_text("mine")
+    claim(tmp_path / "out", "GPT2Model", 4)
+    assert json.loads((tmp_path / "out" / MARK).read_text()) == {"architecture": "GPT2Model", "step": 4}
+    (tmp_path / "out" / MARK).unlink()
+    with pytest.raises(UserError, match="found other files in"):
+        claim(tmp_path / "out", "BertModel", 5)
+    with pytest.raises(UserError, match="found the file"):
+        claim(tmp_path / "out" / "notes", "BertModel", 5)
+
+
+def test_a_parameter_that_one_side_lacks_is_a_difference():
+    ours, theirs = {"a": np.ones(2)}, {"a": np.ones(2), "b": np.ones(1)}
+    _same_bits(ours, {"a": np.ones(2)}, "the files")
+    for found, expected in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(UserError, match="Expected to read b back from the files"):
+            _same_bits(found, expected, "the files")
+    with pytest.raises(UserError, match="Expected to read a back from the files"):
+        _same_bits(ours, {"a": np.nextafter(np.ones(2), 2)}, "the files")
+
+
 def test_nothing_to_export_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="found no finished checkpoint"):
         export_checkpoint(tmp_path, tmp_path / "out")
@@ -334,11 +384,16 @@ def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path
         )
     )  # fmt: skip
     params = random_params(model)
-    huggingface.save(model, params, tmp_path / "marian", tokenizer=tmp_path / "tokenizer")
-    options = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    generation = {"max_length": 19, "eos_token_id": vocabulary.document_end}
+    huggingface.save(model, params, tmp_path / "marian", generation=generation)
+    options = json.loads((tmp_path / "tokenizer" / "tokenizer_config.json").read_text())
     options |= {"source_lang": "en", "target_lang": "de"}
-    (tmp_path / "marian" / "tokenizer_config.json").write_text(json.dumps(options))
-    assert import_checkpoint(tmp_path / "marian", tmp_path / "run").startswith("imported   MarianMTModel")
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(options))
+    said = import_checkpoint(tmp_path / "marian", tmp_path / "run", tokenizer=tmp_path / "tokenizer")
+    assert said.startswith("imported   MarianMTModel")
+    # The first of 19 tokens is there before a text is, and the end is the tokenizer's own.
+    settings = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment.generation
+    assert settings.explicit() == {"max_new_tokens": 18}
     (tmp_path / "dev.en").write_text("\n".join(text[:2]))
     (tmp_path / "dev.de").write_text("\n".join(text[2:]))
     found = evaluate(tmp_path / "run", tmp_path / "dev.en")

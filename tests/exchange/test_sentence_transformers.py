@@ -9,12 +9,13 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import SentencePairs
 from plmjax.exchange.run_directories import import_checkpoint
-from plmjax.exchange.sentence_transformers import export_sentence_transformer
+from plmjax.exchange.sentence_transformers import _mode, export_sentence_transformer
 from plmjax.experiment import Data, Experiment
 from plmjax.inference.embed import embed
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
 from tests.exchange.test_import_export import VOCABULARY
@@ -51,6 +52,13 @@ def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> No
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
     assert model.max_seq_length == SIZES["max_position_embeddings"]
     np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), expected, rtol=0, atol=1e-5)
+
+
+def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
+    """As in a BERT and in an XLNet; the mean is over all tokens of either."""
+    bert, xlnet = BertConfig().template, XlnetConfig().template
+    assert [_mode(template, "cls") for template in (bert, xlnet)] == ["cls", "lasttoken"]
+    assert [_mode(template, "mean") for template in (bert, xlnet)] == ["mean", "mean"]
 
 
 @needs_sentence_transformers

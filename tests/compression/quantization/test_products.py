@@ -1,11 +1,14 @@
 """Checkpoints that compute in int8."""
 
 import dataclasses
+import functools
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
@@ -26,6 +29,7 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import BatchSource
 from tests.systems.modules import random_params
@@ -68,11 +72,21 @@ def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: P
     layer = "bert/encoder/layers/attention"
     same = [ranges[f"{layer}/{name}/input_range"] for name in ("query", "key", "value")]
     assert same[0] == same[1] == same[2]
-    # The input of the first layer is normalized: no value is larger than sqrt(D - 1) before its factors.
-    plain = flax.traverse_util.flatten_dict(checkpoints.load_parameters(task_run)[0], sep="/")
-    norm = "bert/embeddings/layer_norm"
-    bound = np.sqrt(31) * np.abs(plain[f"{norm}/scale"]).max() + np.abs(plain[f"{norm}/bias"]).max()
-    assert 1 < same[0] < bound
+    # Those of the first layer: its input and its queries on two batches, without dropout.
+    source = Source.read(task_run)
+    run = source.description.experiment
+    (phase,), feed = phases.resolve(run), examples_of(source, run)
+    module, largest = run.objective.module(run.model, Execution()), []
+    apply = jax.jit(functools.partial(module.apply, output_hidden_states=True))
+    tree = flax.traverse_util.unflatten_dict(source.params, sep="/")
+    for batch in itertools.islice(feed.train(phase, 0, np.arange(phase.batch_size)), 2):
+        x = np.asarray(apply({"params": tree}, **run.objective.model_inputs(batch)).hidden_states[0])
+        queries = np.einsum("btd,dnh->btnh", x, source.params[f"{layer}/query/kernel"][0])
+        queries += source.params[f"{layer}/query/bias"][0]
+        largest.append([np.abs(x).max(), np.abs(queries).max()])
+    found = [float(ranges[f"{layer}/query/{name}_range"][0]) for name in ("input", "output")]
+    np.testing.assert_allclose(found, np.max(largest, axis=0), rtol=1e-5)
+    assert not np.allclose(largest[0], largest[1], rtol=1e-3)
     before, after = evaluate(task_run), evaluate(static)
     assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.05)
     (record,) = json.loads((static / "ancestry.json").read_text())["ancestors"]
