@@ -384,7 +384,8 @@ def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path
         )
     )  # fmt: skip
     params = random_params(model)
-    generation = {"max_length": 19, "eos_token_id": vocabulary.document_end}
+    first = {"decoder_start_token_id": vocabulary.pad}
+    generation = {"max_length": 19, "eos_token_id": vocabulary.document_end, **first}
     huggingface.save(model, params, tmp_path / "marian", generation=generation)
     options = json.loads((tmp_path / "tokenizer" / "tokenizer_config.json").read_text())
     options |= {"source_lang": "en", "target_lang": "de"}
