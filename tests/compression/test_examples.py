@@ -8,7 +8,7 @@ import pytest
 
 from plmjax.compression import examples
 from plmjax.data import remote
-from plmjax.data.layouts import SentencePairs
+from plmjax.data.layouts import Blocks
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -36,9 +36,9 @@ def test_a_run_on_text_has_its_rows_in_its_own_order(monkeypatch: pytest.MonkeyP
         remote, "open_dataset", lambda *arguments, **named: opened.append((arguments, named)) or dataset
     )
     monkeypatch.setattr(remote, "source", lambda *arguments: arguments)
-    data = Data(layout=SentencePairs(pack=3), cache_bytes=12_345, shuffle_window=77)
+    data = Data(layout=Blocks(), cache_limit="3MB", shuffle_window=77)
     run = Experiment(BertConfig(vocab_size=99), MaskedLanguageModel(), data, training=Training(seed=5))
     source = types.SimpleNamespace(description=None, dataset=lambda run: str(tmp_path))
-    assert examples.examples_of(source, run) == (SentencePairs(pack=3), dataset, "vocabulary", 5, 77)
+    assert examples.examples_of(source, run) == (Blocks(), dataset, "vocabulary", 5, 77)
     (arguments, named), (fingerprint, *_) = opened
-    assert (arguments, named, fingerprint) == ((tmp_path, 12_345), {"vocab_size": 99}, "fingerprint")
+    assert (arguments, named, fingerprint) == ((tmp_path, 3_000_000), {"vocab_size": 99}, "fingerprint")
