@@ -15,6 +15,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.compression.factorization import Factors
+from plmjax.compression.kernels import input_axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.generation.generate import generate
@@ -123,6 +124,19 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
             shares.append(1 - error / np.sum(matrix**2))
         assert factors.kept(rank) == pytest.approx(min(shares), abs=1e-6)
         assert factors.rank_of(min(shares) - 1e-6) == rank
+
+
+@pytest.mark.parametrize(
+    ("path", "axes", "inputs"),
+    [
+        ("attention/query/kernel", 3, 1), ("attention/output/kernel", 3, 2), ("feed_forward/output/kernel", 2, 1),
+        ("attention/query/reduce/kernel", 2, 1), ("attention/query/expand/kernel", 3, 1),
+        ("attention/output/reduce/kernel", 3, 2), ("attention/output/expand/kernel", 2, 1),
+    ],
+)  # fmt: skip
+def test_the_axes_of_inputs_come_first(path: str, axes: int, inputs: int) -> None:
+    """[D N H] and [N H D], and the two kernels of a lower rank: [D R] [R N H], and [N H R] [R D]."""
+    assert input_axes(f"bert/encoder/layers/{path}", axes) == inputs
 
 
 def test_a_rank_with_as_many_weights_as_the_matrix_is_not_worth_it() -> None:

@@ -13,10 +13,10 @@ from plmjax import experiment as experiments
 from plmjax.compression.pruning import command
 from plmjax.compression.pruning.command import _ticket
 from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
-from plmjax.compression.run import Source
+from plmjax.compression.run import Source, write
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, Start
 from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
 
@@ -89,6 +89,9 @@ def test_a_command_trains_with_its_settings(small_run: Path, tmp_path: Path, mon
     assert moved.compression == MovementPruning(sparsity=0.3, begin=0.25) and start is None
     assert moved.training.steps == 7 and moved.training.batch_size == experiments.load("bert_tiny").training.batch_size
     assert moved.model == won.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    # On the dataset of the checkpoint's run, or on that of the named experiment.
+    assert (won.data.path, won.data.input) == (str(small_run / "dataset"), ()) and won.start == Start()
+    assert moved.data == experiments.load("bert_tiny").data
     assert won.compression == TicketTraining() and density(flat(ticket)) == pytest.approx(0.7, abs=0.01)
     (record,) = json.loads((tmp_path / "moved" / "ancestry.json").read_text())["ancestors"]
     assert (record["settings"]["sparsity"], record["settings"]["begin"]) == (0.3, 0.25)
@@ -144,6 +147,13 @@ def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) ->
     cli.run(["compress", "prune", str(tmp_path / "run"), "--output", str(tmp_path / "sparse")])
     kept = checkpoints.read_constants(tmp_path / "sparse")
     np.testing.assert_array_equal(kept["log_weights"], constants["log_weights"])
+    # Those of the run that trained the result come before those of its source.
+    own = {"log_weights": constants["log_weights"] + 1}
+    checkpoints.save_parameters(tmp_path / "own" / "training", params, run, description.tokenizer, constants=own)
+    source = Source.read(tmp_path / "run")
+    write(tmp_path / "own", source, source.params, run, "prune", {})
+    kept = checkpoints.read_constants(tmp_path / "own")
+    np.testing.assert_array_equal(kept["log_weights"], own["log_weights"])
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def test_a_group_has_the_means_of_its_layers() -> None:
         mean = kernel[2 * group : 2 * group + 2].mean(axis=0)
         found = shared[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
         np.testing.assert_allclose(found, mean, atol=1e-6)
+    uneven = in_groups(params, BERT, with_groups(BERT, 3))  # the first group has a layer more
+    for group, layers in enumerate(((0, 1), (2,), (3,))):
+        found = uneven[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
+        np.testing.assert_allclose(found, kernel[[*layers]].mean(axis=0), atol=1e-6)
+    assert with_groups(BERT, 3).group_sizes == (2, 1, 1)
     again = in_groups(shared, with_groups(BERT, 2), with_groups(BERT, 1))
     np.testing.assert_allclose(
         again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6

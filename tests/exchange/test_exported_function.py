@@ -11,18 +11,23 @@ import safetensors.numpy
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.layouts import Blocks, SentencePairs, TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.exchange import exported_function
 from plmjax.exchange.exported_function import export_function
 from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.interop import huggingface
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.elmo import ElmoConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from tests.exchange.test_import_export import VOCABULARY
@@ -82,6 +87,25 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     expected = getattr(module.apply({"params": params}, **rows, deterministic=True), output)
     where = mask if found.shape[:2] == mask.shape else np.ones(len(found), bool)
     np.testing.assert_allclose(found[where], expected[where], rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_task_has_its_own_rows_and_a_model_those_of_its_pretraining() -> None:
+    """A text of a GPT's task begins and ends with tokens of its own."""
+    config, task = GptConfig.tiny(vocab_size=40), SequenceClassification(labels=("no", "yes"))
+    run = Experiment(model=Gpt2Config.tiny(vocab_size=40), objective=TextGeneration(), data=TextPairs())
+    _, rows = exported_function._module(run, "here")
+    assert rows == DECODER_ROW != run.model.template
+    module, rows = exported_function._module(Experiment(model=config, objective=task, data=Sentences()), "here")
+    assert module == task.module(config, Execution()) and rows == task.template(config)
+    plain = Experiment(model=BERT, objective=BertPretraining(), data=Data(SentencePairs()))
+    module, rows = exported_function._module(plain, "here")
+    assert module == BERT.module(Purpose.EMBEDDING, Execution()) and rows == BERT.template
+
+
+def test_a_model_that_reads_characters_is_one_sentence() -> None:
+    run = Experiment(model=ElmoConfig(), objective=BidirectionalLanguageModel(), data=Data(TwoWayStreams()))
+    with pytest.raises(UserError, match="a model of one row of token ids for --to jax in here, found ElmoConfig"):
+        exported_function._module(run, "here")
 
 
 def test_a_copy_that_computes_something_else_is_found(tmp_path) -> None:

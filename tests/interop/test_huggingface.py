@@ -330,12 +330,17 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 
 @needs_torch
 def test_a_difference_from_transformers_is_found(tmp_path):
-    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    """In any output: the last layer is read by both heads, and the bias of a head by one."""
+    model = BertForPreTraining(BertConfig(**SIZES))
     params = random_params(model)
     huggingface.save(model, params, tmp_path)
-    params["bert"]["encoder"]["layers"]["attention"]["key"]["kernel"][2] *= 1.01
-    with pytest.raises(UserError, match="found a difference of"):
-        huggingface.compare(model, params, tmp_path)
+    layers, heads = params["bert"]["encoder"]["layers"], (params["masked_language_model"], params["next_sentence"])
+    for changed in (layers["attention"]["key"]["kernel"][2], *(head["bias"] for head in heads)):
+        before = changed.copy()
+        changed *= 1.01
+        with pytest.raises(UserError, match="found a difference of"):
+            huggingface.compare(model, params, tmp_path)
+        changed[...] = before
 
 
 @needs_torch
