@@ -35,7 +35,8 @@ from tests.interop.odd_bert import SIZES, random_params
 
 ROWS, LENGTH = 3, 7
 BERT = BertConfig(**SIZES)
-GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=LENGTH)
+SHORT = BertConfig(**SIZES | {"max_position_embeddings": LENGTH})
+GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=19)
 LABELS = SequenceClassification(labels=("no", "yes"))
 CASES = {
     "an encoder": (
@@ -45,7 +46,7 @@ CASES = {
         Purpose.ENCODING,
         "last_hidden_state",
     ),
-    "a task": (BERT, LABELS, Sentences(train="t.tsv", sequence_length=16), None, "logits"),
+    "a task": (SHORT, LABELS, Sentences(train="t.tsv", sequence_length=LENGTH), None, "logits"),
     "a language model": (GPT2, NextToken(), Data(Blocks(), sequence_length=LENGTH), Purpose.PRETRAINING, "logits"),
 }
 
@@ -69,7 +70,7 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     tree = {module.name: params} if purpose is Purpose.ENCODING else params
     run = Experiment(model=config, objective=objective, data=data, optimizer=None)
     checkpoints.save_parameters(tmp_path / "run", tree, run, files)
-    length = LENGTH if name == "a task" else None  # that of the run, which may be all positions of the model
+    length = None if name == "a task" else LENGTH  # that of the run, which may be all positions of the model
     line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, length)
     assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
 

@@ -1,8 +1,10 @@
 """`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
 
+import dataclasses
 import json
 import os
 import shutil
+import types
 
 import flax.traverse_util
 import numpy as np
@@ -16,8 +18,10 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks, SentencePairs
 from plmjax.errors import UserError
+from plmjax.exchange import run_directories
 from plmjax.exchange.run_directories import (
     MARK,
+    _generation,
     _rows,
     _same_bits,
     can_export,
@@ -30,6 +34,9 @@ from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.options import Generation
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
@@ -45,12 +52,14 @@ from plmjax.models.bert import (
 )
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.gpt import GptConfig, GptModel
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
+from plmjax.vocabulary import Vocabulary
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config
 from tests.optional import needs_torch
@@ -335,6 +344,46 @@ def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
     assert _rows(run, trained, body, "OpenAIGPTModel") == own
     assert _rows(run, trained, writer, "OpenAIGPTLMHeadModel") == TEXT_ALONE
     assert _rows(plain, writer, body, "OpenAIGPTModel") == TEXT_ALONE
+
+
+def test_languages_are_those_of_the_tokenizer_that_is_named(tmp_path, monkeypatch):
+    """Which may lie elsewhere; the settings of generation lie beside the model."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    module = TransformerForConditionalGeneration(TransformerConfig.tiny(vocab_size=9))
+    tokenizer, saved, asked = types.SimpleNamespace(vocabulary="its vocabulary"), [], []
+    data = TextPairs(target_length=7)
+    found = run_directories._Imported("MarianMTModel", "", Translation(), data, "checked")
+
+    def generation(*arguments):
+        asked.append(arguments)
+        return Generation(max_new_tokens=5)
+
+    monkeypatch.setattr(run_directories.libraries, "load", lambda *arguments: (module, {}, "transformers", "evidence"))
+    monkeypatch.setattr(run_directories, "_tokenizer", lambda place, module: asked.append(place) or tokenizer)
+    monkeypatch.setattr(run_directories, "_of_transformers", lambda *arguments: found)
+    monkeypatch.setattr(run_directories, "_generation", generation)
+    monkeypatch.setattr(run_directories, "_files", lambda tokenizer: {})
+    monkeypatch.setattr(run_directories.checkpoints, "save_parameters", lambda *arguments: saved.append(arguments))
+    monkeypatch.setattr(run_directories.checkpoints, "load_parameters", lambda workdir: ({}, None))
+    import_checkpoint(tmp_path / "here", tmp_path / "run", tokenizer=tmp_path / "there")
+    ((_, _, run, _),) = saved
+    assert run.data == dataclasses.replace(data, source="en", target="de")
+    assert run.generation == Generation(max_new_tokens=5)
+    assert asked == [tmp_path / "there", (tmp_path / "here", module, "its vocabulary")]
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(True, {"max_length": 19}), (False, {"max_new_tokens": 18})])
+def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, tmp_path):
+    """Of an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
+    config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')
+    module = config.module(Purpose.WRITING, Execution())
+    assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
+    assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
+    assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
 
 
 def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):

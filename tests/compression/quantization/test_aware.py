@@ -13,7 +13,7 @@ import pytest
 from plmjax import cli
 from plmjax.compression.quantization import command
 from plmjax.compression.quantization.aware import QuantizationAware
-from plmjax.contracts.execution import Execution
+from plmjax.contracts.execution import SIMULATED, Execution
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -180,6 +180,28 @@ def test_weights_have_the_scales_that_were_asked_for(granularity: str) -> None:
     for found in (finished[path], flax.traverse_util.flatten_dict(rounded, sep="/")[path]):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
     assert model == CONFIG
+
+
+def test_a_step_and_an_evaluation_are_computed_with_rounded_values() -> None:
+    class Seen(SequenceClassification):
+        """Returns the parameters that it is computed with."""
+
+        def sums(self, module, loss_inputs, batch, key, *, training):
+            return loss_inputs.params
+
+        def evaluation(self, module, loss_inputs, batch, key):
+            return loss_inputs.params
+
+    objective = QuantizationAware("tensor").trained(Seen(labels=("even", "odd")), 1)
+    module, kernel = objective.module(CONFIG, Execution()), np.float32([[127.0, 63.4], [-0.6, 0.4]])
+    assert module.execution.products == SIMULATED
+    given = LossInputs({"bert": {"pooler": {"kernel": jnp.asarray(kernel), "bias": jnp.float32([0.3])}}})
+    for found in (
+        objective.sums(module, given, {}, jax.random.key(0), training=True),
+        objective.evaluation(module, given, {}, jax.random.key(0)),
+    ):
+        assert found["bert"]["pooler"]["kernel"].tolist() == [[127, 63], [-1, 0]]
+        assert found["bert"]["pooler"]["bias"].tolist() == [np.float32(0.3)]
 
 
 @pytest.mark.parametrize(
