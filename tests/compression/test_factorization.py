@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from pathlib import Path
 
@@ -227,6 +228,14 @@ def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     cli.run(["compress", "factorize", str(small_run), "--output", str(tmp_path / "narrow"), "--rank", "4"])
     narrow = tmp_path / "narrow"
+    (params, model), (before, _) = loaded(narrow), loaded(small_run)
+    assert model.ranks == (4,) * 6
+    (record,) = json.loads((narrow / "ancestry.json").read_text())["ancestors"]
+    assert record["settings"] == {"ranks": [4] * 6, "rank": 4}
+    path = "bert/encoder/layers/feed_forward/output"
+    left, values, right = np.linalg.svd(before[f"{path}/kernel"][0])
+    product = params[f"{path}/reduce/kernel"][0] @ params[f"{path}/expand/kernel"][0]
+    np.testing.assert_allclose(product, (left[:, :4] * values[:4]) @ right[:4], atol=1e-5)
     assert "found ranks of 4 4 4 4 4 4" in fails("compress", "factorize", narrow, *output, "--rank", 2)
     with pytest.raises(Exception, match="found ranks of 4 4 4 4 4 4; remove heads and features first"):
         layer_sizes.EncoderParts().without_zeros(*loaded(narrow))

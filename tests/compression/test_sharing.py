@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression import sharing
 from plmjax.compression.sharing import in_groups, with_groups, without_pairs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -78,6 +79,18 @@ def test_the_masked_language_model_keeps_its_settings() -> None:
     settings |= {"masking": "static", "static_seed": 5}
     assert without_pairs(BertPretraining(**settings)) == MaskedLanguageModel(**settings)
     assert without_pairs(RobertaPretraining(rate=0.3)) == RobertaPretraining(rate=0.3)
+
+
+def test_a_bert_loses_what_predicts_pairs(small_run: Path, tmp_path: Path) -> None:
+    sharing.share(small_run, tmp_path / "shared", 1)
+    params, description = checkpoints.load_parameters(tmp_path / "shared")
+    run = description.experiment
+    assert type(run.objective) is MaskedLanguageModel and isinstance(run.model, AlbertConfig)
+    assert params.keys() == {"albert", "masked_language_model"} and params["albert"].keys() == {"embeddings", "encoder"}
+    before, _ = checkpoints.load_parameters(small_run)
+    layer = params["albert"]["encoder"]["group_0"]["layer_0"]
+    kernel = before["bert"]["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
+    np.testing.assert_array_equal(layer["feed_forward"]["output"]["kernel"], kernel[0])
 
 
 def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:

@@ -66,6 +66,36 @@ def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
     assert min(kinds.values()) > 0, kinds
 
 
+def test_a_word_is_predicted_beside_the_text_that_has_it(augmenter: Augmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is the text with a mask, and the text; of the likeliest tokens five that are not special are taken."""
+    vocabulary, read = augmenter.tokenizer.vocabulary, []
+    starts = [number for number in range(vocabulary.size) if not vocabulary.continuation[number]]
+    plain = [number for number in starts if number not in vocabulary.special][:7]
+    (inside,) = np.flatnonzero(vocabulary.continuation)[:1]
+    best = [vocabulary.mask, *plain[:2], int(inside), vocabulary.cls, *plain[2:]]
+
+    def likeliest(module, params, inputs: dict[str, np.ndarray], count: int) -> np.ndarray:
+        read.append(inputs)
+        return np.tile(best, (len(inputs["input_ids"]), 1))
+
+    monkeypatch.setattr(augmentation, "_likeliest", likeliest)
+    (found,) = augmenter.candidates(TEXTS[:1])
+    ids, (inputs,) = augmenter.tokenizer.encode(TEXTS[0]), read
+    names = augmenter.tokenizer.tokens(plain[:4])  # of the five the second one continues a word
+    single = [span for span in sorted(found) if len(augmenter.tokenizer.encode(TEXTS[0][slice(*span)])) == 1]
+    assert len(single) > 1
+    for place, span in enumerate(single):
+        position = int(inputs["masked_positions"][place, 0])
+        whole = [vocabulary.cls, *ids, vocabulary.sep, *ids, vocabulary.sep]
+        assert position == 1 + len(augmenter.tokenizer.encode(TEXTS[0][: span[0]]))
+        whole[position] = vocabulary.mask
+        assert inputs["input_ids"][place].tolist() == whole + [0] * (len(inputs["input_ids"][place]) - len(whole))
+        types = [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
+        assert inputs["token_type_ids"][place, : len(whole)].tolist() == types
+        assert inputs["segment_ids"][place].sum() == len(whole)
+        assert [name.lower() for name in found[span]] == names
+
+
 def test_rows_that_are_read_one_after_the_other_have_the_same_candidates(augmenter: Augmenter, monkeypatch) -> None:
     together = augmenter.candidates(TEXTS)
     monkeypatch.setattr(augmentation, "ROWS", 2)

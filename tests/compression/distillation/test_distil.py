@@ -21,7 +21,7 @@ from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
-from plmjax.compression.distillation.students import TakenLayers
+from plmjax.compression.distillation.students import RandomStudent, TakenLayers
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -168,6 +168,37 @@ def test_the_sizes_of_a_student_are_those_of_its_layers_or_of_the_named_experime
     assert found((0, 3), None) == found((0, 3), same) == BertConfig.base(num_hidden_layers=2)
     assert found((0, 3), other) == other
     assert found((), None) == base and found((), same) == same
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "begins"),
+    [
+        ("soft_targets", {}, TakenLayers),
+        ("distilbert", {"layers": (0,)}, TakenLayers),
+        ("tinybert", {"student": "random"}, RandomStudent),
+    ],
+)
+def test_a_student_begins_as_the_command_says(
+    method: str, options: dict[str, Any], begins: type[Start], small_run: Path, tmp_path: Path, monkeypatch
+) -> None:
+    asked = []
+
+    def train(source: Source, run: Experiment, output: Path, checkpoint: Any = None) -> tuple[dict, Experiment]:
+        asked.append((run, checkpoint))
+        checkpoints.save_parameters(output / "training", {"x": np.ones(1)}, run, {}, constants={TEACHER: {"x": np.ones(1)}})
+        return source.params, dataclasses.replace(run, compression=None)
+
+    monkeypatch.setattr(command, "train", train)
+    command.distil(small_run, tmp_path / "student", method, **options)
+    ((run, checkpoint),) = asked
+    model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    assert checkpoint is None and run.model == model and run.compression.name == method
+    assert run.start == (begins((0,), model) if begins is TakenLayers else begins(model))
+    result = checkpoints.describe(checkpoints.find(tmp_path / "student")).experiment
+    assert result.start == Start() and result.compression is None
+    (record,) = json.loads((tmp_path / "student" / "ancestry.json").read_text())["ancestors"]
+    own = {"student": "random"} if begins is RandomStudent else {"layers": [0]}
+    assert record["settings"].items() >= own.items() and "teacher" not in record["settings"]
 
 
 def test_a_student_may_begin_with_a_checkpoint(small_run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
