@@ -110,6 +110,22 @@ def test_heads_are_measured_as_often_as_the_command_says(small_run: Path, tmp_pa
     assert asked == [(0.25, {"rows": 3, "rounds": 2}), (0.5, {"rows": 256, "rounds": 1})]
 
 
+@pytest.mark.parametrize(
+    ("method", "read"),
+    [
+        ("magnitude", {"sparsity"}), ("two_of_four", set()), ("heads", {"sparsity", "rows", "rounds"}),
+        ("gradual", {"sparsity"}), ("movement", {"sparsity"}), ("soft_movement", set()),
+        ("block_movement", {"sparsity"}), ("lottery", {"sparsity", "rewind"}),
+    ],
+)  # fmt: skip
+def test_a_method_reads_its_own_options_alone(method: str, read: set[str]) -> None:
+    options = {"sparsity": 0.3, "rows": 3, "rounds": 2, "rewind": Path("run")}
+    command._check_options(method, {name: value if name in read else None for name, value in options.items()})
+    for name in options.keys() - read:
+        with pytest.raises(UserError, match=f"Expected --{name} only with --method"):
+            command._check_options(method, {name: options[name]})
+
+
 def test_scores_learn_at_their_own_rate() -> None:
     """Beside a rate of 2e-3 a factor of 5 makes 1e-2."""
     assert MovementPruning(scores_learning_rate=1e-2).rates(2e-3) == {"compression/scores": pytest.approx(5.0)}

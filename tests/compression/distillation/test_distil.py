@@ -185,7 +185,9 @@ def test_a_student_begins_as_the_command_says(
 
     def train(source: Source, run: Experiment, output: Path, checkpoint: Any = None) -> tuple[dict, Experiment]:
         asked.append((run, checkpoint))
-        checkpoints.save_parameters(output / "training", {"x": np.ones(1)}, run, {}, constants={TEACHER: {"x": np.ones(1)}})
+        checkpoints.save_parameters(
+            output / "training", {"x": np.ones(1)}, run, {}, constants={TEACHER: {"x": np.ones(1)}}
+        )
         return source.params, dataclasses.replace(run, compression=None)
 
     monkeypatch.setattr(command, "train", train)

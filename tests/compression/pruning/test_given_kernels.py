@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from plmjax.compression.pruning.heads import importance
+from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern
 from plmjax.compression.pruning.pruned import GradualPruning, SoftMovementPruning, TicketTraining
+from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs, LossSums, Objective
 
@@ -75,6 +77,49 @@ def test_a_penalty_is_added_in_training_alone() -> None:
     assert evaluated.weights({}).keys() == {"own", "other"}
     half = trained.sums(MODULE, given.replace(step=jnp.asarray(0)), {}, key, training=True)
     assert float(half.losses["penalty"]) == 0  # the threshold begins at 0, and the penalty with it
+
+
+def stacks() -> dict[str, np.ndarray]:
+    """Two layers of a BERT: inputs are the first axis, but for the last projection of attention its first two."""
+    draws, layers = np.random.default_rng(0), "bert/encoder/layers"
+    shapes = {
+        QUERY: (2, 8, 2, 3),
+        f"{layers}/attention/output/kernel": (2, 2, 4, 5),
+        f"{layers}/feed_forward/output/kernel": (2, 12, 8),
+        f"{layers}/feed_forward/output/bias": (2, 8),
+        "bert/pooler/kernel": (8, 8),
+        "bert/embeddings/word_embeddings/embedding": (9, 8),
+        "next_sentence/kernel": (8, 2),
+    }
+    return {path: draws.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
+
+
+def test_two_of_four_inputs_of_every_output_of_the_layers_are_kept() -> None:
+    before = stacks()
+    after = by_pattern(before, BertConfig())
+    for path, kernel in before.items():
+        if "/layers/" not in path or not path.endswith("/kernel"):
+            np.testing.assert_array_equal(after[path], kernel)
+            continue
+        inputs = 8 if "/attention/" in path else 12
+        groups, found = (one.reshape(2, inputs // 4, 4, -1) for one in (kernel, after[path]))
+        assert ((found != 0).sum(axis=2) == 2).all()
+        np.testing.assert_array_equal(
+            np.sort(np.abs(groups), axis=2)[:, :, 2:], np.sort(np.abs(found), axis=2)[:, :, 2:]
+        )
+
+
+def test_the_smallest_weights_of_each_layer_become_0() -> None:
+    before = stacks()
+    after = by_magnitude(before, BertConfig(), 0.25)
+    for path, kernel in before.items():
+        pruned = "/layers/" in path and path.endswith("/kernel")
+        for own, found in zip(kernel, after[path], strict=True):
+            zeros = own.size // 4 if pruned else 0
+            kept = np.abs(own) >= np.sort(np.abs(own), axis=None)[zeros]
+            np.testing.assert_array_equal(found, np.where(kept, own, 0))
+    with pytest.raises(UserError, match=r"above that of the checkpoint, 0\.250, found 0\.25"):
+        by_magnitude(after, BertConfig(), 0.25)
 
 
 @dataclasses.dataclass(frozen=True)
