@@ -232,6 +232,7 @@ def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
     assert model.ranks == (4,) * 6
     (record,) = json.loads((narrow / "ancestry.json").read_text())["ancestors"]
     assert record["settings"] == {"ranks": [4] * 6, "rank": 4}
+    assert sum(path.endswith("/reduce/kernel") for path in params) == 6
     path = "bert/encoder/layers/feed_forward/output"
     left, values, right = np.linalg.svd(before[f"{path}/kernel"][0])
     product = params[f"{path}/reduce/kernel"][0] @ params[f"{path}/expand/kernel"][0]
