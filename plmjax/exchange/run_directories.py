@@ -350,7 +350,8 @@ def _round_trip(model: nn.Module, params: Mapping[str, Any]) -> str:
 def _same_bits(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
     found, expected = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in (found, expected))
     for path in sorted(found.keys() | expected.keys()):
-        if path not in found or np.asarray(found[path]).tobytes() != np.asarray(expected[path]).tobytes():
+        both = path in found and path in expected
+        if not both or np.asarray(found[path]).tobytes() != np.asarray(expected[path]).tobytes():
             raise UserError(
                 f"Expected to read {path} back from {what} bit for bit, found a difference; check the disk and try "
                 "again."

@@ -101,7 +101,13 @@ def _written_there(
             ids = torch.tensor([prompt])
             before = 1 if theirs.config.is_encoder_decoder else len(prompt)
             told = {"return_dict_in_generate": True, "output_logits": True}
-            written = theirs.generate(ids, attention_mask=torch.ones_like(ids), **told)
+            try:
+                written = theirs.generate(ids, attention_mask=torch.ones_like(ids), **told)
+            except ValueError as error:  # such as an encoder-decoder without the first token of its texts
+                reason = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"Expected transformers to write with {directory}, found: {reason} Correct generation_config.json."
+                ) from error
             texts.append(written.sequences[0, before:].tolist())
             scores.append(torch.cat(written.logits).numpy())
     return texts, scores

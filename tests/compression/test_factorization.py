@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.compression.factorization import Factors
+from plmjax.compression.kernels import input_axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.generation.generate import generate
@@ -125,6 +127,19 @@ def test_the_decomposition_is_the_nearest_of_its_rank() -> None:
         assert factors.rank_of(min(shares) - 1e-6) == rank
 
 
+@pytest.mark.parametrize(
+    ("path", "axes", "inputs"),
+    [
+        ("attention/query/kernel", 3, 1), ("attention/output/kernel", 3, 2), ("feed_forward/output/kernel", 2, 1),
+        ("attention/query/reduce/kernel", 2, 1), ("attention/query/expand/kernel", 3, 1),
+        ("attention/output/reduce/kernel", 3, 2), ("attention/output/expand/kernel", 2, 1),
+    ],
+)  # fmt: skip
+def test_the_axes_of_inputs_come_first(path: str, axes: int, inputs: int) -> None:
+    """[D N H] and [N H D], and the two kernels of a lower rank: [D R] [R N H], and [N H R] [R D]."""
+    assert input_axes(f"bert/encoder/layers/{path}", axes) == inputs
+
+
 def test_a_rank_with_as_many_weights_as_the_matrix_is_not_worth_it() -> None:
     factors = Factors.of({"layers/inner/kernel": np.ones((1, 4, 4))}, {"layers/inner": True})
     assert [factors.worth(rank) for rank in (1, 2)] == [1, 0]  # 2 * 4 * 2 weights of 4 * 4
@@ -213,6 +228,15 @@ def test_what_is_refused(fails, small_run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     cli.run(["compress", "factorize", str(small_run), "--output", str(tmp_path / "narrow"), "--rank", "4"])
     narrow = tmp_path / "narrow"
+    (params, model), (before, _) = loaded(narrow), loaded(small_run)
+    assert model.ranks == (4,) * 6
+    (record,) = json.loads((narrow / "ancestry.json").read_text())["ancestors"]
+    assert record["settings"] == {"ranks": [4] * 6, "rank": 4}
+    assert sum(path.endswith("/reduce/kernel") for path in params) == 6
+    path = "bert/encoder/layers/feed_forward/output"
+    left, values, right = np.linalg.svd(before[f"{path}/kernel"][0])
+    product = params[f"{path}/reduce/kernel"][0] @ params[f"{path}/expand/kernel"][0]
+    np.testing.assert_allclose(product, (left[:, :4] * values[:4]) @ right[:4], atol=1e-5)
     assert "found ranks of 4 4 4 4 4 4" in fails("compress", "factorize", narrow, *output, "--rank", 2)
     with pytest.raises(Exception, match="found ranks of 4 4 4 4 4 4; remove heads and features first"):
         layer_sizes.EncoderParts().without_zeros(*loaded(narrow))

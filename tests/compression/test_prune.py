@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax import experiment as experiments
+from plmjax.compression.pruning import command
 from plmjax.compression.pruning.command import _ticket
-from plmjax.compression.run import Source
+from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
+from plmjax.compression.run import Source, write
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment, Start
 from plmjax.objectives.distilbert import DistilBertPretraining
 from plmjax.training.checkpoints import checkpoints
 
@@ -68,6 +73,64 @@ def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys
     cli.run(["fill-mask", str(output), "the [MASK] of"])
 
 
+def test_a_command_trains_with_its_settings(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the checkpoint itself, or from a ticket of that sparsity; options come after the command's own settings."""
+    asked = []
+
+    def train(source: Source, run: Experiment, output: Path, start: Path | None) -> tuple[dict, Experiment]:
+        asked.append((run, start))
+        return source.params, dataclasses.replace(run, compression=None)
+
+    monkeypatch.setattr(command, "train", train)
+    options = {"experiment": "bert_tiny", "overrides": ["--compression.begin", "0.25", "--training.steps", "7"]}
+    command.prune(small_run, tmp_path / "moved", "movement", 0.3, **options)
+    command.prune(small_run, tmp_path / "won", "lottery", 0.3)
+    (moved, start), (won, ticket) = asked
+    assert moved.compression == MovementPruning(sparsity=0.3, begin=0.25) and start is None
+    assert moved.training.steps == 7 and moved.training.batch_size == experiments.load("bert_tiny").training.batch_size
+    assert moved.model == won.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    # On the dataset of the checkpoint's run, or on that of the named experiment.
+    assert (won.data.path, won.data.input) == (str(small_run / "dataset"), ()) and won.start == Start()
+    assert moved.data == experiments.load("bert_tiny").data
+    assert won.compression == TicketTraining() and density(flat(ticket)) == pytest.approx(0.7, abs=0.01)
+    (record,) = json.loads((tmp_path / "moved" / "ancestry.json").read_text())["ancestors"]
+    assert (record["settings"]["sparsity"], record["settings"]["begin"]) == (0.3, 0.25)
+
+
+def test_heads_are_measured_as_often_as_the_command_says(small_run: Path, tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def measured(source: Source, run: Experiment, share: float, **counts: int) -> tuple[dict, ModelConfig]:
+        asked.append((share, counts))
+        return source.params, run.model
+
+    monkeypatch.setattr(command.heads, "without_least_important", measured)
+    command.prune(small_run, tmp_path / "one", "heads", 0.25, rows=3, rounds=2)
+    command.prune(small_run, tmp_path / "two", "heads")
+    assert asked == [(0.25, {"rows": 3, "rounds": 2}), (0.5, {"rows": 256, "rounds": 1})]
+
+
+@pytest.mark.parametrize(
+    ("method", "read"),
+    [
+        ("magnitude", {"sparsity"}), ("two_of_four", set()), ("heads", {"sparsity", "rows", "rounds"}),
+        ("gradual", {"sparsity"}), ("movement", {"sparsity"}), ("soft_movement", set()),
+        ("block_movement", {"sparsity"}), ("lottery", {"sparsity", "rewind"}),
+    ],
+)  # fmt: skip
+def test_a_method_reads_its_own_options_alone(method: str, read: set[str]) -> None:
+    options = {"sparsity": 0.3, "rows": 3, "rounds": 2, "rewind": Path("run")}
+    command._check_options(method, {name: value if name in read else None for name, value in options.items()})
+    for name in options.keys() - read:
+        with pytest.raises(UserError, match=f"Expected --{name} only with --method"):
+            command._check_options(method, {name: options[name]})
+
+
+def test_scores_learn_at_their_own_rate() -> None:
+    """Beside a rate of 2e-3 a factor of 5 makes 1e-2."""
+    assert MovementPruning(scores_learning_rate=1e-2).rates(2e-3) == {"compression/scores": pytest.approx(5.0)}
+
+
 def test_a_ticket_has_the_weights_of_an_earlier_checkpoint(small_run: Path, tmp_path: Path) -> None:
     """Those that were the largest in the end."""
     early, late = sorted((small_run / "checkpoints").iterdir(), key=lambda folder: int(folder.name))
@@ -100,6 +163,13 @@ def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) ->
     cli.run(["compress", "prune", str(tmp_path / "run"), "--output", str(tmp_path / "sparse")])
     kept = checkpoints.read_constants(tmp_path / "sparse")
     np.testing.assert_array_equal(kept["log_weights"], constants["log_weights"])
+    # Those of the run that trained the result come before those of its source.
+    own = {"log_weights": constants["log_weights"] + 1}
+    checkpoints.save_parameters(tmp_path / "own" / "training", params, run, description.tokenizer, constants=own)
+    source = Source.read(tmp_path / "run")
+    write(tmp_path / "own", source, source.params, run, "prune", {})
+    kept = checkpoints.read_constants(tmp_path / "own")
+    np.testing.assert_array_equal(kept["log_weights"], own["log_weights"])
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:

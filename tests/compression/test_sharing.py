@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from plmjax import cli
-from plmjax.compression.sharing import in_groups, with_groups
+from plmjax.compression import sharing
+from plmjax.compression.sharing import in_groups, with_groups, without_pairs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
@@ -20,6 +21,9 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.roberta import RobertaPretraining
 from plmjax.training.checkpoints import checkpoints
 
 SIZES = {"max_position_embeddings": 16}
@@ -59,10 +63,34 @@ def test_a_group_has_the_means_of_its_layers() -> None:
         mean = kernel[2 * group : 2 * group + 2].mean(axis=0)
         found = shared[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
         np.testing.assert_allclose(found, mean, atol=1e-6)
+    uneven = in_groups(params, BERT, with_groups(BERT, 3))  # the first group has a layer more
+    for group, layers in enumerate(((0, 1), (2,), (3,))):
+        found = uneven[f"albert/encoder/group_{group}/layer_0/attention/query/kernel"]
+        np.testing.assert_allclose(found, kernel[[*layers]].mean(axis=0), atol=1e-6)
+    assert with_groups(BERT, 3).group_sizes == (2, 1, 1)
     again = in_groups(shared, with_groups(BERT, 2), with_groups(BERT, 1))
     np.testing.assert_allclose(
         again["albert/encoder/group_0/layer_0/attention/query/kernel"], kernel.mean(axis=0), atol=1e-6
     )
+
+
+def test_the_masked_language_model_keeps_its_settings() -> None:
+    settings = {"rate": 0.3, "mask_share": 0.7, "random_share": 0.2, "max_predictions": 9, "whole_word": True}
+    settings |= {"masking": "static", "static_seed": 5}
+    assert without_pairs(BertPretraining(**settings)) == MaskedLanguageModel(**settings)
+    assert without_pairs(RobertaPretraining(rate=0.3)) == RobertaPretraining(rate=0.3)
+
+
+def test_a_bert_loses_what_predicts_pairs(small_run: Path, tmp_path: Path) -> None:
+    sharing.share(small_run, tmp_path / "shared", 1)
+    params, description = checkpoints.load_parameters(tmp_path / "shared")
+    run = description.experiment
+    assert type(run.objective) is MaskedLanguageModel and isinstance(run.model, AlbertConfig)
+    assert params.keys() == {"albert", "masked_language_model"} and params["albert"].keys() == {"embeddings", "encoder"}
+    before, _ = checkpoints.load_parameters(small_run)
+    layer = params["albert"]["encoder"]["group_0"]["layer_0"]
+    kernel = before["bert"]["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
+    np.testing.assert_array_equal(layer["feed_forward"]["output"]["kernel"], kernel[0])
 
 
 def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:

@@ -1,24 +1,33 @@
 """Functions of jax.export, read back and called without the project's own code."""
 
+import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.layouts import Blocks, SentencePairs, TwoWayStreams
+from plmjax.errors import UserError
+from plmjax.exchange import exported_function
 from plmjax.exchange.exported_function import export_function
 from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.finetuning.tasks.text_generation import DECODER_ROW, TextGeneration
+from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.interop import huggingface
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.elmo import ElmoConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from tests.exchange.test_import_export import VOCABULARY
@@ -26,12 +35,19 @@ from tests.interop.odd_bert import SIZES, random_params
 
 ROWS, LENGTH = 3, 7
 BERT = BertConfig(**SIZES)
+SHORT = BertConfig(**SIZES | {"max_position_embeddings": LENGTH})
 GPT2 = Gpt2Config(vocab_size=37, n_embd=12, n_layer=2, n_head=3, n_positions=19)
 LABELS = SequenceClassification(labels=("no", "yes"))
 CASES = {
-    "an encoder": (BERT, BertPretraining(), Data(layout=SentencePairs()), Purpose.ENCODING, "last_hidden_state"),
-    "a task": (BERT, LABELS, Sentences(train="t.tsv"), None, "logits"),
-    "a language model": (GPT2, NextToken(), Data(layout=Blocks()), Purpose.PRETRAINING, "logits"),
+    "an encoder": (
+        BERT,
+        BertPretraining(),
+        Data(SentencePairs(), sequence_length=LENGTH),
+        Purpose.ENCODING,
+        "last_hidden_state",
+    ),
+    "a task": (SHORT, LABELS, Sentences(train="t.tsv", sequence_length=LENGTH), None, "logits"),
+    "a language model": (GPT2, NextToken(), Data(Blocks(), sequence_length=LENGTH), Purpose.PRETRAINING, "logits"),
 }
 
 
@@ -54,7 +70,8 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     tree = {module.name: params} if purpose is Purpose.ENCODING else params
     run = Experiment(model=config, objective=objective, data=data, optimizer=None)
     checkpoints.save_parameters(tmp_path / "run", tree, run, files)
-    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, LENGTH)
+    length = None if name == "a task" else LENGTH  # that of the run, which may be all positions of the model
+    line = export_function(tmp_path / "run", tmp_path / "out", ("cpu", "tpu"), ROWS, length)
     assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
 
     described = json.loads((tmp_path / "out" / "signature.json").read_text())
@@ -71,6 +88,42 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     expected = getattr(module.apply({"params": params}, **rows, deterministic=True), output)
     where = mask if found.shape[:2] == mask.shape else np.ones(len(found), bool)
     np.testing.assert_allclose(found[where], expected[where], rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_task_has_its_own_rows_and_a_model_those_of_its_pretraining() -> None:
+    """A text of a GPT's task begins and ends with tokens of its own."""
+    config, task = GptConfig.tiny(vocab_size=40), SequenceClassification(labels=("no", "yes"))
+    run = Experiment(model=Gpt2Config.tiny(vocab_size=40), objective=TextGeneration(), data=TextPairs())
+    _, rows = exported_function._module(run, "here")
+    assert rows == DECODER_ROW != run.model.template
+    module, rows = exported_function._module(Experiment(model=config, objective=task, data=Sentences()), "here")
+    assert module == task.module(config, Execution()) and rows == task.template(config)
+    plain = Experiment(model=BERT, objective=BertPretraining(), data=Data(SentencePairs()))
+    module, rows = exported_function._module(plain, "here")
+    assert module == BERT.module(Purpose.EMBEDDING, Execution()) and rows == BERT.template
+
+
+def test_a_model_that_reads_characters_is_one_sentence() -> None:
+    run = Experiment(model=ElmoConfig(), objective=BidirectionalLanguageModel(), data=Data(TwoWayStreams()))
+    with pytest.raises(UserError, match="a model of one row of token ids for --to jax in here, found ElmoConfig"):
+        exported_function._module(run, "here")
+
+
+def test_a_copy_that_computes_something_else_is_found(tmp_path) -> None:
+    """In any of its outputs; it is called only where it was exported for this machine."""
+
+    def function(parameters: dict, inputs: dict, further: float = 0.0) -> dict:
+        return {"sums": inputs["x"].sum(axis=1) * parameters["w"], "products": inputs["x"] * 2 + further}
+
+    flat, inputs = {"w": np.float32([2, 3])}, {"x": jnp.ones((2, 4))}
+    exported = jax.export.export(jax.jit(function))(flat, inputs)
+    (tmp_path / "function.bin").write_bytes(exported.serialize())
+    safetensors.numpy.save_file(flat, tmp_path / "parameters.safetensors")
+    assert "read back" in exported_function._compared(tmp_path, function, flat, inputs, ("cpu",))
+    assert "was not called" in exported_function._compared(tmp_path, function, flat, inputs, ("tpu",))
+    other = functools.partial(function, further=1e-3)
+    with pytest.raises(UserError, match=r"found a difference of 0\.0005"):
+        exported_function._compared(tmp_path, other, flat, inputs, ("cpu",))
 
 
 @pytest.mark.parametrize(

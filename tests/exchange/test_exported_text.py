@@ -114,3 +114,8 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     file.write_text(json.dumps(before | {"decoder_start_token_id": 20}))
     with pytest.raises(UserError, match="found other scores of the 8 tokens of a text"):
         written.compare(module, params, tmp_path, tokenizer, config.template)
+    (tmp_path / "generation_config.json").write_text('{"max_length": 9}')
+    with pytest.raises(
+        UserError, match=r"to write with .*, found: `decoder_start_token_id`.* Correct generation_config"
+    ):
+        written.compare(module, params, tmp_path, tokenizer, config.template)

@@ -1,8 +1,10 @@
 """`plmjax import` and `plmjax export`: run directories from other libraries' folders and back."""
 
+import dataclasses
 import json
 import os
 import shutil
+import types
 
 import flax.traverse_util
 import numpy as np
@@ -12,15 +14,29 @@ from scipy.special import log_softmax
 from plmjax import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.template import TEXT_ALONE
 from plmjax.data import tokenizers
-from plmjax.data.layouts import SentencePairs
+from plmjax.data.layouts import Blocks, SentencePairs
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
+from plmjax.exchange import run_directories
+from plmjax.exchange.run_directories import (
+    MARK,
+    _generation,
+    _rows,
+    _same_bits,
+    can_export,
+    claim,
+    export_checkpoint,
+    import_checkpoint,
+)
 from plmjax.experiment import Data, Experiment, Finetuning, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.options import Generation
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
@@ -35,11 +51,15 @@ from plmjax.models.bert import (
     BertModel,
 )
 from plmjax.models.electra import ElectraConfig
+from plmjax.models.gpt import GptConfig, GptModel
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
+from plmjax.vocabulary import Vocabulary
 from tests.interop.odd_bert import SIZES, published, random_params
 from tests.interop.test_huggingface import set_config
 from tests.optional import needs_torch
@@ -249,6 +269,7 @@ def test_what_a_classifier_is_for_travels_both_ways(problem, labels, objective, 
     import_checkpoint(source, tmp_path / "run")
     run = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment
     assert run.objective == objective and isinstance(run.data, objective.task_class)
+    assert run.data.sequence_length == SIZES["max_position_embeddings"]
     export_checkpoint(tmp_path / "run", out)
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
     inferred = "regression" if len(labels) == 1 else "single_label_classification"
@@ -309,6 +330,84 @@ def test_every_file_follows_the_umask(tmp_path, tokenizer):
     assert modes == {str(path): "0o750" if path.is_dir() else "0o640" for path in written}
 
 
+def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
+    """A decoder without its head too: a text of a task begins otherwise than a text alone."""
+    config = GptConfig.tiny(vocab_size=40)
+    task = SequenceClassification(labels=("no", "yes"))
+    trained = task.module(config, Execution())
+    run = Experiment(model=config, objective=task, data=Sentences())
+    plain = Experiment(model=config, objective=NextToken(), data=Data(Blocks()))
+    body, writer = GptModel(config), config.module(Purpose.WRITING, Execution())
+    own = task.template(config)
+    assert own != TEXT_ALONE
+    assert _rows(run, trained, trained, "OpenAIGPTForSequenceClassification") == own
+    assert _rows(run, trained, body, "OpenAIGPTModel") == own
+    assert _rows(run, trained, writer, "OpenAIGPTLMHeadModel") == TEXT_ALONE
+    assert _rows(plain, writer, body, "OpenAIGPTModel") == TEXT_ALONE
+
+
+def test_languages_are_those_of_the_tokenizer_that_is_named(tmp_path, monkeypatch):
+    """Which may lie elsewhere; the settings of generation lie beside the model."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    module = TransformerForConditionalGeneration(TransformerConfig.tiny(vocab_size=9))
+    tokenizer, saved, asked = types.SimpleNamespace(vocabulary="its vocabulary"), [], []
+    data = TextPairs(target_length=7)
+    found = run_directories._Imported("MarianMTModel", "", Translation(), data, "checked")
+
+    def generation(*arguments):
+        asked.append(arguments)
+        return Generation(max_new_tokens=5)
+
+    monkeypatch.setattr(run_directories.libraries, "load", lambda *arguments: (module, {}, "transformers", "evidence"))
+    monkeypatch.setattr(run_directories, "_tokenizer", lambda place, module: asked.append(place) or tokenizer)
+    monkeypatch.setattr(run_directories, "_of_transformers", lambda *arguments: found)
+    monkeypatch.setattr(run_directories, "_generation", generation)
+    monkeypatch.setattr(run_directories, "_files", lambda tokenizer: {})
+    monkeypatch.setattr(run_directories.checkpoints, "save_parameters", lambda *arguments: saved.append(arguments))
+    monkeypatch.setattr(run_directories.checkpoints, "load_parameters", lambda workdir: ({}, None))
+    import_checkpoint(tmp_path / "here", tmp_path / "run", tokenizer=tmp_path / "there")
+    ((_, _, run, _),) = saved
+    assert run.data == dataclasses.replace(data, source="en", target="de")
+    assert run.generation == Generation(max_new_tokens=5)
+    assert asked == [tmp_path / "there", (tmp_path / "here", module, "its vocabulary")]
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(True, {"max_length": 19}), (False, {"max_new_tokens": 18})])
+def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, tmp_path):
+    """Of an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
+    config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')
+    module = config.module(Purpose.WRITING, Execution())
+    assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
+    assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
+    assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
+
+
+def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):
+    claim(tmp_path / "out", "BertModel", 3)
+    (tmp_path / "out" / "notes").write_text("mine")
+    claim(tmp_path / "out", "GPT2Model", 4)
+    assert json.loads((tmp_path / "out" / MARK).read_text()) == {"architecture": "GPT2Model", "step": 4}
+    (tmp_path / "out" / MARK).unlink()
+    with pytest.raises(UserError, match="found other files in"):
+        claim(tmp_path / "out", "BertModel", 5)
+    with pytest.raises(UserError, match="found the file"):
+        claim(tmp_path / "out" / "notes", "BertModel", 5)
+
+
+def test_a_parameter_that_one_side_lacks_is_a_difference():
+    ours, theirs = {"a": np.ones(2)}, {"a": np.ones(2), "b": np.ones(1)}
+    _same_bits(ours, {"a": np.ones(2)}, "the files")
+    for found, expected in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(UserError, match="Expected to read b back from the files"):
+            _same_bits(found, expected, "the files")
+    with pytest.raises(UserError, match="Expected to read a back from the files"):
+        _same_bits(ours, {"a": np.nextafter(np.ones(2), 2)}, "the files")
+
+
 def test_nothing_to_export_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="found no finished checkpoint"):
         export_checkpoint(tmp_path, tmp_path / "out")
@@ -334,11 +433,17 @@ def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path
         )
     )  # fmt: skip
     params = random_params(model)
-    huggingface.save(model, params, tmp_path / "marian", tokenizer=tmp_path / "tokenizer")
-    options = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    first = {"decoder_start_token_id": vocabulary.pad}
+    generation = {"max_length": 19, "eos_token_id": vocabulary.document_end, **first}
+    huggingface.save(model, params, tmp_path / "marian", generation=generation)
+    options = json.loads((tmp_path / "tokenizer" / "tokenizer_config.json").read_text())
     options |= {"source_lang": "en", "target_lang": "de"}
-    (tmp_path / "marian" / "tokenizer_config.json").write_text(json.dumps(options))
-    assert import_checkpoint(tmp_path / "marian", tmp_path / "run").startswith("imported   MarianMTModel")
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(options))
+    said = import_checkpoint(tmp_path / "marian", tmp_path / "run", tokenizer=tmp_path / "tokenizer")
+    assert said.startswith("imported   MarianMTModel")
+    # The first of 19 tokens is there before a text is, and the end is the tokenizer's own.
+    settings = checkpoints.describe(checkpoints.find(tmp_path / "run")).experiment.generation
+    assert settings.explicit() == {"max_new_tokens": 18}
     (tmp_path / "dev.en").write_text("\n".join(text[:2]))
     (tmp_path / "dev.de").write_text("\n".join(text[2:]))
     found = evaluate(tmp_path / "run", tmp_path / "dev.en")

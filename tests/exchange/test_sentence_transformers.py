@@ -1,6 +1,7 @@
 """Folders of sentence-transformers, whose vectors are those of `plmjax embed`."""
 
 import importlib.util
+import types
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import SentencePairs
 from plmjax.exchange.run_directories import import_checkpoint
-from plmjax.exchange.sentence_transformers import export_sentence_transformer
+from plmjax.exchange.sentence_transformers import _mode, _vectors, export_sentence_transformer
 from plmjax.experiment import Data, Experiment
 from plmjax.inference.embed import embed
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
 from plmjax.models.t5 import T5Config
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.objective import Objective
 from plmjax.training.checkpoints import checkpoints
+from plmjax.vocabulary import Vocabulary
 from tests.exchange.test_import_export import VOCABULARY
 from tests.interop.odd_bert import SIZES, random_params
 from tests.optional import needs_sentence_transformers
@@ -51,6 +54,41 @@ def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> No
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
     assert model.max_seq_length == SIZES["max_position_embeddings"]
     np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), expected, rtol=0, atol=1e-5)
+
+
+def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
+    """As in a BERT and in an XLNet; the mean is over all tokens of either."""
+    bert, xlnet = BertConfig().template, XlnetConfig().template
+    assert [_mode(template, "cls") for template in (bert, xlnet)] == ["cls", "lasttoken"]
+    assert [_mode(template, "mean") for template in (bert, xlnet)] == ["mean", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling", "expected"),
+    [
+        (BertConfig(max_position_embeddings=5), "cls", [2, 2]),
+        (BertConfig(max_position_embeddings=5), "mean", [(2 + 10 + 11 + 3) / 4, (2 + 10 + 11 + 12 + 3) / 5]),
+        (XlnetConfig(), "cls", [2, 2]),
+    ],
+    ids=["first", "mean", "last"],
+)
+def test_a_vector_is_that_of_the_whole_row(config, pooling: str, expected: list[float], monkeypatch) -> None:
+    """Of a token: its number and 1. Texts are cut where the positions end; XLNet's [CLS] comes last."""
+
+    def outputs(module, params, row: dict[str, np.ndarray]) -> types.SimpleNamespace:
+        assert row["attention_mask"].all()
+        ids = row["input_ids"][..., None]
+        return types.SimpleNamespace(
+            last_hidden_state=np.concatenate([ids, np.ones_like(ids)], axis=-1).astype(np.float32)
+        )
+
+    monkeypatch.setattr(huggingface, "outputs", outputs)
+    texts = [[10, 11], [10, 11, 12, 13, 14, 15]]
+    tokenizer = types.SimpleNamespace(encode_batch=lambda samples: texts, vocabulary=Vocabulary.placeholder(20))
+    found = _vectors(None, {}, tokenizer, config, pooling, normalize=False)
+    np.testing.assert_allclose(found, [[one, 1] for one in expected], rtol=1e-6)
+    same = _vectors(None, {}, tokenizer, config, pooling, normalize=True)
+    np.testing.assert_allclose(same, [np.float32([one, 1]) / np.hypot(one, 1) for one in expected], rtol=1e-6)
 
 
 @needs_sentence_transformers

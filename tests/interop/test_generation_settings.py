@@ -80,6 +80,14 @@ def test_a_run_without_settings_writes_its_tokens_alone() -> None:
     assert write(None, {"pad_token_id": 3, "bos_token_id": None}, end=2) == ({"pad_token_id": 3, "eos_token_id": 2}, "")
 
 
+def test_the_tokens_of_a_model_are_written_with_its_settings() -> None:
+    """Its three own ones, and the end of the tokenizer unless there are others."""
+    own = {"pad_token_id": 3, "bos_token_id": 0, "decoder_start_token_id": 4}
+    assert write(None, own | {"vocab_size": 9}, end=-1) == (own, "")
+    assert write(Generation(eos_token_id=(7, 9)), own, end=2)[0] == own | {"eos_token_id": [7, 9]}
+    assert write(Generation(eos_token_id=(7,)), own, end=2)[0] == own | {"eos_token_id": 7}
+
+
 def test_the_length_of_gnmt_is_named() -> None:
     written, lost = write(Decoding(beams=2, length_penalty=0.6, length_normalization="gnmt"), {}, end=2)
     assert "length_normalization gnmt" in lost and written["length_penalty"] == 0.6

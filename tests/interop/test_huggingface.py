@@ -1,6 +1,7 @@
 """transformers checkpoints in and out: equal outputs, equal bits, old names, and one sentence for what does not fit."""
 
 import json
+import types
 
 import flax.traverse_util
 import jax
@@ -11,7 +12,7 @@ import safetensors.numpy
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.interop import bert, encoder, huggingface
+from plmjax.interop import bert, encoder, huggingface, written
 from plmjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertModel
 from tests.interop.odd_bert import SIZES, assert_nothing_is_lost, assert_same_bits, random_params
 from tests.optional import needs_torch, torch, transformers
@@ -329,12 +330,17 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 
 @needs_torch
 def test_a_difference_from_transformers_is_found(tmp_path):
-    model = BertForSequenceClassification(BertConfig(**SIZES), num_labels=3)
+    """In any output: the last layer is read by both heads, and the bias of a head by one."""
+    model = BertForPreTraining(BertConfig(**SIZES))
     params = random_params(model)
     huggingface.save(model, params, tmp_path)
-    params["bert"]["encoder"]["layers"]["attention"]["key"]["kernel"][2] *= 1.01
-    with pytest.raises(UserError, match="found a difference of"):
-        huggingface.compare(model, params, tmp_path)
+    layers, heads = params["bert"]["encoder"]["layers"], (params["masked_language_model"], params["next_sentence"])
+    for changed in (layers["attention"]["key"]["kernel"][2], *(head["bias"] for head in heads)):
+        before = changed.copy()
+        changed *= 1.01
+        with pytest.raises(UserError, match="found a difference of"):
+            huggingface.compare(model, params, tmp_path)
+        changed[...] = before
 
 
 @needs_torch
@@ -348,6 +354,33 @@ def test_what_is_no_number_is_a_difference(tmp_path):
     huggingface.save(model, params, tmp_path)
     with pytest.raises(UserError, match=r"finite numbers with .*, found others in its logits"):
         huggingface.compare(model, params, tmp_path)
+
+
+def test_the_first_token_of_a_decoder_is_that_of_the_model_and_else_that_of_generation(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 5}')
+    for own, expected in ({"decoder_start_token_id": 0}, 0), ({"decoder_start_token_id": None}, 5), ({}, 5):
+        (tmp_path / "config.json").write_text(json.dumps(own | {"vocab_size": 9}))
+        assert huggingface.read_settings(tmp_path) == {"vocab_size": 9, "decoder_start_token_id": expected}
+    (tmp_path / "generation_config.json").unlink()
+    assert huggingface.read_settings(tmp_path) == {"vocab_size": 9}
+
+
+def test_settings_of_generation_do_not_stay_from_an_earlier_model(tmp_path):
+    model = BertModel(BertConfig(**SIZES))
+    params = random_params(model)
+    huggingface.save(model, params, tmp_path, generation={"max_length": 7})
+    assert huggingface.read_generation(tmp_path) == {"max_length": 7}
+    huggingface.save(model, params, tmp_path)
+    assert not (tmp_path / "generation_config.json").exists()
+
+
+def test_a_token_that_is_not_the_likeliest_is_found():
+    """Unless both have the same score but for rounding."""
+    tokenizer = types.SimpleNamespace(tokens=lambda ids: [f"<{number}>" for number in ids])
+    scores = np.array([[0.0, 3.0, 1.0], [2.0, 2.0 + 1e-5, 0.0]], np.float32)
+    written._check_likeliest([1, 0], scores, tokenizer, "here")
+    with pytest.raises(UserError, match=r"found '<0>' as token 2 of a text where ours is '<1>'"):
+        written._check_likeliest([1, 0], scores + np.float32([[0, 0, 0], [0, 0.1, 0]]), tokenizer, "here")
 
 
 def test_a_tokenizer_comes_with_the_model(tmp_path):

@@ -7,7 +7,14 @@ from tests.optional import transformers
 
 
 @pytest.mark.parametrize(
-    "found", [{}, {"num_labels": 3}, {"id2label": {"0": "no", "1": "yes", "2": "so"}, "num_labels": 3}]
+    "found",
+    [
+        {},
+        {"num_labels": 3},
+        {"num_labels": 1},
+        {"id2label": {"0": "no", "1": "yes", "2": "so"}, "num_labels": 3},
+        {"id2label": {"0": "no", "1": "yes", "2": "so"}},
+    ],
 )
 def test_labels_are_those_of_transformers(found: dict) -> None:
     theirs = transformers.BertConfig.from_dict(found)

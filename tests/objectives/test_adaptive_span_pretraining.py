@@ -1,6 +1,7 @@
 """Adaptive-Span's objective: the spans in the loss, their bounds, and the program that reads no more than they ask."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -11,7 +12,8 @@ from plmjax.inference.program import adapted_program, program_of
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.objectives import adaptive_span
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
-from plmjax.objectives.objective import LossInputs
+from plmjax.objectives.objective import LossInputs, LossSums
+from plmjax.objectives.segment_recurrence import SegmentRecurrence
 from plmjax.training import loop
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.optimizers import StochasticGradientDescent
@@ -74,6 +76,20 @@ def test_the_span_that_is_read(before: int | None, longest: float, after: int | 
     """A multiple of 64; one step more than needed is kept."""
     config = dataclasses.replace(CONFIG, computed_span=before)
     assert OBJECTIVE.adapted(config, longest).computed_span == after
+
+
+def test_spans_are_added_over_layers_and_averaged_over_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three heads in each of two layers, and two rows: 256 x (0.2 + 0.5) for each row."""
+    monkeypatch.setattr(SegmentRecurrence, "sums", lambda *arguments, **named: LossSums({"next_token": 0.0}, {}))
+    spans = np.array([[0.1, 0.2, 0.3], [0.5, 0.25, 0.75]], np.float32)
+    params = {"adaptive_span": {"layers": {"span_shares": spans}}}
+    batch = {"input_ids": np.zeros((2, 3), np.int32), "next_weights": np.ones((2, 3), np.float32)}
+    module = types.SimpleNamespace(config=CONFIG)
+    sums = OBJECTIVE.sums(module, LossInputs(params), batch, jax.random.key(0), training=True)
+    assert float(sums.losses["span"]) == pytest.approx(2 * 256 * 0.7, rel=1e-6)
+    assert float(OBJECTIVE.weights(batch)["span"]) == 2 and OBJECTIVE.coefficients() == {"span": 5e-7}
+    longest, rows = map(float, sums.metrics["longest_span"])
+    assert (longest, rows) == (2 * (0.75 * 256 + 8), 2)
 
 
 def test_shares_stay_from_0_to_1() -> None:
@@ -143,5 +159,7 @@ def test_a_span_longer_than_the_text_is_refused() -> None:
     class Sources:
         token_counts = np.array([100, 100])
 
+    exactly = dataclasses.replace(CONFIG, attn_span=200)
+    assert OBJECTIVE.constants(exactly, Sources) == ()
     with pytest.raises(UserError, match=r"at most the 200 tokens of the training text, found 256; .*--model.attn_span"):
         OBJECTIVE.constants(CONFIG, Sources)

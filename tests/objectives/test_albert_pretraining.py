@@ -10,6 +10,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
+from plmjax.objectives import albert
 from plmjax.objectives.albert import AlbertPretraining, draw_runs
 from tests.families.encoders import ALBERT as ODD
 from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of
@@ -93,6 +94,18 @@ def test_masking_has_the_published_distribution() -> None:
         assert abs(ours.mean() - theirs.mean()) <= 5 * error
     difference = mask.mean(axis=0) - expected.mean(axis=0)
     assert np.abs(difference).max() < 5 * np.sqrt(2 * 0.25 / rows)
+
+
+def test_runs_are_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five words at most, with chances of 60, 30, 20, 15 and 12 in 137."""
+    asked = []
+    monkeypatch.setattr(albert, "draw_runs", lambda order, runs, *fields: asked.append(fields[-1]) or runs)
+    ids = jnp.full(10_000, 10)
+    choose = jax.jit(lambda key: AlbertPretraining(ngram=5)._choose(key, ids, jnp.ones_like(ids), SMALL))
+    runs = np.asarray(choose(jax.random.key(0)))
+    assert asked == [5]
+    shares = np.bincount(runs, minlength=6) / len(runs)
+    np.testing.assert_allclose(shares, np.array([0, 60, 30, 20, 15, 12]) / 137, atol=0.015)
 
 
 @pytest.mark.parametrize("max_predictions", [0, 7])

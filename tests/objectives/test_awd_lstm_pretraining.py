@@ -13,7 +13,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.awd_lstm import AwdLstmPretraining, _window
 from plmjax.objectives.objective import LossInputs
 from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
@@ -98,6 +98,27 @@ def test_lengths_have_the_deviation_that_is_asked_for() -> None:
     lengths = np.diff(np.asarray(ends)[:, 0])
     assert (np.asarray(ends) == np.asarray(ends)[:, :1]).all()
     assert abs(lengths.mean()) < 0.1 and abs(lengths.std() - 5.0) < 0.2
+
+
+def test_documents_may_be_joined() -> None:
+    batch = row(0) | {"input_ids": np.full((BATCH, LENGTH), WORDS.document_end)}
+    apart, joined = (
+        AwdLstmPretraining(documents=kind).corrupt(dict(batch), jax.random.key(0), WORDS)
+        for kind in ("apart", "joined")
+    )
+    assert np.asarray(apart["starts"]).all() and "starts" not in joined
+    assert "starts" not in AwdLstmPretraining(documents="joined").model_inputs(joined)
+
+
+def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
+    """As `Streams` gives them; a row that repeats tokens reads them where its stream begins."""
+    carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
+    batch = {name: field for name, field in row(1).items() if name != "overlap"}
+    batch["begins"] = np.array([0, 1], np.int32)
+    read, weights, begin = _window(batch, carry["begin"], True)
+    assert np.asarray(read).sum(axis=1).tolist() == [STRIDE, LENGTH]
+    np.testing.assert_array_equal(weights, batch["next_weights"])
+    assert np.asarray(begin).tolist() == [0, 0]
 
 
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:

@@ -158,7 +158,7 @@ def test_insertion():
         assert count - source.count(MASK) in (math.ceil(0.1 * count), math.ceil(0.1 * count) - 1)
 
 
-ALL = Denoising(insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5)
+ALL = Denoising(mask=0.35, insert=0.1, rotate=0.5, permute=0.8, mean_length=1.5, random_share=0.4)
 ROOM = 48
 BATCH = rows([ROOM] * 12 + [30, 7, 3, 0])
 

@@ -44,6 +44,13 @@ def test_every_sequence_has_its_own_share() -> None:
     assert set(first[::2]) == {3} and set(first[1::2]) == {10}
 
 
+def test_the_exponent_is_that_of_the_setting() -> None:
+    """The square root of 100 is 10."""
+    counts = np.full(1000, 100)
+    np.testing.assert_allclose(constants(DistilBertPretraining(smoothing=0.5), counts)["log_weights"], -np.log(10))
+    assert not np.any(constants(DistilBertPretraining(smoothing=0.0), counts)["log_weights"])
+
+
 def test_weights_are_finite_where_a_token_never_occurs() -> None:
     made = constants(DistilBertPretraining(), np.zeros(1000, np.int64))
     assert bool(jnp.all(made["log_weights"] == 0))

@@ -124,3 +124,5 @@ def test_what_fills_up_a_path_counts_for_no_node(architecture):
 def test_a_tree_that_is_too_deep_is_refused():
     with pytest.raises(UserError, match=r"Expected paths of at most 3 nodes in Huffman's tree, found one of \d"):
         HierarchicalSoftmax(longest_path=3).constants(None, SOURCES)
+    longest = huffman_paths(np.float64(COUNTS[LEARNED]))[0].shape[1]
+    assert HierarchicalSoftmax(longest_path=longest).constants(None, SOURCES)["paths"].value.shape[1] == longest

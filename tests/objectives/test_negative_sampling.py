@@ -33,21 +33,22 @@ def batch_of(ids) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "segment_ids": np.ones_like(ids)}
 
 
-def test_words_are_drawn_and_left_out_by_their_counts():
+@pytest.mark.parametrize(("power", "negatives"), [(0.75, 5), (0.5, 3)])
+def test_words_are_drawn_and_left_out_by_their_counts(power, negatives):
     counts = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000])
     vocabulary = Vocabulary.placeholder(10)
-    objective, total = NegativeSampling(shared=200), counts[6:].sum()
+    objective, total = NegativeSampling(shared=200, power=power, negatives=negatives), counts[6:].sum()
     tables = constants(objective, dataclasses.replace(SOURCES, vocabulary=vocabulary, token_counts=counts))
     ratio = 1e-3 / (counts[6:] / total)
     np.testing.assert_allclose(tables["kept"], [*[0] * 6, *np.minimum(1, np.sqrt(ratio) + ratio)], rtol=1e-6)
     batch = corrupted(objective, batch_of(np.full((200, 2), 9)), vocabulary, tables, 0)
     drawn = np.bincount(np.asarray(batch["noise_ids"]).ravel(), minlength=10) / 40_000
-    noise = counts[6:] ** 0.75 / np.sum(counts[6:] ** 0.75)
+    noise = counts[6:] ** power / np.sum(counts[6:] ** power)
     np.testing.assert_allclose(drawn, [*[0] * 6, *noise], atol=0.01)
     # The score that loses least of a word whose neighbours are not known: the slope of its expected loss is 0.
     seen = counts[6:] * tables["kept"][6:] / np.sum(counts[6:] * tables["kept"][6:])
     scores = np.float64(tables["unigram_scores"][6:])
-    np.testing.assert_allclose(seen / (1 + np.exp(scores)), 5 * noise / (1 + np.exp(-scores)), rtol=1e-5)
+    np.testing.assert_allclose(seen / (1 + np.exp(scores)), negatives * noise / (1 + np.exp(-scores)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["sg", "cbow"])

@@ -153,6 +153,16 @@ def test_backwards_rows_choose_as_in_the_order_of_the_text() -> None:
     assert min(share) > 0.6
 
 
+def test_a_context_is_as_long_as_the_setting_says() -> None:
+    """With spans of one token in contexts of one, every other token from the first on is drawn."""
+    vocabulary, batch = dataclasses.replace(VOCABULARY, continuation=None), batch_of(4)
+    objective = PermutationLanguageModel(predictions=6, longest_span=1, context=1)
+    made = jax.jit(lambda batch, key: objective.corrupt(batch, key, vocabulary))(batch, jax.random.key(0))
+    places = np.asarray(made["target_positions"])
+    assert places[0].tolist() == [0, 2, 4, 16, 18, 20]
+    assert places[1].tolist() == [11, 13, 15, 27, 29, LENGTH]  # backwards; [CLS] at the end is not predicted
+
+
 def loss_inputs(objective: PermutationLanguageModel, rows: int) -> tuple[Any, LossInputs]:
     module = objective.module(MODEL, Execution())
     carry = jax.tree.map(lambda box: box.value, objective.initial_carry(MODEL, rows, LENGTH), is_leaf=is_boxed)

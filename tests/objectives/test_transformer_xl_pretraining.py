@@ -126,6 +126,18 @@ def test_documents_apart_begin_anew() -> None:
     np.testing.assert_allclose(nats(apart, training=False).sum(), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("begins", "read"), [(0, [0, 0, 1, 0]), (1, [1, 1, 1, 0])])
+def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -> None:
+    """The memory has them, but for the first row of a stream."""
+    given = {
+        "input_ids": np.ones((1, 4), np.int32),
+        "segment_ids": np.array([[1, 1, 1, 0]]),
+        "next_weights": np.array([[0.0, 0, 1, 0]]),
+        "begins": np.array([begins]),
+    }
+    assert np.asarray(TransformerXlPretraining().model_inputs(given)["attention_mask"]).tolist() == [read]
+
+
 def test_a_memory_longer_than_the_text_is_refused() -> None:
     sources = SimpleNamespace(token_counts=np.array([1, 2]))
     with pytest.raises(UserError, match=r"the 3 tokens of the training text, found 4; lower --model\.mem_len"):

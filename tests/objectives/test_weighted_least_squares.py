@@ -109,6 +109,14 @@ def test_a_batch_moves_by_the_sum_of_its_cells():
         np.testing.assert_allclose(found, before + total, rtol=1e-5, atol=1e-6)
 
 
+def test_the_weight_of_a_cell_has_the_power_of_the_setting():
+    """Of 5 cooccurrences of 20 the root is a half: 1/2 x 1/2 x 2^2 for a model that is off by 2; of 80 it is 1."""
+    objective = WeightedLeastSquares(x_max=20.0, power=0.5)
+    for count, expected in ((5.0, 1.0), (80.0, 2.0)):
+        batch = {"cooccurrences": np.float32([[count]])}
+        assert float(objective._loss(np.float32([[np.log(count) + 2]]), batch)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
     module = CONFIG.module(Purpose.PRETRAINING, Execution())
     cells = cells_of(np.random.default_rng(2), 5)

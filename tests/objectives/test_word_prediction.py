@@ -156,9 +156,13 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
     np.testing.assert_array_equal(pairs[:, :5, 5], pairs[:, :5:-1, 5])
 
 
-def test_windows_reach_into_the_stretches_beside_their_own():
-    """Of every word as far to the left as to the right, up to the row's ends; every third word is left out."""
-    objective, ids = NegativeSampling(window=5, threshold=0.0, shared=1), np.arange(10, 64)
+@pytest.mark.parametrize(("window", "last"), [(5, 64), (20, 400)])
+def test_windows_reach_into_the_stretches_beside_their_own(window, last):
+    """Of every word as far to the left as to the right, up to the row's ends; every third word is left out.
+
+    A window may be wider than the 16 words that are scored together by default.
+    """
+    objective, ids = NegativeSampling(window=window, threshold=0.0, shared=1), np.arange(10, last)
     ids[::3] = 1  # unknown
     words = ids[ids > 1]
     found = corrupted(objective, batch_of(ids), constants(objective), jax.random.key(2))
@@ -169,11 +173,11 @@ def test_windows_reach_into_the_stretches_beside_their_own():
         stretch, s = divmod(place, objective.stretch)
         near = around[0, stretch, pairs[0, stretch, :, s] > 0].tolist()
         reach = next(
-            (r for r in range(1, 6) if near == [*words[max(place - r, 0) : place], *words[place + 1 :][:r]]), 0
+            (r for r in range(1, window + 1) if near == [*words[max(place - r, 0) : place], *words[place + 1 :][:r]]), 0
         )
         assert reach if place < len(words) else not near
         reaches.add(reach)
-    assert reaches == set(range(6))
+    assert reaches == set(range(window + 1))
 
 
 def test_a_row_that_is_asked_for_often_moves_by_so_many_means():

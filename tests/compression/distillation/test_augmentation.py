@@ -1,5 +1,6 @@
 """Further examples of a task: each word of a copy is the word itself, or one of its candidates."""
 
+import csv
 import dataclasses
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression.distillation import augmentation
 from plmjax.compression.distillation.augmentation import Augmenter, Settings, augment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -64,6 +66,42 @@ def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
     assert min(kinds.values()) > 0, kinds
 
 
+def test_a_word_is_predicted_beside_the_text_that_has_it(augmenter: Augmenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is the text with a mask, and the text; of the likeliest tokens five that are not special are taken."""
+    vocabulary, read = augmenter.tokenizer.vocabulary, []
+    starts = [number for number in range(vocabulary.size) if not vocabulary.continuation[number]]
+    plain = [number for number in starts if number not in vocabulary.special][:7]
+    (inside,) = np.flatnonzero(vocabulary.continuation)[:1]
+    best = [vocabulary.mask, *plain[:2], int(inside), vocabulary.cls, *plain[2:]]
+
+    def likeliest(module, params, inputs: dict[str, np.ndarray], count: int) -> np.ndarray:
+        read.append(inputs)
+        return np.tile(best, (len(inputs["input_ids"]), 1))
+
+    monkeypatch.setattr(augmentation, "_likeliest", likeliest)
+    (found,) = augmenter.candidates(TEXTS[:1])
+    ids, (inputs,) = augmenter.tokenizer.encode(TEXTS[0]), read
+    names = augmenter.tokenizer.tokens(plain[:4])  # of the five the second one continues a word
+    single = [span for span in sorted(found) if len(augmenter.tokenizer.encode(TEXTS[0][slice(*span)])) == 1]
+    assert len(single) > 1
+    for place, span in enumerate(single):
+        position = int(inputs["masked_positions"][place, 0])
+        whole = [vocabulary.cls, *ids, vocabulary.sep, *ids, vocabulary.sep]
+        assert position == 1 + len(augmenter.tokenizer.encode(TEXTS[0][: span[0]]))
+        whole[position] = vocabulary.mask
+        assert inputs["input_ids"][place].tolist() == whole + [0] * (len(inputs["input_ids"][place]) - len(whole))
+        types = [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
+        assert inputs["token_type_ids"][place, : len(whole)].tolist() == types
+        assert inputs["segment_ids"][place].sum() == len(whole)
+        assert [name.lower() for name in found[span]] == names
+
+
+def test_rows_that_are_read_one_after_the_other_have_the_same_candidates(augmenter: Augmenter, monkeypatch) -> None:
+    together = augmenter.candidates(TEXTS)
+    monkeypatch.setattr(augmentation, "ROWS", 2)
+    assert augmenter.candidates(TEXTS) == together and sum(map(len, together)) > 4
+
+
 def test_copies(augmenter: Augmenter) -> None:
     text, (candidates, _) = TEXTS[0], augmenter.candidates(TEXTS)
     copies = augmenter.copies(text, candidates, (1, 0))
@@ -94,19 +132,41 @@ def test_the_share_is_that_of_the_replaced_words(augmenter: Augmenter) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".csv"])
-def test_files(augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path: Path, suffix: str) -> None:
+def test_files(
+    augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read in parts; the words of a further file stay, whatever their capitals."""
+    monkeypatch.setattr(augmentation, "PART", 1)
+    keep = tmp_path / "keep.txt"
+    keep.write_text("Class\nEXPRESSION\n", encoding="utf-8")
     lines = [json.dumps({"label": str(number), "sentence": text}) for number, text in enumerate(TEXTS)]
     if suffix != ".jsonl":
         mark, quote = ("\t", "") if suffix == ".tsv" else (",", '"')
         lines = [f"label{mark}sentence", *(f"{number}{mark}{quote}{text}{quote}" for number, text in enumerate(TEXTS))]
     source, output = tmp_path / f"train{suffix}", tmp_path / f"more{suffix}"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    read, written = augment(small_run, source, output, ("sentence",), vectors, settings=augmenter.settings)
+    read, written = augment(small_run, source, output, ("sentence",), vectors, keep, settings=augmenter.settings)
     found = output.read_text(encoding="utf-8").splitlines()
+    assert all((" class " in line) != (" Expression" in line) for line in found[suffix != ".jsonl" :])
+    if suffix == ".csv":
+        rows = list(csv.reader(found))
+        assert rows[:2] == [["label", "sentence"], ["0", TEXTS[0]]] and ["1", TEXTS[1]] in rows
     assert read == 2 and written == len(found) - (suffix != ".jsonl") > 4
     assert found[: 1 + (suffix != ".jsonl")] == lines[: 1 + (suffix != ".jsonl")] or suffix == ".csv"
     labels = [json.loads(line)["label"] if suffix == ".jsonl" else line[0] for line in found]
     assert [label for label in labels if label != "l"] == sorted(label for label in labels if label != "l")
+
+
+def test_one_text_of_a_pair_is_replaced_at_a_time(
+    augmenter: Augmenter, small_run: Path, vectors: Path, tmp_path
+) -> None:
+    """Deviation named in the module."""
+    pair, output = {"first": TEXTS[0], "second": TEXTS[1], "label": "1"}, tmp_path / "more.jsonl"
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n", encoding="utf-8")
+    augment(small_run, tmp_path / "pairs.jsonl", output, ("first", "second"), vectors, settings=augmenter.settings)
+    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    changed = [tuple(name for name in pair if row[name] != pair[name]) for row in rows]
+    assert changed[0] == () and {*changed[1:]} == {("first",), ("second",)}
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:

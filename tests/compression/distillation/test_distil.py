@@ -21,10 +21,14 @@ from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
-from plmjax.compression.distillation.students import TakenLayers
+from plmjax.compression.distillation.students import RandomStudent, TakenLayers
+from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import pipeline
+from plmjax.experiment import Experiment, Start
 from plmjax.models.bert import BertConfig
+from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
@@ -130,6 +134,8 @@ def test_students_of_a_task(method: str, options: list[str], classifier: Path, t
     if method == "soft_targets":
         constants = checkpoints.read_constants(output / "training")[TEACHER]
         assert constants["logits"].shape == (24, 2) and set(constants) == {"classes", "logits", "offsets"}
+        assert constants["offsets"].tolist() == list(range(25)) and constants["logits"].all()
+        assert np.ptp(constants["logits"], axis=0).max() < 1e-5  # all texts are the same
     cli.run(["evaluate", str(output), "--json"])
     assert 0 <= json.loads(capsys.readouterr().out)["eval/accuracy"] <= 1
 
@@ -146,6 +152,81 @@ def test_a_named_experiment_has_settings_and_layers() -> None:
     assert command._distillation(source, DistilBertDistillation, named) == dataclasses.replace(own, **of_teacher)
     other = command._distillation(source, SoftTargetDistillation, named)
     assert other == SoftTargetDistillation(**of_teacher)
+
+
+def test_the_sizes_of_a_student_are_those_of_its_layers_or_of_the_named_experiment() -> None:
+    """A named experiment of the teacher's system has no say about them, unless the student begins at random."""
+    base = BertConfig.base()
+    source = types.SimpleNamespace(
+        description=types.SimpleNamespace(experiment=types.SimpleNamespace(model=base)), directory=Path("teacher")
+    )
+    other, same = DistilBertConfig(num_hidden_layers=2), BertConfig.tiny()
+
+    def found(layers: tuple[int, ...], model: ModelConfig | None) -> ModelConfig:
+        return command._model(source, layers, None if model is None else types.SimpleNamespace(model=model))
+
+    assert found((0, 3), None) == found((0, 3), same) == BertConfig.base(num_hidden_layers=2)
+    assert found((0, 3), other) == other
+    assert found((), None) == base and found((), same) == same
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "begins"),
+    [
+        ("soft_targets", {}, TakenLayers),
+        ("distilbert", {"layers": (0,)}, TakenLayers),
+        ("tinybert", {"student": "random"}, RandomStudent),
+    ],
+)
+def test_a_student_begins_as_the_command_says(
+    method: str, options: dict[str, Any], begins: type[Start], small_run: Path, tmp_path: Path, monkeypatch
+) -> None:
+    asked = []
+
+    def train(source: Source, run: Experiment, output: Path, checkpoint: Any = None) -> tuple[dict, Experiment]:
+        asked.append((run, checkpoint))
+        checkpoints.save_parameters(
+            output / "training", {"x": np.ones(1)}, run, {}, constants={TEACHER: {"x": np.ones(1)}}
+        )
+        return source.params, dataclasses.replace(run, compression=None)
+
+    monkeypatch.setattr(command, "train", train)
+    command.distil(small_run, tmp_path / "student", method, **options)
+    ((run, checkpoint),) = asked
+    model = checkpoints.describe(checkpoints.find(small_run)).experiment.model
+    assert checkpoint is None and run.model == model and run.compression.name == method
+    assert run.start == (begins((0,), model) if begins is TakenLayers else begins(model))
+    result = checkpoints.describe(checkpoints.find(tmp_path / "student")).experiment
+    assert result.start == Start() and result.compression is None
+    (record,) = json.loads((tmp_path / "student" / "ancestry.json").read_text())["ancestors"]
+    own = {"student": "random"} if begins is RandomStudent else {"layers": [0]}
+    assert record["settings"].items() >= own.items() and "teacher" not in record["settings"]
+
+
+def test_a_student_may_begin_with_a_checkpoint(small_run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Which has its own sizes; the constants of the objective, and not the teacher, stay with the result."""
+    params, description = checkpoints.load_parameters(small_run)
+    model = dataclasses.replace(description.experiment.model, hidden_dropout_prob=0.35)
+    run = dataclasses.replace(description.experiment, model=model)
+    checkpoints.save_parameters(tmp_path / "begin", params, run, description.tokenizer)
+    output, asked = tmp_path / "student", []
+
+    def train(source: Source, run: Experiment, output: Path, checkpoint: Any = None) -> tuple[dict, Experiment]:
+        asked.append((run, checkpoint))
+        constants = {"objective": {"log_weights": np.arange(3.0)}, TEACHER: {"x": np.ones(2)}}
+        checkpoints.save_parameters(output / "training", params, run, description.tokenizer, constants=constants)
+        return source.params, dataclasses.replace(run, compression=None)
+
+    monkeypatch.setattr(command, "train", train)
+    command.distil(
+        small_run, output, "soft_targets", student=str(tmp_path / "begin"), overrides=["--training.steps", "3"]
+    )
+    ((trained, checkpoint),) = asked
+    assert checkpoint == str(tmp_path / "begin") and trained.model == model and trained.start == Start()
+    assert trained.compression.teacher == description.experiment.model and trained.training.steps == 3
+    assert checkpoints.read_constants(output).keys() == {"log_weights"}
+    (record,) = json.loads((output / "ancestry.json").read_text())["ancestors"]
+    assert record["settings"]["student"] == checkpoint and "layers" not in record["settings"]
 
 
 def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(

@@ -8,11 +8,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.compression.distillation.distributions import Distributions, distributions_of
+from plmjax.compression.distillation.distributions import (
+    Distributions,
+    OfEnds,
+    OfMaskedTokens,
+    OfNextTokens,
+    OfWords,
+    distributions_of,
+)
+from plmjax.errors import UserError
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import MultipleChoice
+from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.questions import SpanExtraction
-from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 
 DRAWS = np.random.default_rng(0)
 NONE = -1
@@ -72,6 +86,18 @@ def test_every_prediction_counts_once_and_padding_does_not(name: str) -> None:
     *_, count, classes = CASES[name]
     assert logits.shape == (*weights.shape, classes)
     assert set(np.unique(weights)) == {0, 1} and weights.sum() == count
+
+
+def test_each_objective_has_its_own_distributions() -> None:
+    """Those of a base class are not taken: a chain of labels, or a search, is no softmax for each prediction."""
+    kinds = {
+        Translation(): OfNextTokens, NextToken(): OfNextTokens, SequenceToSequence(): OfNextTokens,
+        BertPretraining(): OfMaskedTokens, TokenTagging(): OfWords, SpanExtraction(): OfEnds,
+    }  # fmt: skip
+    assert {objective: type(distributions_of(objective)) for objective in kinds} == kinds
+    for objective in (CrfTagging(), AnswerSearch(), Regression()):
+        with pytest.raises(UserError, match=f"labels, choices or tokens, found {type(objective).__name__}"):
+            distributions_of(objective)
 
 
 def test_a_question_is_answered_by_its_choices() -> None:

@@ -140,8 +140,20 @@ def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
 
 
 def test_the_second_stage_compares_distributions() -> None:
-    found = losses(0, dataclasses.replace(DISTILLATION, stage="prediction", hard=0.5))
+    prediction = dataclasses.replace(DISTILLATION, stage="prediction", hard=0.5)
+    found = losses(0, prediction)
     assert found.keys() == {"mlm", "soft_targets"} and min(found.values()) > 0
+    # At a very high temperature both distributions are uniform.
+    flat = losses(0, dataclasses.replace(prediction, temperature=1e6))["soft_targets"]
+    assert flat == pytest.approx(np.log(40), rel=1e-4) and abs(found["soft_targets"] - flat) > 0.01
+
+
+def test_every_term_has_its_own_factor() -> None:
+    layers = dataclasses.replace(DISTILLATION, hidden=2.0, means=3.0, variances=4.0, attention=5.0)
+    factors = {"feature_maps": 2.0, "means": 3.0, "variances": 4.0, "attention": 5.0}
+    assert {term.name: term.factor for term in layers.terms()} == factors
+    (soft,) = dataclasses.replace(layers, stage="prediction", soft=0.25, temperature=3.0).terms()
+    assert (soft.name, soft.factor, soft.temperature) == ("soft_targets", 0.25, 3.0)
 
 
 def released_rate(layer: int, step: int, steps_per_phase: int) -> float:

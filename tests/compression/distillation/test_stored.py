@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,8 +17,10 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.run import rows
-from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.text_generation import TextGeneration, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
 from tests.compression.distillation.pairs import pair, shifted
@@ -50,9 +54,10 @@ def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tupl
     return float(sums.losses["soft_targets"] / weight), float(sums.metrics["agreement"][0])
 
 
-def test_translations(translation: tuple, tmp_path: Path) -> None:
-    """Packed pairs in another order than that of the file."""
+def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed pairs in another order than that of the file, of which the teacher reads two rows at once."""
     run, student, teacher, tokenizer = translation
+    monkeypatch.setattr(stored, "ROWS", 2)
     examples = rows(run, run.data.read("train"), tokenizer)
     batch = examples.batch(examples.in_order[::-1], np.arange(len(examples)))
     live = loss_of(run, student, teacher, batch)
@@ -67,6 +72,68 @@ def test_translations(translation: tuple, tmp_path: Path) -> None:
     assert found[3][1] == live[1] and found[3][0] != pytest.approx(live[0], rel=1e-3)
     flops = compression.trained(run.objective, 1).train_flops(run.model, jax.eval_shape(lambda: batch))
     assert flops == run.objective.train_flops(run.model, batch)
+
+
+class Rows:
+    """Five texts in rows of one, read two at a time: the last batch is filled up."""
+
+    encoded = types.SimpleNamespace(decoder=None, offsets=[0, 4, 7, 9, 12, 13])
+    in_order = np.arange(5)[:, None]
+
+    def __len__(self) -> int:
+        return 5
+
+    def batch(self, table: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+        assert len(table) == len(rows) == 2
+        return {"example_ids": table}
+
+
+def test_every_text_is_written_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest(objective, module, top_k, params, batch, offsets):
+        example = batch["example_ids"]
+        logits = example[..., None] + 0.5 * jnp.arange(top_k)
+        return 10 * example[..., None] + jnp.arange(top_k), logits, offsets[jnp.maximum(example, 0)], example >= 0
+
+    monkeypatch.setattr(stored, "ROWS", 2)
+    monkeypatch.setattr(stored, "rows", lambda run, examples, tokenizer: Rows())
+    monkeypatch.setattr(stored, "_largest", largest)
+    distillation = SoftTargetDistillation(teacher=BertConfig.tiny())
+    data = types.SimpleNamespace(read=lambda split: split)
+    run = types.SimpleNamespace(
+        objective=SequenceClassification(labels=("a", "b")), data=data, compression=distillation
+    )
+    stored.write(tmp_path / "file.npz", run, {}, None, 2)
+    found = stored.read(tmp_path / "file.npz")
+    assert found["offsets"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found["classes"].tolist() == [[10 * text, 10 * text + 1] for text in range(5)]
+    np.testing.assert_array_equal(found["logits"], np.arange(5)[:, None] + np.float32([0, 0.5]))
+
+
+SECOND_SIDE = {"decoder_segment_ids": [[1, 1, 2, 2, 2]], "decoder_positions": [[0, 1, 0, 1, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("objective", "batch", "expected"),
+    [
+        (SequenceClassification(labels=("a", "b")), {"example_ids": [[2, 0], [1, 1]]}, [[5, 0], [3, 3]]),
+        (
+            TextGeneration(max_new_tokens=4),
+            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 2, 2, 2]], "positions": [[0, 1, 0, 1, 2]]},
+            [[3, 4, 0, 1, 2]],
+        ),
+        (
+            Translation(max_new_tokens=4),
+            {"example_ids": [[1, 0]], "segment_ids": [[1, 1, 1, 1, 2]], "positions": [[0, 1, 2, 3, 0]], **SECOND_SIDE},
+            [[3, 4, 0, 1, 2]],
+        ),
+    ],
+    ids=["texts", "one side", "two sides"],
+)
+def test_a_prediction_has_its_row_of_the_file(objective, batch: dict, expected: list) -> None:
+    """Three examples begin at the rows 0, 3 and 5."""
+    arrays = {name: jnp.asarray(field) for name, field in batch.items()}
+    found = stored.places(objective, arrays, jnp.asarray([0, 3, 5, 6]))
+    assert found.tolist() == expected
 
 
 def test_the_largest_of_many_classes() -> None:

@@ -77,6 +77,11 @@ def test_soft_targets(name: str) -> None:
     assert float(same) == float((student.argmax(-1) == teacher.argmax(-1)).sum())
     assert float(count) == counted.sum()
     assert found.objective.coefficients()["soft_targets"] == 0.75
+    # The log has the mean of each term, and the metrics of the objective itself.
+    total, weight = found.sums.metrics["soft_targets_loss"]
+    assert float(total) / float(weight) == pytest.approx(found.mean("soft_targets"), rel=1e-6)
+    own = {metric: found.sums.metrics[metric] for metric in found.plain.metrics}
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), own, found.plain.metrics)
 
 
 @pytest.mark.parametrize("restrict", [False, True])
@@ -86,6 +91,10 @@ def test_the_triple_loss(restrict: bool) -> None:
     counted = np.asarray(found.batch["masked_weights"]) > 0 if restrict else real(found)
     student, teacher = (tensor(np.asarray(out.logits)[counted]) for out in (mine, taught))
     assert found.mean("soft_targets") == pytest.approx(divergence(student, teacher, 2.0, "batchmean"), **EXACT)
+    assert list(map(float, found.sums.metrics["agreement"])) == [
+        float((student.argmax(-1) == teacher.argmax(-1)).sum()),
+        counted.sum(),
+    ]
     student, teacher = (tensor(np.asarray(out.last_hidden_state)[real(found)]) for out in (mine, taught))
     cosine = torch.nn.functional.cosine_embedding_loss(student, teacher, torch.ones(len(student)))
     assert found.mean("cosine") == pytest.approx(float(cosine), **EXACT)
@@ -97,17 +106,19 @@ def test_the_triple_loss(restrict: bool) -> None:
     assert (scores in program) != restrict, "scores of the tokens that are not hidden"
 
 
-def test_patience() -> None:
-    found = pair("classification", PatientDistillation(strategy="skip"))
+@pytest.mark.parametrize(("strategy", "layer"), [("skip", 2), ("last", 3)])
+def test_patience(strategy: str, layer: int) -> None:
+    found = pair("classification", PatientDistillation(strategy=strategy, soft=0.25, patience=10.0))
     mine, taught = found.outputs("student"), found.outputs("teacher")
-    assert patient_layers(2, 4, "skip") == ((1,), (2,))
+    assert patient_layers(2, 4, strategy) == ((1,), (layer,))
     student, teacher = (
-        tensor(out.hidden_states)[[layer], :, 0].swapaxes(0, 1) for out, layer in ((mine, 1), (taught, 2))
+        tensor(out.hidden_states)[[number], :, 0].swapaxes(0, 1) for out, number in ((mine, 1), (taught, layer))
     )
     student, teacher = (torch.nn.functional.normalize(x, p=2, dim=2) for x in (student, teacher))
     assert found.mean("patience") == pytest.approx(float(torch.nn.functional.mse_loss(student, teacher)), **EXACT)
     student, teacher = (tensor(out.logits)[:, 0] for out in (mine, taught))
     assert found.mean("soft_targets") == pytest.approx(divergence(student, teacher, 5.0, "mean"), **EXACT)
+    assert found.objective.coefficients() == {"soft_targets": 0.25, "patience": 10.0}
 
 
 def test_layers_of_the_paper() -> None:
@@ -127,6 +138,8 @@ def test_hidden_states_of_a_narrow_student() -> None:
     assert len(losses) == 3
     assert found.mean("hidden_states") == pytest.approx(float(sum(losses)), **EXACT)
     assert list(found.weights) == ["hidden_states", "attention_scores"]
+    factors = TinyBertDistillation(hidden=3.0, attention=4.0).trained(found.inner, 10).coefficients()
+    assert factors == {"hidden_states": 3.0, "attention_scores": 4.0}
 
 
 def test_scores_of_attention() -> None:
@@ -175,9 +188,11 @@ def test_scores_are_those_of_the_model() -> None:
     np.testing.assert_allclose(y[real(found)], outputs.hidden_states[2][real(found)], atol=1e-4)
 
 
-def test_predictions_of_tinybert() -> None:
-    found = pair("classification", TinyBertDistillation(stage="prediction"), NARROW)
-    student, teacher = (tensor(found.outputs(role).logits)[:, 0] for role in ("student", "teacher"))
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_predictions_of_tinybert(temperature: float) -> None:
+    """Both distributions have the temperature; the published one is 1."""
+    found = pair("classification", TinyBertDistillation(stage="prediction", temperature=temperature), NARROW)
+    student, teacher = (tensor(found.outputs(role).logits)[:, 0] / temperature for role in ("student", "teacher"))
     expected = (-torch.nn.functional.softmax(teacher, -1) * torch.nn.functional.log_softmax(student, -1)).mean()
     assert found.mean("soft_targets") == pytest.approx(float(expected), **EXACT)
     assert "compression" not in found.inputs.params
@@ -208,6 +223,18 @@ def test_flops_of_a_step_with_its_teacher(case: tuple) -> None:
     plain = surplus(found.inner, without)
     assert surplus(found.objective, found.inputs) == plain
     assert plain < 0.06 * found.inner.train_flops(found.student.config, shapes)
+
+
+def test_a_student_has_dropout_without_its_own_loss_too() -> None:
+    found = pair("classification", dataclasses.replace(SOFT, hard=0.0), (("hidden_dropout_prob", 0.5),))
+    compute = jax.jit(functools.partial(found.objective.sums, found.student), static_argnames="training")
+
+    def loss(seed: int, training: bool) -> float:
+        (only,) = compute(found.inputs, found.batch, jax.random.key(seed), training=training).losses.values()
+        return float(only)
+
+    assert loss(1, training=True) != loss(2, training=True)
+    assert loss(1, training=False) == loss(2, training=False)
 
 
 def test_an_evaluation_does_not_compute_the_teacher() -> None:

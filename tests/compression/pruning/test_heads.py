@@ -1,5 +1,6 @@
 """Which heads are removed, in one round or several."""
 
+import itertools
 import types
 
 import flax.linen as nn
@@ -11,7 +12,7 @@ import pytest
 from plmjax.compression.pruning import heads
 from plmjax.contracts.execution import Execution
 from plmjax.data.layouts import FullSentences
-from plmjax.experiment import Data, Experiment, Training
+from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig, BertModel
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 
@@ -41,19 +42,27 @@ def remaining(params: dict[str, np.ndarray]) -> list[list[float]]:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5])
 def test_the_least_important_heads_are_removed(rounds: int, params: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many whatever the number of rounds; the most important head of a layer stays, however unimportant it is."""
-    measured = []
+    """As many whatever the number of rounds; the most important head of a layer stays, however unimportant it is.
 
-    def importance(params: dict, *arguments: object) -> list[np.ndarray]:
-        measured.append(params)
+    Each round reads further rows of the last phase.
+    """
+    measured, read = [], []
+
+    def importance(params: dict, model: BertConfig, run: Experiment, vocabulary: object, batches, collections):
+        measured.append(list(batches))
         return [np.array(layer) for layer in remaining(params)]
 
-    feed = types.SimpleNamespace(vocabulary=None, train=lambda *arguments: iter(()))
+    feed = types.SimpleNamespace(
+        vocabulary=None, train=lambda phase, first, rows: read.append((phase, first, rows)) or itertools.count()
+    )
     monkeypatch.setattr(heads, "importance", importance)
     monkeypatch.setattr(heads, "examples_of", lambda source, run: feed)
-    run = Experiment(CONFIG, MaskedLanguageModel(), Data(layout=FullSentences()), training=Training())
+    phases = tuple(Phase(fraction=0.5, sequence_length=length) for length in (4, 8))
+    run = Experiment(CONFIG, MaskedLanguageModel(), Data(layout=FullSentences()), training=Training(), phases=phases)
     source = types.SimpleNamespace(params=params, collections=None)
-    smaller, model = heads.without_least_important(source, run, 0.5, rounds=rounds)
-    assert len(measured) == rounds
+    smaller, model = heads.without_least_important(source, run, 0.5, rows=7, rounds=rounds)
+    assert measured == [list(range(7 * number, 7 * number + 7)) for number in range(rounds)]
+    ((phase, first, rows),) = read
+    assert (phase.sequence_length, phase.batch_size, first, rows.tolist()) == (8, 1, 0, [0])
     assert remaining(smaller) == [[0.9, 0.8], [0.35], [0.7, 0.6, 0.95]]
     assert model.layer_heads == (2, 1, 3)

@@ -145,6 +145,16 @@ def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
     shapes = {path.split("/layers/")[1]: blocks.scores(path, box) for path, box in boxes.items()}
     assert shapes["attention/key/kernel"].value.shape == (3, 6, 3, 2)
     assert shapes["attention/output/kernel"].value.shape == (3, 3, 2, 6)
+    scores = {
+        path: draws.normal(size=one.value.shape) for path, box in boxes.items() if (one := blocks.scores(path, box))
+    }
+    masks = blocks.masks({path: flat[path] for path in stacks}, scores, stacks, 1, 1)
+    for name, axes in (("key", (0, 2)), ("output", (1, 2))):  # of [D N H] and [N H D]
+        (path,) = (path for path in scores if path.endswith(f"attention/{name}/kernel"))
+        kept = np.stack([one >= np.sort(one.ravel())[-18] for one in scores[path].astype(np.float32)])  # half of 36
+        for axis in axes:
+            kept = np.repeat(kept, 2, axis=1 + axis)
+        np.testing.assert_array_equal(masks[path], kept)
     with pytest.raises(UserError, match="attention_block to divide the features of a head, found 3"):
         dataclasses.replace(pruning, attention_block=3).check(module.config, None)
 

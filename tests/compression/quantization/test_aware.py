@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression.quantization import command
 from plmjax.compression.quantization.aware import QuantizationAware
-from plmjax.contracts.execution import Execution
+from plmjax.contracts.execution import SIMULATED, Execution
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
+from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.layers.attention.backends import BACKENDS
@@ -25,6 +27,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints
+from tests.systems.modules import random_params
 
 CONFIG = BertConfig(
     40, 8, 2, 2, 16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=12,
@@ -160,6 +163,63 @@ def test_twenty_steps_are_those_of_the_published_rule() -> None:
     inputs, key = LossInputs(params, collections={"ranges": ranges}), jax.random.key(0)
     found, _ = objective.evaluation(module, inputs, batch, key)
     assert found.losses == objective.sums(module, inputs, batch, key, training=False).losses
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_weights_have_the_scales_that_were_asked_for(granularity: str) -> None:
+    """In each step and at the end: of each matrix, or of each output of it."""
+    aware = QuantizationAware(granularity)
+    module = aware.trained(SequenceClassification(labels=("even", "odd")), 1).module(CONFIG, Execution())
+    tree = random_params(module)
+    path = "bert/encoder/layers/feed_forward/intermediate/kernel"
+    kernel = flax.traverse_util.flatten_dict(tree, sep="/")[path]
+    largest = np.abs(kernel).max(axis=1 if granularity == "channel" else (1, 2), keepdims=True)
+    expected = np.round(kernel * (127 / largest)) * (largest / 127)
+    finished, model = aware.finished(flax.traverse_util.flatten_dict(tree, sep="/"), CONFIG)
+    rounded = aware.trained(SequenceClassification(), 1)._rounded(module, LossInputs(tree)).params
+    for found in (finished[path], flax.traverse_util.flatten_dict(rounded, sep="/")[path]):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    assert model == CONFIG
+
+
+def test_a_step_and_an_evaluation_are_computed_with_rounded_values() -> None:
+    class Seen(SequenceClassification):
+        """Returns the parameters that it is computed with."""
+
+        def sums(self, module, loss_inputs, batch, key, *, training):
+            return loss_inputs.params
+
+        def evaluation(self, module, loss_inputs, batch, key):
+            return loss_inputs.params
+
+    objective = QuantizationAware("tensor").trained(Seen(labels=("even", "odd")), 1)
+    module, kernel = objective.module(CONFIG, Execution()), np.float32([[127.0, 63.4], [-0.6, 0.4]])
+    assert module.execution.products == SIMULATED
+    given = LossInputs({"bert": {"pooler": {"kernel": jnp.asarray(kernel), "bias": jnp.float32([0.3])}}})
+    for found in (
+        objective.sums(module, given, {}, jax.random.key(0), training=True),
+        objective.evaluation(module, given, {}, jax.random.key(0)),
+    ):
+        assert found["bert"]["pooler"]["kernel"].tolist() == [[127, 63], [-1, 0]]
+        assert found["bert"]["pooler"]["bias"].tolist() == [np.float32(0.3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [([], "channel"), (["--compression.granularity", "tensor"], "tensor")]
+)
+def test_the_training_has_the_granularity_of_the_command(
+    options: list[str], expected: str, task_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        """Ends the command before the training."""
+
+    def train(source: object, run: Experiment, output: Path) -> None:
+        raise Asked(run.compression)
+
+    monkeypatch.setattr(command, "train", train)
+    with pytest.raises(Asked) as asked:
+        command.quantize(task_run, tmp_path / "out", "aware", "channel", overrides=options)
+    assert asked.value.args == (QuantizationAware(expected),)
 
 
 def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path, capsys) -> None:

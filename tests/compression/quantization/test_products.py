@@ -1,17 +1,20 @@
 """Checkpoints that compute in int8."""
 
 import dataclasses
+import functools
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import flax.traverse_util
+import jax
 import numpy as np
 import pytest
 
 from plmjax import cli
 from plmjax.compression.examples import examples_of
-from plmjax.compression.quantization import calibration
+from plmjax.compression.quantization import calibration, command
 from plmjax.compression.quantization.products import with_products
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
@@ -26,6 +29,7 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import BatchSource
 from tests.systems.modules import random_params
@@ -68,11 +72,21 @@ def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: P
     layer = "bert/encoder/layers/attention"
     same = [ranges[f"{layer}/{name}/input_range"] for name in ("query", "key", "value")]
     assert same[0] == same[1] == same[2]
-    # The input of the first layer is normalized: no value is larger than sqrt(D - 1) before its factors.
-    plain = flax.traverse_util.flatten_dict(checkpoints.load_parameters(task_run)[0], sep="/")
-    norm = "bert/embeddings/layer_norm"
-    bound = np.sqrt(31) * np.abs(plain[f"{norm}/scale"]).max() + np.abs(plain[f"{norm}/bias"]).max()
-    assert 1 < same[0] < bound
+    # Those of the first layer: its input and its queries on two batches, without dropout.
+    source = Source.read(task_run)
+    run = source.description.experiment
+    (phase,), feed = phases.resolve(run), examples_of(source, run)
+    module, largest = run.objective.module(run.model, Execution()), []
+    apply = jax.jit(functools.partial(module.apply, output_hidden_states=True))
+    tree = flax.traverse_util.unflatten_dict(source.params, sep="/")
+    for batch in itertools.islice(feed.train(phase, 0, np.arange(phase.batch_size)), 2):
+        x = np.asarray(apply({"params": tree}, **run.objective.model_inputs(batch)).hidden_states[0])
+        queries = np.einsum("btd,dnh->btnh", x, source.params[f"{layer}/query/kernel"][0])
+        queries += source.params[f"{layer}/query/bias"][0]
+        largest.append([np.abs(x).max(), np.abs(queries).max()])
+    found = [float(ranges[f"{layer}/query/{name}_range"][0]) for name in ("input", "output")]
+    np.testing.assert_allclose(found, np.max(largest, axis=0), rtol=1e-5)
+    assert not np.allclose(largest[0], largest[1], rtol=1e-3)
     before, after = evaluate(task_run), evaluate(static)
     assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.05)
     (record,) = json.loads((static / "ancestry.json").read_text())["ancestors"]
@@ -171,6 +185,46 @@ def test_what_is_refused(fails, task_run: Path, small_run: Path, tmp_path: Path)
     )
     assert "Expected --training.products float for a training, found int8_static" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("method", ["dynamic", "static"])
+def test_ranges_are_part_of_a_static_model_alone(method: str, task_run: Path, tmp_path: Path, monkeypatch) -> None:
+    """They are measured on as many batches as the command says; a dynamic model measures its own."""
+    kernels = [path for path in Source.read(task_run).params if "/layers/" in path and path.endswith("/kernel")]
+    projections, asked = [path.removesuffix("/kernel") for path in kernels], []
+
+    def calibrated(source: Source, run: Experiment, batches: int) -> dict[str, np.ndarray]:
+        asked.append((run.data.sequence_length, batches))
+        names = (int8.INPUT, int8.OUTPUT)
+        return {f"{path}/{name}": np.float32([3]) for path in projections for name in names}
+
+    monkeypatch.setattr(command, "calibrated", calibrated)
+    options = {"batches": 5} if method == "static" else {}
+    overrides = ["--data.sequence_length", "20"]
+    said = command.quantize(task_run, tmp_path / "out", method, "channel", overrides=overrides, **options)
+    assert "products in int8 with 6 kernels of the layers" in said
+    assert asked == [(20, 5 if method == "static" else 0)]
+    params, description = checkpoints.load_parameters(tmp_path / "out")
+    ranges = [path for path in flax.traverse_util.flatten_dict(params, sep="/") if path.endswith("_range")]
+    assert len(ranges) == (12 if method == "static" else 0)
+    run = description.experiment
+    assert run.training.products == f"int8_{method}" and run.data.sequence_length == 20
+
+
+def test_every_output_has_its_own_scale() -> None:
+    """[D N H] and [N H D], in three layers; the scales are laid out as the outputs of the product."""
+    groups = [SimpleNamespace(prefixes=("encoder/layers",), index=0)]
+    scales = {"query": np.arange(1, 31).reshape(3, 1, 2, 5), "output": np.arange(1, 13).reshape(3, 1, 1, 4)}
+    shapes, params, ranges = {"query": (3, 4, 2, 5), "output": (3, 2, 5, 4)}, {}, {}
+    for name, scale in scales.items():
+        kernel = f"encoder/layers/attention/{name}/kernel"
+        params |= {f"{kernel}/int8": np.ones(shapes[name], np.int8), f"{kernel}/scale": np.float32(scale)}
+        ranges[f"encoder/layers/attention/{name}/{int8.INPUT}"] = np.ones(3, np.float32)
+    found = with_products(params, ranges, SimpleNamespace(parameter_groups=groups), static=False)
+    assert not any(path.endswith(int8.INPUT) for path in found)
+    for name, outputs in (("query", 10), ("output", 4)):
+        expected = np.arange(1, 3 * outputs + 1, dtype=np.float32).reshape(3, outputs)
+        np.testing.assert_array_equal(found[f"encoder/layers/attention/{name}/{int8.KERNEL_SCALE}"], expected)
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -1,0 +1,154 @@
+"""Masks and importances of kernels that are given, around an objective that is known: no model is computed."""
+
+import dataclasses
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.compression.pruning.heads import importance
+from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern
+from plmjax.compression.pruning.pruned import GradualPruning, SoftMovementPruning, TicketTraining
+from plmjax.errors import UserError
+from plmjax.models.bert import BertConfig
+from plmjax.objectives.objective import LossInputs, LossSums, Objective
+
+QUERY = "bert/encoder/layers/attention/query/kernel"
+KERNEL = jnp.array([1.0, -4.0, 3.0, 2.0]).reshape(1, 2, 1, 2)
+MODULE = types.SimpleNamespace(config=BertConfig())
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen(Objective):
+    """Remembers the parameters that it is computed with."""
+
+    seen: list[Any] = dataclasses.field(default_factory=list)
+
+    def weights(self, batch: Any) -> dict[str, Any]:
+        return {"own": 2.0, "other": 5.0}
+
+    def sums(self, module: Any, loss_inputs: LossInputs, batch: Any, key: Any, *, training: bool) -> LossSums:
+        self.seen.append(loss_inputs.params)
+        return LossSums({"own": jnp.float32(6)}, {})
+
+    def evaluation(self, module: Any, loss_inputs: LossInputs, batch: Any, key: Any) -> tuple[LossSums, Any]:
+        return self.sums(module, loss_inputs, batch, key, training=False), "outputs"
+
+
+def nested(leaf: Any) -> dict[str, Any]:
+    for name in reversed(QUERY.split("/")):
+        leaf = {name: leaf}
+    return leaf
+
+
+@pytest.mark.parametrize(
+    ("pruning", "step", "kept"),
+    [
+        (GradualPruning(sparsity=0.5, begin=0.0, end=0.5), 5, [0, -4, 3, 0]),
+        (GradualPruning(sparsity=0.5, begin=0.2, end=0.5), 2, [1, -4, 3, 2]),
+        (TicketTraining(), 0, [1, -4, 3, 2]),
+    ],
+    ids=["the end", "the beginning", "a ticket"],
+)
+def test_an_evaluation_is_computed_with_the_masks_of_its_step(pruning: Any, step: int, kept: list[int]) -> None:
+    inner = Seen()
+    objective, given = pruning.evaluated(inner, 10), LossInputs(nested(KERNEL), step=jnp.asarray(step))
+    found, outputs = objective.evaluation(MODULE, given, {}, jax.random.key(0))
+    trained = pruning.trained(inner, 10).sums(MODULE, given, {}, jax.random.key(0), training=True)
+    for params in inner.seen:
+        assert jax.tree.leaves(params)[0].ravel().tolist() == kept
+    assert outputs == "outputs" and found.losses.keys() == {"own"} == trained.losses.keys()
+    for sums in (found, trained):
+        assert list(map(float, sums.metrics["density"])) == [np.count_nonzero(kept) / 4, 1]
+
+
+def test_a_penalty_is_added_in_training_alone() -> None:
+    """At the end 3 x the mean of sigmoid(0), for each of the two targets of the first term."""
+    pruning = SoftMovementPruning(threshold=0.25, penalty_weight=3.0, begin=0.0, end=0.5)
+    params = nested(KERNEL) | {"compression": {"scores": nested(jnp.zeros_like(KERNEL))}}
+    given, key = LossInputs(params, step=jnp.asarray(5)), jax.random.key(0)
+    trained, evaluated = pruning.trained(Seen(), 10), pruning.evaluated(Seen(), 10)
+    sums = trained.sums(MODULE, given, {}, key, training=True)
+    assert float(sums.losses["penalty"]) == pytest.approx(2 * 1.5) and trained.weights({})["penalty"] == 2
+    assert evaluated.evaluation(MODULE, given, {}, key)[0].losses.keys() == {"own"}
+    assert evaluated.weights({}).keys() == {"own", "other"}
+    half = trained.sums(MODULE, given.replace(step=jnp.asarray(0)), {}, key, training=True)
+    assert float(half.losses["penalty"]) == 0  # the threshold begins at 0, and the penalty with it
+
+
+def stacks() -> dict[str, np.ndarray]:
+    """Two layers of a BERT: inputs are the first axis, but for the last projection of attention its first two."""
+    draws, layers = np.random.default_rng(0), "bert/encoder/layers"
+    shapes = {
+        QUERY: (2, 8, 2, 3),
+        f"{layers}/attention/output/kernel": (2, 2, 4, 5),
+        f"{layers}/feed_forward/output/kernel": (2, 12, 8),
+        f"{layers}/feed_forward/output/bias": (2, 8),
+        "bert/pooler/kernel": (8, 8),
+        "bert/embeddings/word_embeddings/embedding": (9, 8),
+        "next_sentence/kernel": (8, 2),
+    }
+    return {path: draws.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
+
+
+def test_two_of_four_inputs_of_every_output_of_the_layers_are_kept() -> None:
+    before = stacks()
+    after = by_pattern(before, BertConfig())
+    for path, kernel in before.items():
+        if "/layers/" not in path or not path.endswith("/kernel"):
+            np.testing.assert_array_equal(after[path], kernel)
+            continue
+        inputs = 8 if "/attention/" in path else 12
+        groups, found = (one.reshape(2, inputs // 4, 4, -1) for one in (kernel, after[path]))
+        assert ((found != 0).sum(axis=2) == 2).all()
+        np.testing.assert_array_equal(
+            np.sort(np.abs(groups), axis=2)[:, :, 2:], np.sort(np.abs(found), axis=2)[:, :, 2:]
+        )
+
+
+def test_the_smallest_weights_of_each_layer_become_0() -> None:
+    before = stacks()
+    after = by_magnitude(before, BertConfig(), 0.25)
+    for path, kernel in before.items():
+        pruned = "/layers/" in path and path.endswith("/kernel")
+        for own, found in zip(kernel, after[path], strict=True):
+            zeros = own.size // 4 if pruned else 0
+            kept = np.abs(own) >= np.sort(np.abs(own), axis=None)[zeros]
+            np.testing.assert_array_equal(found, np.where(kept, own, 0))
+    with pytest.raises(UserError, match=r"above that of the checkpoint, 0\.250, found 0\.25"):
+        by_magnitude(after, BertConfig(), 0.25)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Objective):
+    """A loss whose gradient of each kernel is the row's own number; it is corrupted by a random sign."""
+
+    def module(self, config: Any, execution: Any) -> Any:
+        return None
+
+    def corrupt(self, batch: Any, key: jax.Array, vocabulary: Any, constants: Any = ()) -> Any:
+        return batch | {"sign": jnp.where(jax.random.uniform(key) < 0.5, -1.0, 1.0)}
+
+    def weights(self, batch: Any) -> dict[str, Any]:
+        return {"own": 2.0}
+
+    def sums(self, module: Any, loss_inputs: LossInputs, batch: Any, key: Any, *, training: bool) -> LossSums:
+        assert not training
+        kernels = [layer["attention"]["output"]["kernel"] for layer in loss_inputs.params["bert"].values()]
+        return LossSums({"own": batch["sign"] * sum(jnp.sum(batch["slope"] * kernel) for kernel in kernels)}, {})
+
+
+def test_importances_are_means_of_magnitudes_in_the_order_of_the_layers() -> None:
+    """|sum(W)| of each head, in every row whatever its sign, divided by their norm; layer 10 comes after layer 2."""
+    heads = {"layer_2": [3.0, -4.0], "layer_10": [0.0, 5.0]}
+    params = {
+        f"bert/{layer}/attention/output/kernel": np.full((1, 2, 2, 3), np.reshape(sums, (1, 2, 1, 1)) / 6, np.float32)
+        for layer, sums in heads.items()
+    }
+    run = types.SimpleNamespace(objective=Linear(), training=types.SimpleNamespace(seed=0))
+    rows = iter([{"slope": jnp.float32(slope)} for slope in (1, 2, 1, 1, 2)])
+    found = importance(params, BertConfig(), run, None, rows)
+    np.testing.assert_allclose(found, [[0.6, 0.8], [0.0, 1.0]], rtol=1e-5)
