@@ -12,6 +12,8 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.models.lite_transformer.lite_transformer import (
+    DecoderLayer,
+    EncoderLayer,
     LiteTransformerConfig,
     LiteTransformerForConditionalGeneration,
 )
@@ -103,3 +105,10 @@ def test_the_released_settings() -> None:
 def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         dataclasses.replace(LITE, **changes)
+
+
+def test_every_attention_has_its_own_number_of_heads() -> None:
+    """Half of the features are those of the encoder's and of the decoder's; the source is read with all of them."""
+    encoder, decoder = (layer(LITE, 5, Execution()).bind({}) for layer in (EncoderLayer, DecoderLayer))
+    found = encoder.attention, decoder.attention, decoder.cross_attention
+    assert [(one.features, one.num_heads) for one in found] == [(12, 3), (12, 2), (24, 4)]

@@ -12,6 +12,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop.led import read_config, write_config
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration
 from tests.families.family import both_sides
 from tests.families.long_texts import LED
@@ -104,3 +105,11 @@ def test_too_many_global_tokens_are_refused() -> None:
         module.apply({"params": params}, **batch, global_attention_mask=mask)
     found = outputs(module, params, batch | {"global_attention_mask": mask}).logits
     assert np.isnan(found[0]).all() and np.isfinite(found[1, :6]).all()
+
+
+def test_an_led_above_a_bart_has_its_settings_and_targets_as_long_as_before() -> None:
+    bart = BartConfig.tiny(vocab_size=77, max_position_embeddings=32, dropout=0.3)
+    led = LedConfig.above(bart, 128, (8, 16), 5)
+    assert (led.longest, led.longest_target, led.layer_windows, led.max_global_tokens) == (128, 32, (8, 16), 5)
+    others = {field.name for field in dataclasses.fields(bart)} - {"max_position_embeddings"}
+    assert {name: getattr(led, name) for name in others} == {name: getattr(bart, name) for name in others}
