@@ -61,7 +61,7 @@ class CrfTagging(TokenTagging):
         words = np.flatnonzero(encoded.token_fields["label_weights"])
         begins = np.searchsorted(words, encoded.offsets)
         counts = np.diff(begins)
-        whole = counts == [len(words) for words in examples.words]
+        whole = (counts > 0) & (counts == [len(words) for words in examples.words])
         first, last = np.zeros((2, len(encoded.tokens)), bool)
         first[words[begins[:-1][counts > 0]]] = True
         last[words[begins[1:][whole] - 1]] = True

@@ -98,6 +98,16 @@ def test_a_sentence_that_is_cut_has_no_last_word():
     assert np.flatnonzero(first).tolist() == [1, 7] and np.flatnonzero(last).tolist() == [7]
 
 
+def test_a_line_without_words_says_nothing_of_its_neighbours():
+    """Such as between two lines to predict: the first is cut and has no last word, the third is whole."""
+    encoded = encode(examples(["O B-A I-A O", "", "O O", ""]), 6)
+    assert np.diff(encoded.offsets).tolist() == [6, 2, 5, 2]
+    first, last = (encoded.token_fields[name] for name in ("first_words", "last_words"))
+    assert np.flatnonzero(first).tolist() == [1, 9] and np.flatnonzero(last).tolist() == [11]
+    alone = encode(examples([""]), 6)
+    assert not alone.token_fields["first_words"].any() and not alone.token_fields["last_words"].any()
+
+
 def test_the_scheme_is_that_of_the_train_file():
     assert OBJECTIVE.scheme == "IOB2" and OBJECTIVE.labels == TAGS
     assert CrfTagging().fit_labels(examples(["D N", "N"], scheme="")).scheme == ""
