@@ -24,6 +24,7 @@ from plmjax.exchange.run_directories import (
     _generation,
     _rows,
     _same_bits,
+    _written_generation,
     can_export,
     claim,
     export_checkpoint,
@@ -41,6 +42,7 @@ from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
+from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -56,6 +58,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.roberta import RobertaConfig, RobertaModel
 from plmjax.models.transformer import TransformerConfig, TransformerForConditionalGeneration
 from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
@@ -384,6 +387,19 @@ def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, 
     assert _generation(tmp_path, module, Vocabulary(9, end=4)).explicit() == expected
     assert _generation(tmp_path, module, Vocabulary(9, end=3)).explicit() == expected | {"eos_token_id": (4,)}
     assert _generation(tmp_path, BertModel(CONFIG), Vocabulary(9, end=4)) is None
+
+
+def test_the_decoding_of_a_task_is_written_before_that_of_the_checkpoint_it_began_from():
+    bart = BartConfig.tiny(vocab_size=9)
+    run = Experiment(bart, Translation(beams=6, max_new_tokens=7), TextPairs(), generation=Generation(beams=2))
+    other = dataclasses.replace(run, objective=Denoising())
+    module, found = bart.module(Purpose.WRITING, Execution()), []
+    for each in (run, other):
+        description = types.SimpleNamespace(experiment=each, tokenizer={})
+        content, _ = _written_generation(description, module, "BartForConditionalGeneration")
+        found.append(content["num_beams"])
+    assert found == [6, 2]
+    assert _written_generation(description, bart.module(Purpose.ENCODING, Execution()), "BartModel") == (None, [])
 
 
 def test_a_folder_is_replaced_if_it_is_an_earlier_export(tmp_path):

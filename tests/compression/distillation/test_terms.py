@@ -126,6 +126,7 @@ def test_layers_of_the_paper() -> None:
     assert patient_layers(6, 12, "skip") == ((1, 2, 3, 4, 5), (2, 4, 6, 8, 10))
     assert patient_layers(6, 12, "last") == ((1, 2, 3, 4, 5), (7, 8, 9, 10, 11))
     assert patient_layers(3, 12, "skip") == ((1, 2), (4, 8))
+    assert patient_layers(4, 6, "skip") == ((1, 2, 3), (1, 3, 4))
 
 
 def test_hidden_states_of_a_narrow_student() -> None:
