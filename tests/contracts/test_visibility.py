@@ -91,3 +91,14 @@ def test_large_negative_scores_are_named_in_one_place() -> None:
     assert found == reformer | {
         "contracts/visibility.py", "generation/beam_search.py", "finetuning/tasks/questions.py",
     }  # fmt: skip
+
+
+def test_queries_of_another_row_see_the_keys_of_their_sequence_that_are_no_padding() -> None:
+    """More queries than keys, and a mask that hides a key of their sequence."""
+    keys, queries = np.array([[1, 1, 2]]), np.array([[2, 1, 1, 0]])
+    seen = lambda visibility, count: (np.asarray(visibility.bias(count, 3))[0, 0] == 0).astype(int).tolist()  # noqa: E731
+    hidden = Visibility.of_rows(np.array([[0, 1, 1]]), keys, queries)
+    assert seen(hidden, 4) == [[0, 0, 1], [0, 1, 0], [0, 1, 0], [0, 0, 0]]
+    assert seen(Visibility.of_rows(None, keys, queries), 4) == [[0, 0, 1], [1, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert seen(Visibility.of_rows(None, keys), 3) == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert Visibility.of_rows(None, None, queries).bias(4, 3) is None

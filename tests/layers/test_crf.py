@@ -109,3 +109,14 @@ def test_what_a_scheme_forbids_has_no_probability():
     gradient = jax.grad(lambda scores: jnp.sum(crf.log_partition(emissions, scores, chain)))(scores)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
     assert gradient.transitions[0, 1] == gradient.start[0] == gradient.end[2] == 0
+
+
+def test_scores_are_float32_where_emissions_are_bfloat16():
+    own, labels, chain, _ = rows(*LAYOUT)
+    exact = own.astype(jnp.bfloat16).astype(jnp.float32)
+    scores = jax.tree.map(jnp.asarray, SCORES)
+    nats = jax.jit(lambda own: crf.nats(own, labels, scores, chain))
+    found, expected = (nats(x) for x in (exact.astype(jnp.bfloat16), exact))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert not np.asarray(found)[~np.asarray(chain.words)].any()

@@ -1,11 +1,16 @@
 """The activations: their values, and what the backward pass keeps of them."""
 
+import re
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.parallel import sharding
 from tests.optional import needs_torch, torch
 
 REFERENCES = {
@@ -43,3 +48,26 @@ def test_a_cpu_computes_on_rows_and_a_tpu_on_what_it_is_given() -> None:
 def test_the_input_alone_is_kept(name: str) -> None:
     closed = jax.eval_shape(lambda: jax.vjp(ACTIVATIONS[name], jnp.ones((64, 64), jnp.bfloat16))[1])
     assert [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(closed)] == [((64, 64), jnp.dtype("bfloat16"))]
+
+
+def test_the_features_inside_are_dropped_by_the_devices_that_have_them() -> None:
+    """Each of four devices draws the bits of its own rows and features: a fourth of [4 2 16], four of 8 bits a word."""
+    module = FeedForward(16, "relu", jax.nn.initializers.ones, dropout=0.5)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 1, 2), ("data", "fsdp", "tensor"))
+    x, key = jnp.ones((4, 8, 3)), jax.random.key(0, impl="rbg")
+    params = nn.meta.unbox(module.init(jax.random.key(0), x))
+    apply = lambda params: module.apply(params, x, deterministic=False, rngs={"dropout": key})  # noqa: E731
+    text = jax.jit(sharding.scoped(apply, mesh)).lower(params).as_text()
+    assert re.findall(r"rng_bit_generator.*tensor<([\dx]+)xui32>", text) == ["2x2x8"]
+
+
+def test_a_layer_has_an_initializer_and_a_rank_for_each_kernel() -> None:
+    inits = jax.nn.initializers.constant(2.0), jax.nn.initializers.constant(3.0)
+    x = jnp.ones((1, 4))
+    own = nn.meta.unbox(FeedForward(6, "relu", inits[0], output_init=inits[1]).init(jax.random.key(0), x))["params"]
+    assert (own["intermediate"]["kernel"] == 2).all() and (own["output"]["kernel"] == 3).all()
+    same = nn.meta.unbox(FeedForward(6, "relu", inits[0]).init(jax.random.key(0), x))["params"]
+    assert (same["output"]["kernel"] == 2).all()
+    low = jax.eval_shape(FeedForward(6, "relu", inits[0], ranks=(2, 3)).init, jax.random.key(0), x)
+    sizes = [leaf.shape for leaf in jax.tree.leaves(nn.meta.unbox(low)) if len(leaf.shape) == 2]
+    assert sorted(sizes) == [(2, 6), (3, 4), (4, 2), (6, 3)]

@@ -1,13 +1,16 @@
 """What the layers of a call get: positions, what is visible, and a cache with the tokens before."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.visibility import Window
 from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.layers.rows import read_rows
+from plmjax.layers.rows import read_rows, read_source
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.encoder_decoder import LedConfig
 
@@ -67,3 +70,28 @@ def test_the_longest_row_is_that_of_the_decoder() -> None:
         read_rows(config, jnp.zeros((1, 5), jnp.int32), None, None, None, None, None)
     with pytest.raises(UserError, match=r"at most 8 tokens, .* found 9; .* set --model\.n_positions"):
         read_rows(CONFIG, jnp.zeros((1, 9), jnp.int32), None, None, None, None, None)
+
+
+def test_the_mask_and_the_segments_of_a_call_are_returned_as_they_were_given() -> None:
+    """With a cache the mask is that of the new tokens, not of those before them."""
+    behind = read_rows(CONFIG, IDS[:, :2], NEXT, None, None, None, after_three())
+    assert behind.mask is NEXT and behind.segment_ids is None
+    assert read_rows(CONFIG, IDS[:, :2], None, None, None, None, after_three()).mask is None
+    segments, places = np.array([[1, 1, 2], [1, 2, 2]]), np.array([[0, 1, 0], [0, 0, 1]])
+    for read in (
+        read_source(CONFIG, IDS, MASK, places, segments),
+        read_rows(CONFIG, IDS, MASK, places, segments, None, None),
+    ):
+        assert read.mask is MASK and read.segment_ids is segments and read.positions.tolist() == places.tolist()
+    source = read_source(CONFIG, IDS, MASK, None, segments)
+    assert visible(source, 3, 3) == [[[1, 1, 0], [1, 1, 0], [0, 0, 1]], [[0, 0, 0], [0, 1, 1], [0, 1, 1]]]
+    assert source.positions.tolist() == [[0, 1, 2]] * 2
+    with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
+        read_rows(CONFIG, IDS, None, None, segments, None, after_three())
+
+
+def test_a_config_with_windows_has_them_with_a_cache_as_without_one() -> None:
+    config = SimpleNamespace(windows=(Window(1, 0),), longest=8, longest_target=8, field_names={}, option=str)
+    assert visible(read_rows(config, IDS, None, None, None, None, None), 3, 3)[0] == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    behind = read_rows(config, IDS[:, :2], None, None, None, None, after_three())
+    assert visible(behind, 2, 5)[0] == [[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]

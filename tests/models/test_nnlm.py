@@ -15,7 +15,7 @@ from plmjax import cli, experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.models.nnlm import Nnlm, NnlmConfig
+from plmjax.models.nnlm import Nnlm, NnlmCache, NnlmConfig
 from plmjax.training import loop, metrics
 from plmjax.word_vectors.vectors import read
 from tests.families.word_vectors import BOTH_LAYERS, NNLM, NNLM_ROW
@@ -130,3 +130,23 @@ def test_train_flops_are_those_of_the_products(changes: dict[str, Any]) -> None:
     module, ids = config.module(Purpose.PRETRAINING, Execution()), np.zeros((3, 13), np.int32)
     found = step_flops(module, lambda outputs: outputs.scores.logits(), input_ids=ids)
     assert config.train_flops(3, 13, 13) == found
+
+
+def test_a_cache_holds_the_last_words_and_what_is_no_word() -> None:
+    cache = NNLM.empty_cache(1, 5, Execution())
+    assert cache.words.shape == cache.mask.shape == (1, NNLM.order - 1) and not cache.mask.any()
+    cache = NnlmCache(np.array([[7, 8, 9]]), np.array([[0, 1, 1]]))
+    assert cache.append(np.array([[4, 5]]), None).mask.tolist() == [[0, 1, 1, 1, 1]]
+    longer = cache.append(np.array([[4, 5]]), np.array([[1, 0]]))
+    assert longer.words.tolist() == [[7, 8, 9, 4, 5]] and longer.mask.tolist() == [[0, 1, 1, 1, 0]]
+    assert longer.last(3).words.tolist() == [[9, 4, 5]] and longer.last(3).mask.tolist() == [[1, 1, 0]]
+
+
+def test_the_smallest_models_read_one_word_or_have_no_hidden_layer() -> None:
+    bigram = NnlmConfig(order=2, vector_size=7, hidden_size=11)
+    assert (bigram.context, bigram.features) == (7, 11)
+    direct = NnlmConfig(order=4, vector_size=7, hidden_size=0, direct_connections=True)
+    assert (direct.context, direct.features) == (21, 21)
+    assert dataclasses.replace(direct, hidden_size=11).features == 32
+    with pytest.raises(ValueError, match="a cache without positions and segments"):
+        Nnlm(NNLM).init(jax.random.key(0), IDS, segment_ids=IDS, cache=NNLM.empty_cache(2, 5, Execution()))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.objectives.objective import LossInputs, apply
+from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_collect
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -43,3 +43,55 @@ def test_a_module_is_given_the_carry() -> None:
     chex.assert_trees_all_equal(found, expected)
     other = apply(objective, module, loss_inputs.replace(carry=carry[::-1]), batch, key, training=False)
     assert not np.allclose(found[0], other[0])
+
+
+def test_dropout_is_drawn_in_training_alone_and_another_key_than_that_of_samples() -> None:
+    """Further collections may change in training alone."""
+    key, seen = jax.random.key(7), []
+
+    class Module:
+        def apply(self, variables, *, mutable=None, **given):
+            seen.append((variables, given, mutable))
+            return "outputs" if mutable is None else ("outputs", {"state": nn.LogicallyPartitioned(2, (None,))})
+
+    class Own(Objective):
+        def model_inputs(self, batch):
+            return {"input_ids": batch["input_ids"]}
+
+        def carry_inputs(self, carry):
+            return {"memory": carry}
+
+    loss_inputs = LossInputs({"kernel": 1}, carry="before", collections={"state": 1})
+    assert apply_and_collect(Own(), Module(), loss_inputs, {"input_ids": 3}, key, training=True, method="m") == (
+        "outputs",
+        {"state": 2},
+    )
+    assert apply_and_collect(Own(), Module(), loss_inputs, {"input_ids": 3}, key, training=False) == (
+        "outputs",
+        {"state": 1},
+    )
+    (_, trained, mutable), (variables, evaluated, kept) = seen
+    assert variables["params"] == {"kernel": 1} and variables["state"] == 1 and (mutable, kept) == (["state"], None)
+    assert (trained["method"], evaluated["method"]) == ("m", "__call__")
+    assert (trained["deterministic"], evaluated["deterministic"]) == (False, True)
+    assert trained["memory"] == evaluated["memory"] == "before" and trained["input_ids"] == 3
+    assert set(trained["rngs"]) == {"dropout", "sampling"} and set(evaluated["rngs"]) == {"sampling"}
+    assert trained["rngs"]["dropout"] is key and trained["rngs"]["sampling"] == evaluated["rngs"]["sampling"] != key
+
+
+def test_what_an_objective_says_of_itself_unless_it_says_otherwise() -> None:
+    class Own(Objective):
+        def weights(self, batch):
+            return {"first": 1, "another": 2}
+
+        def initial_carry(self, *given, **named):
+            return given, named
+
+        def sums(self, *given, training):
+            return given, training
+
+    own = Own()
+    assert own.target_term({}) == "first" and own.longest(11) == 11 and own.coefficients() == {}
+    assert own.evaluation_carry("config", 2, 3, "dtype") == (("config", 2, 3, "dtype"), {})
+    assert own.evaluation("module", "inputs", "batch", "key") == ((("module", "inputs", "batch", "key"), False), ())
+    assert own.corrupt({"a": 1}, None, None) == {"a": 1} and own.constrain({"b": 2}) == {"b": 2}

@@ -145,3 +145,20 @@ def test_a_memory_longer_than_the_text_is_refused() -> None:
     with pytest.raises(UserError, match=r"found 9; lower --objective\.evaluation_mem_len"):
         TransformerXlPretraining(evaluation_mem_len=9).constants(dataclasses.replace(CONFIG, mem_len=2), sources)
     assert TransformerXlPretraining().constants(CONFIG, SimpleNamespace(token_counts=np.zeros(2))) == ()
+
+
+def test_a_memory_may_be_as_long_as_the_text() -> None:
+    sources = SimpleNamespace(token_counts=np.array([1, 3]))
+    assert TransformerXlPretraining(evaluation_mem_len=4).constants(CONFIG, sources) == ()
+
+
+def test_an_evaluation_may_turn_each_setting_off() -> None:
+    """0 tokens and False are settings like others; what is not named is that of the training."""
+    config = dataclasses.replace(CONFIG, mem_len=4, clamp_len=3, same_length=True)
+    found = TransformerXlPretraining(evaluation_mem_len=0, evaluation_same_length=False).evaluated(config)
+    assert (found.mem_len, found.clamp_len, found.same_length) == (0, 3, False)
+    assert TransformerXlPretraining(evaluation_clamp_len=0).evaluated(config) == dataclasses.replace(
+        config, clamp_len=0
+    )
+    assert TransformerXlPretraining().evaluated(config) == config
+    assert TransformerXlPretraining().remembering(0).evaluated(CONFIG).mem_len == 0

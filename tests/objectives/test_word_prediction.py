@@ -1,5 +1,6 @@
 """Word prediction: batches of one against a transcription of word2vec.c, windows, and how far a row moves."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -219,3 +220,15 @@ def test_settings_and_texts_that_leave_nothing_to_learn():
         NegativeSampling(window=0)
     with pytest.raises(UserError, match="Expected words with at least 30 occurrences in the training text, found none"):
         NegativeSampling(least=30).constants(None, SOURCES)
+
+
+def test_words_that_occur_often_enough_to_the_number_are_learned():
+    counts = np.array([70, 0, 0, 0, 0, 6, 7, 3, 7, 6])
+    sources = dataclasses.replace(SOURCES, vocabulary=Vocabulary.placeholder(10), token_counts=counts)
+    assert NegativeSampling(least=7).counts(sources).tolist() == [0, 0, 0, 0, 0, 0, 7, 0, 7, 0]
+    with pytest.raises(UserError, match="at least 8 occurrences"):  # special tokens are no words
+        NegativeSampling(least=8).counts(sources)
+    assert not NegativeSampling(least=8).counts(dataclasses.replace(sources, token_counts=0 * counts)).any()  # a plan
+    assert (NegativeSampling(window=17).stretch, NegativeSampling(window=15).stretch) == (17, 16)
+    kept = NegativeSampling(threshold=0.0).kept(np.array([0.0, 9, 1]))
+    assert kept.tolist() == [0, 1, 1] and kept.dtype == np.float32

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import Mesh
 
 from plmjax.layers.recurrent.gru import BidirectionalGru, Gru, recurrence
+from plmjax.layers.recurrent.scan_over_time import both_directions, ends
 from plmjax.parallel import sharding
 from tests.optional import torch
 
@@ -126,3 +127,36 @@ def test_eight_devices_give_what_one_gives() -> None:
     places = sharding.boxed(boxed, mesh), sharding.batch(X, mesh)
     found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
     chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)
+
+
+def test_a_direction_starts_anew_at_its_own_end_of_a_document() -> None:
+    """A document ends at the last token that is read; padding that is marked as a start changes no state."""
+    starts = jnp.array([[True, False, True, False, True]])
+    assert ends(starts, False) is starts and ends(None, True) is None
+    assert ends(starts, True).tolist() == [[False, True, False, True, False]]
+    random = np.random.default_rng(2)
+    gates, kernel, bias, first = (
+        np.float32(random.normal(size=size)) for size in ((1, 5, 3, 2), (2, 3, 2), (2,), (1, 2))
+    )
+    read = lambda part, state, **masks: recurrence(gates[:, part], kernel, bias, state, **masks)  # noqa: E731
+    y, last = read(slice(0, 5), first, starts=jnp.array([[False, False, True, False, False]]))
+    before, after = read(slice(0, 2), first)[0], read(slice(2, 5), jnp.zeros((1, 2)))
+    np.testing.assert_allclose(y, jnp.concatenate([before, after[0]], axis=1), atol=1e-6)
+    np.testing.assert_allclose(last, after[1], atol=1e-6)
+    masks = {"starts": jnp.array([[False, False, True]]), "visible": jnp.array([[True, True, False]])}
+    kept, state = read(slice(0, 3), first, **masks)
+    np.testing.assert_allclose(state, before[:, 1], atol=1e-6)
+    assert not kept[:, 2].any()
+
+
+def test_both_directions_have_the_masks_and_the_last_state_of_each() -> None:
+    class Layer:
+        def __init__(self, reverse: bool, name: str) -> None:
+            self.own = f"{name} {reverse}"
+
+        def __call__(self, x: Any, *, starts: Any, visible: Any) -> tuple[jax.Array, Any]:
+            return x + len(self.own), (self.own, starts, visible)
+
+    y, states = both_directions(Layer, jnp.zeros((1, 1, 1)), "starts", "visible")
+    assert y.tolist() == [[[13.0, 13.0]]]
+    assert states == (("forward False", "starts", "visible"), ("backward True", "starts", "visible"))

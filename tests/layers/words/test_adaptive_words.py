@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -367,3 +368,25 @@ def test_devices_exchange_the_rows_of_a_table_that_has_more_rows_than_they_have_
         if one.kind == "all-reduce"
     ]
     assert sum(summed) == (7 * 6 if exchanged else 100 * 6)
+
+
+def test_the_capacity_of_a_tail_is_twice_its_share_and_never_more_than_all() -> None:
+    """Zipf's law gives the tokens from a to b of V the share log(b / a) / log(V)."""
+    assert adaptive_scores.tail_capacity(20, 30, 60) == pytest.approx(2 * np.log(1.5) / np.log(60))
+    assert adaptive_scores.tail_capacity(2, 60, 60) == 1
+
+
+def test_products_are_those_of_each_cluster_at_its_capacity() -> None:
+    """Widths 9, 4 and 2 of 9: each is a whole number of features by itself, not half of the one before it."""
+    clusters = Clusters(60, (20, 37), 12, 9, 2)
+    assert (clusters.widths, clusters.sizes) == ((9, 4, 2), (20, 17, 23))
+    shares = [2 * np.log(37 / 20) / np.log(60), 2 * np.log(60 / 37) / np.log(60)]
+    asked = [11, *(math.ceil(share * 11) for share in shares)]
+    expected = 7 * 12 * (9 + 4 + 2)  # all projections read all tokens
+    expected += sum(n * (size * w + w * 12) for n, size, w in zip(asked, (20, 17, 23), (9, 4, 2), strict=True))
+    assert clusters.products(7, 11) == expected + 11 * 2 * 9
+    one = Clusters(60, (20, 37), 12, 9)
+    assert one.widths == (9, 9, 9) and one.projected and not Clusters(60, (20, 37), 9, 9).projected
+    same = sum(n * (size * 9 + 9 * 12) for n, size in zip(asked, (20, 17, 23), strict=True))
+    assert one.products(7, 11) == 7 * 12 * 9 + same + 11 * 2 * 9
+    assert Clusters(10, (9,), 4, 2, 2).widths == (2, 1)  # the last possible cutoff and the last possible feature

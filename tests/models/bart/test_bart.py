@@ -15,6 +15,7 @@ import safetensors.numpy
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartForSequenceClassification, BartModel
+from plmjax.models.transformer import TransformerModel
 from tests.families.encoder_decoders import BART
 from tests.families.family import ended_sources
 from tests.systems.modules import boxed_shapes, outputs, random_params
@@ -94,3 +95,21 @@ def test_a_head_of_a_task_counts_both_sides() -> None:
     of_encoder = 6 * 64 * 6 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 64 * 768)
     of_decoder = 6 * 64 * 6 * (8 * 768**2 + 2 * 768 * 3072 + 4 * 64 * 768)
     assert read == 2 * (of_encoder + of_decoder)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_decoder_reads_packed_sources_where_they_are(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sequence begins with the start token; places and sequences are those of the source, and the mask its own."""
+    ids, start = np.array([[7, 8, 9, 5, 6, 0]]), CONFIG.decoder_start_token_id
+    given = (
+        {"positions": np.array([[0, 1, 2, 0, 1, 0]]), "segment_ids": np.array([[1, 1, 1, 2, 2, 0]])} if packed else {}
+    )
+    monkeypatch.setattr(TransformerModel, "__call__", lambda self, *arguments, **inputs: (arguments, inputs))
+    (source, mask), inputs = BartModel.__call__(MODEL.clone(), ids, "mask", deterministic=False, **given)
+    assert source is ids and mask == "mask" and inputs["deterministic"] is False
+    shifted = [start, 7, 8, start, 5, start] if packed else [start, 7, 8, 9, 5, 6]
+    assert inputs["decoder_input_ids"].tolist() == [shifted] and "decoder_attention_mask" not in inputs
+    for name in ("positions", "segment_ids"):
+        assert inputs[f"decoder_{name}"] is inputs.get(name) is given.get(name)
+    own = BartModel.__call__(MODEL.clone(), ids, decoder_input_ids=ids, decoder_positions="own", **given)[1]
+    assert own["decoder_input_ids"] is ids and own["decoder_positions"] == "own"

@@ -13,14 +13,18 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
-from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
+from plmjax.models.baselines.static_vectors import (
+    StaticVectorsConfig,
+    StaticVectorsForSequenceClassification,
+    texts,
+)
 from plmjax.models.bert import BertConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
-from tests.systems.modules import outputs, random_params
+from tests.systems.modules import dropped, outputs, random_params
 
 CONFIG = StaticVectorsConfig(vocab_size=23, vector_size=5)
 SEGMENTS = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2, 2, 0, 0]])
@@ -138,3 +142,30 @@ def test_every_kind_of_task_is_learned_frozen_or_trained(task, frozen, origin, t
     assert set(after) == {"static_vectors/words/embedding", "classifier/kernel", "classifier/bias"}
     same = np.array_equal(before["input_vectors/embedding"], after["static_vectors/words/embedding"])
     assert same == frozen
+
+
+def test_a_head_drops_its_input_in_training() -> None:
+    """And nothing else: with hardly anything left, the logits are the bias."""
+    module = StaticVectorsForSequenceClassification(dataclasses.replace(CONFIG, dropout=0.999), num_labels=3)
+    params = random_params(module)
+    kept, lost = outputs(module, params, {"input_ids": IDS}), dropped(module, params, {"input_ids": IDS})
+    np.testing.assert_allclose(lost.logits, np.broadcast_to(params["classifier"]["bias"], (2, 3)), atol=1e-6)
+    assert np.abs(kept.logits - lost.logits).max() > 1e-2
+    np.testing.assert_array_equal(kept.last_hidden_state, lost.last_hidden_state)
+
+
+def test_masked_tokens_of_a_packed_sequence_and_padding_count_nothing() -> None:
+    """A sequence whose place is that of a padding token has no token."""
+    vectors = np.float32([[[1], [3], [10], [5], [70]]])
+    own = np.array([[[1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]], bool)
+    types = np.array([[0, 1, 1, 1, 0]])
+    found = texts(vectors, own, types)
+    assert found.tolist() == [[[1, 3, 2, 3], [0, 7.5, 7.5, 0], [0, 0, 0, 0]]]
+    module = StaticVectorsForSequenceClassification(CONFIG, num_labels=3)
+    params, mask = random_params(module), np.ones_like(SEGMENTS)
+    mask[0, 1] = 0
+    packed = {"input_ids": IDS, "segment_ids": SEGMENTS, "cls_positions": np.array([[0, 8], [0, 1]])}
+    logits = outputs(module, params, packed | {"attention_mask": mask}).logits
+    np.testing.assert_allclose(logits[0, 1], params["classifier"]["bias"], rtol=1e-6)
+    left = packed | {"segment_ids": SEGMENTS * mask}
+    np.testing.assert_allclose(logits, outputs(module, params, left).logits, rtol=1e-6)

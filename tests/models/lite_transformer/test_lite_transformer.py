@@ -11,6 +11,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
+from plmjax.models.lite_transformer.branches import LongShortCache, equal_kernels, with_past_inputs
 from plmjax.models.lite_transformer.lite_transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -112,3 +113,33 @@ def test_every_attention_has_its_own_number_of_heads() -> None:
     encoder, decoder = (layer(LITE, 5, Execution()).bind({}) for layer in (EncoderLayer, DecoderLayer))
     found = encoder.attention, decoder.attention, decoder.cross_attention
     assert [(one.features, one.num_heads) for one in found] == [(12, 3), (12, 2), (24, 4)]
+
+
+@pytest.mark.parametrize(("size", "new"), [(3, 1), (5, 2), (3, 6), (1, 2)])
+def test_a_convolution_reads_the_inputs_before_its_tokens_and_the_largest_kernel_is_kept(size: int, new: int) -> None:
+    """Of the second of two layers; four inputs are kept, whatever the size of its own kernel."""
+    cache = LongShortCache(None, None, None, None, jnp.arange(16.0).reshape(2, 1, 4, 2))
+    fresh = 100 + jnp.arange(2.0 * new).reshape(1, new, 2)
+    both = np.concatenate([cache.inputs[1], fresh], axis=1)
+    window, after = with_past_inputs(fresh, cache, 1, size)
+    np.testing.assert_array_equal(window, both[:, 4 - (size - 1) :])
+    np.testing.assert_array_equal(after.inputs[1], both[:, -4:])
+    np.testing.assert_array_equal(after.inputs[0], cache.inputs[0])
+    alone, none = with_past_inputs(fresh, None, 1, size)
+    np.testing.assert_array_equal(alone, np.pad(fresh, ((0, 0), (size - 1, 0), (0, 0))))
+    assert none is None
+
+
+def test_layers_of_equal_kernels_that_follow_each_other_are_one_run() -> None:
+    assert list(equal_kernels((3, 7, 7, 7, 3, 15))) == [(3, 0, 1), (7, 1, 3), (3, 4, 1), (15, 5, 1)]
+
+
+def test_an_empty_cache_has_the_sizes_of_the_decoder() -> None:
+    config = dataclasses.replace(LITE, decoder_layers=2, decoder_kernel_sizes=(7, 3))
+    cache = config.empty_cache(5, 9, Execution(dtype=jnp.bfloat16))
+    half = config.d_model // 2
+    heads = config.decoder_attention_heads
+    assert cache.inputs.shape == (2, 5, 6, half) and cache.inputs.dtype == jnp.bfloat16 and not cache.inputs.any()
+    assert cache.keys.shape == (2, 5, heads, half // heads, 9) and heads != config.encoder_attention_heads
+    rows = dataclasses.replace(cache, inputs=jnp.arange(5.0)[None, :, None, None] + cache.inputs)
+    assert rows.take_rows(jnp.array([4, 4, 1])).inputs[1, :, 0, 0].tolist() == [4, 4, 1]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
 from plmjax.layers.attention import bands
 from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
 from tests.products import flops
@@ -151,3 +152,18 @@ def test_time_and_memory_grow_as_the_rows(backend: str, dilation: int) -> None:
     shorter, longer = cost(1024), cost(2048)
     assert longer[0] <= 2.1 * shorter[0]
     assert longer[1] <= 2.1 * shorter[1]
+
+
+def test_as_many_global_tokens_as_slots_are_read_and_one_more_is_not() -> None:
+    """Padding that is chosen is none of them. A compiled program has NaN in the row that has too many."""
+    real = jnp.asarray([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
+    chosen = jnp.asarray([[1, 0, 1, 1], [0, 0, 1, 1]], bool)
+    found = Reading.of(real, chosen, 2, 5)
+    assert found.tokens.positions.tolist() == [[0, 2], [2, 3]] and found.widest == 5
+    assert found.local.tolist() == [[False, True, False, False], [True, True, False, False]]
+    assert not np.isnan(found.refused(jnp.ones((2, 4, 1)))).any()
+    more = chosen.at[1, 0].set(True)
+    with pytest.raises(UserError, match="Expected at most 2 global tokens in a row, found 3"):
+        Reading.of(real, more, 2, 5)
+    compiled = jax.jit(lambda chosen: Reading.of(real, chosen, 2, 5).refused(jnp.ones((2, 4, 1))))(more)
+    assert np.isnan(compiled).all(axis=(1, 2)).tolist() == [False, True]

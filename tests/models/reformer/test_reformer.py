@@ -1,6 +1,7 @@
 """Properties of Reformer alone: its backward pass, streams, positions, FLOPs and refused sizes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import chex
 import flax.linen as nn
@@ -17,6 +18,7 @@ from plmjax.models.reformer.attention import LshAttention
 from plmjax.models.reformer.axial_positions import AxialPositions
 from plmjax.models.reformer.chunked_attention import Chunks
 from plmjax.models.reformer.heads import ReformerForCausalLM
+from plmjax.models.reformer.layers import ReformerBlock, ReformerLayer
 from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
 from tests.optional import needs_torch, torch
@@ -203,3 +205,90 @@ def test_a_decoder_does_not_do_what_an_encoder_does(config, purpose, message) ->
 def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         dataclasses.replace(REFORMER, **changes)
+
+
+UNLIKE = dataclasses.replace(
+    ENCODER,
+    attn_layers=("lsh", "local", "lsh") * 2,
+    local_attn_chunk_length=6,
+    lsh_attn_chunk_length=4,
+    axial_pos_shape=(4, 9),
+    local_num_chunks_before=3,
+    local_num_chunks_after=1,
+    lsh_num_chunks_before=2,
+    lsh_num_chunks_after=0,
+    local_attention_probs_dropout_prob=0.25,
+    lsh_attention_probs_dropout_prob=0.5,
+    hidden_dropout_prob=0.125,
+    num_hashes=3,
+    hash_seed=11,
+)
+"""Settings of which no two are alike, and chunks of which neither length divides the other."""
+
+
+def test_rows_are_padded_to_where_both_chunks_end() -> None:
+    assert [UNLIKE.padded_length(length) for length in (3, 4, 5, 12, 13)] == [3, 4, 12, 12, 24]
+    local = dataclasses.replace(UNLIKE, attn_layers=("local",), num_buckets=(64,))  # which hashes nothing
+    assert [local.padded_length(length) for length in (6, 7, 13)] == [6, 12, 18]
+    assert dataclasses.replace(REFORMER, num_buckets=(4, 8)).num_buckets == (
+        4,
+        8,
+    )  # as many as the longest row has tokens
+    with pytest.raises(UserError, match="a multiple of 12, in which all chunks end, found 4 8, whose product is 32"):
+        dataclasses.replace(UNLIKE, axial_pos_shape=(4, 8))
+
+
+def test_chunks_before_and_after_cost_alike_and_those_of_a_kind_are_its_own() -> None:
+    flops_of = lambda **changes: dataclasses.replace(UNLIKE, **changes).train_flops(2, 36, 0)  # noqa: E731
+    assert flops_of(local_num_chunks_before=1, local_num_chunks_after=3) == flops_of()
+    assert flops_of(lsh_num_chunks_before=0, lsh_num_chunks_after=2) == flops_of()
+    inner = UNLIKE.num_attention_heads * UNLIKE.attention_head_size
+    assert flops_of(local_num_chunks_after=2) - flops_of() == 6 * 2 * 36 * 2 * 6 * inner * 2  # two local layers
+    assert (
+        flops_of(lsh_num_chunks_after=1) - flops_of() == 6 * 2 * 36 * 2 * 3 * 4 * inner * 4
+    )  # three rounds, four layers
+
+
+def test_a_layer_has_the_settings_of_its_kind() -> None:
+    local, lsh = (ReformerLayer(UNLIKE, Execution(), kind, True).bind({}).attention for kind in ("local", "lsh"))
+    assert (local.chunks, local.dropout, local.causal) == (Chunks(6, 3, 1), 0.25, False)
+    assert (lsh.chunks, lsh.dropout, lsh.causal) == (Chunks(4, 2, 0), 0.5, False)
+    assert (lsh.rounds, lsh.buckets, lsh.seed, lsh.num_heads, lsh.head_size) == (3, (2, 4), 11, 3, 5)
+    assert ReformerLayer(REFORMER, Execution(), "local", True).bind({}).attention.causal
+
+
+def test_a_block_hashes_with_the_number_among_the_layers_that_hash() -> None:
+    """Of two blocks of lsh, local, lsh: what a layer keeps is in a place of its own."""
+    seen = []
+    layers = [
+        SimpleNamespace(
+            decode_step=lambda x, cache, layer, hashing: (seen.append((int(layer), hashing)), (x, cache))[1],
+            feed=lambda x: x,
+        )
+    ] * 3
+    block = SimpleNamespace(config=UNLIKE, layer=layers)
+    for numbers in (np.arange(3), np.arange(3, 6)):
+        ReformerBlock.read(block, (np.ones((1, 1, 2)),) * 2, "cache", None, numbers)
+    assert [number for number, _ in seen] == list(range(6))
+    assert [seen[number][1] for number in (0, 2, 3, 5)] == [0, 1, 2, 3]
+
+
+def test_the_parameters_of_a_layer_are_a_part_of_its_place_in_the_period() -> None:
+    groups = [(group.prefixes, group.index) for group in UNLIKE.parameter_groups]
+    places = [("reformer/layers/layer_0", 0), ("reformer/layers/layer_1", 0), ("reformer/layers/layer_2", 0)]
+    places += [(name, 1) for name, _ in places]
+    assert groups[1:-1] == [((name,), index) for name, index in places]
+    assert groups[0][0] == ("reformer/word_embeddings", "reformer/position_embeddings")
+    assert groups[-1] == (("reformer/layer_norm",), None)
+
+
+def test_rates_are_changed_together_and_a_head_may_have_none() -> None:
+    changed = UNLIKE.with_dropout(0.75)
+    rates = changed.hidden_dropout_prob, changed.local_attention_probs_dropout_prob
+    assert (*rates, changed.lsh_attention_probs_dropout_prob) == (0.75,) * 3
+    heads = [dataclasses.replace(UNLIKE, classifier_dropout=rate).head_dropout for rate in (None, 0.0, 0.5)]
+    assert heads == [0.125, 0.0, 0.5]
+    tokens = UNLIKE.with_tokens(70, 5)
+    assert (tokens.vocab_size, tokens.pad_token_id, tokens.padding_token) == (70, 5, None)
+    with pytest.raises(UserError, match=r"found --model.local_num_chunks_after 1 and --model.lsh_num_chunks_after 0"):
+        dataclasses.replace(UNLIKE, is_decoder=True)
