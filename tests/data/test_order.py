@@ -65,3 +65,45 @@ def test_heads_are_binomial(tosses):
     assert abs(count.mean() - tosses / 2) < 4 * np.sqrt(tosses / 4 / len(keys))
     assert abs(count.var() / (tosses / 4) - 1) < 0.04
     np.testing.assert_array_equal(order.heads(keys, np.zeros(len(keys), np.int64)), 0)
+
+
+def test_each_place_has_a_size_and_a_key_of_its_own():
+    places, sizes, keys = np.array([4, 0, 3, 4, 11]), np.array([5, 1, 12, 5, 12]), np.arange(5) + 7
+    alone = [int(order.permute(np.array([p]), n, k)[0]) for p, n, k in zip(places, sizes, keys, strict=True)]
+    assert order.permute(places, sizes, keys).tolist() == alone
+
+
+def test_heads_of_unequal_numbers_of_tosses_are_those_of_each_alone():
+    keys, tosses = order.fold(11, np.arange(6)), np.array([130, 0, 64, 3, 65, 1])
+    alone = [int(order.heads(keys[i : i + 1], tosses[i : i + 1])[0]) for i in range(6)]
+    assert order.heads(keys, tosses).tolist() == alone and len(set(alone)) > 3
+
+
+def test_numbers_are_the_same_in_every_version():
+    """A run goes on in the order that it began with."""
+    assert order.fold(7, np.arange(2)).tolist() == [13309476754707697221, 11984929618412882174]
+    assert order.below(order.fold(7, np.arange(8)), np.arange(1, 9)).tolist() == [0, 1, 1, 2, 1, 1, 6, 7]
+    assert order.shuffled(np.arange(22), 11, 3).tolist() == [
+        6,
+        5,
+        8,
+        4,
+        2,
+        10,
+        1,
+        3,
+        9,
+        7,
+        0,
+        3,
+        0,
+        1,
+        5,
+        8,
+        9,
+        4,
+        6,
+        7,
+        10,
+        2,
+    ]

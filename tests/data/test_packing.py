@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plmjax.data import packing
+from plmjax.data import order, packing
 
 
 def test_rows_are_padded_to_the_next_power_of_two_or_three_quarters_of_it():
@@ -54,3 +54,38 @@ def test_no_rows_at_all():
 def test_a_table_names_the_sequences_of_each_row():
     table = packing.packed(np.array([3, 8, 5, 1]), 8, 2)
     assert sorted(map(sorted, table.tolist())) == [[-1, 1], [-1, 3], [0, 2]]
+
+
+def test_padding_on_the_left_is_before_the_sequences():
+    begins, segment_ids, positions = packing.place(np.array([[2, 0, 3], [1, 4, 2]]), 7, "left")
+    assert begins[0, [0, 2]].tolist() == [2, 4] and begins[1].tolist() == [0, 1, 5]
+    assert segment_ids.tolist() == [[0, 0, 1, 1, 3, 3, 3], [1, 2, 2, 2, 2, 3, 3]]
+    assert positions.tolist() == [[0, 0, 0, 1, 0, 1, 2], [0, 0, 1, 2, 3, 0, 1]]
+
+
+def test_the_longest_that_fits_comes_next_and_equal_ones_in_order():
+    sequence, sizes = packing.pack(np.array([2, 7, 3, 5, 3, 2, 10]), 10, 3)
+    assert (sequence.tolist(), sizes.tolist()) == ([6, 1, 2, 3, 4, 0, 5], [1, 2, 3, 1])
+    with_limit, sizes = packing.pack(np.array([2, 2, 2, 2, 2]), 10, 3)
+    assert (with_limit.tolist(), sizes.tolist()) == ([0, 1, 2, 3, 4], [3, 2])
+
+
+def test_sequences_of_rows_that_are_asked_for():
+    numbers, present = packing.slots(np.array([0, 3, 4, 6]), np.array([2, 0, 1]), 3)
+    assert present.tolist() == [[True, True, False], [True] * 3, [True, False, False]]
+    assert numbers[present].tolist() == [4, 5, 0, 1, 2, 3]
+
+
+def test_an_index_of_rows_over_several_windows(tmp_path, monkeypatch):
+    """Each record is in one row, and no row has sequences of two windows of the order."""
+    monkeypatch.setattr(packing, "_WINDOW", 10)
+    records, lengths = np.arange(100, 137), np.arange(37) % 7 + 1
+    packing.write_rows(records, lambda chosen: lengths[chosen - 100], 16, 4, order.fold(5, 0), tmp_path)
+    sequences = np.fromfile(tmp_path / "sequences.bin", np.int64)
+    rows = np.fromfile(tmp_path / "rows.bin", np.int64)
+    assert sorted(sequences.tolist()) == records.tolist()
+    assert rows[0] == 0 and rows[-1] == 37 and {10, 20, 30} < set(rows.tolist())
+    assert np.diff(rows).min() >= 1 and np.diff(rows).max() <= 4
+    assert np.add.reduceat(lengths[sequences - 100], rows[:-1]).max() <= 16
+    shuffled = records[order.permute(np.arange(37), 37, order.fold(5, 0))]
+    assert [set(sequences[i : i + 10]) for i in (0, 10, 20, 30)] == [set(shuffled[i : i + 10]) for i in (0, 10, 20, 30)]

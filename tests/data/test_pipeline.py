@@ -204,3 +204,15 @@ def test_a_text_of_just_one_batch_is_a_batch(dataset):
     assert sorted(batch["row_ids"].tolist()) == list(range(count))
     with pytest.raises(UserError, match=rf"a batch of {count + 1} rows .* fills {count}; prepare more text"):
         source(dataset, Blocks()).train(phase(32, count + 1), 0)
+
+
+def test_a_row_has_a_number_of_32_bits(dataset):
+    most = 2**31 - 1
+    for count in (most, most + 1):
+        layout = SimpleNamespace(rows=lambda *arguments, count=count: SimpleNamespace(count=count))
+        made = DatasetSource(layout, dataset, Vocabulary.placeholder(V), 3)
+        if count == most:
+            assert made.epoch_rows(32) == made.held_out(32) == most
+        else:
+            with pytest.raises(UserError, match=f"at most {most} rows, .* gives {count} of 32 tokens"):
+                made.rows("train", 32)

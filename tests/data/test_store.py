@@ -32,6 +32,13 @@ def test_reads_what_was_written(tmp_path, small_pieces, vocab_size):
         assert (split.documents, split.token_count) == (len(texts), len(tokens))
         np.testing.assert_array_equal(split.tokens(0, len(tokens)), tokens)
         np.testing.assert_array_equal(split.tokens(777, 778), tokens[777:778])
+        edges = np.cumsum([len(piece) for piece in split._pieces])
+        assert name == "validation" or len(edges) > 4
+        for start, stop in ((3, edges[0] + 1), (edges[0] - 2, len(tokens) - 3), (edges[0], edges[0] + 2)):
+            np.testing.assert_array_equal(split.tokens(start, stop), tokens[start:stop])
+        for start, stop in ((5, len(tokens) + 1), (len(tokens), len(tokens) + 1)):
+            with pytest.raises(IndexError, match=rf"within 0\.\.{len(tokens)}, found {start}\.\.{stop}"):
+                split.tokens(start, stop)
         sentences = [len(sentence) for document in texts for sentence in document]
         np.testing.assert_array_equal(split.sentence_offsets, np.cumsum([0, *sentences]))
         np.testing.assert_array_equal(split.document_offsets, np.cumsum([0, *map(len, texts)]))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
+from plmjax.data.tokenizers import engines, word_cache
 from plmjax.errors import UserError
 
 PROSE = [
@@ -483,3 +484,89 @@ def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(sid
     found = tokenizers.Tokenizer(engine, {}, {})
     for text in ("a <x> b", "a<x> b c", "a <x>b", "a b"):
         assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"do_lower_case": True, "tokenize_chinese_chars": False},
+    ],
+    ids=str,
+)
+def test_options_beside_a_vocab_txt_are_those_of_transformers(options, tmp_path):
+    from transformers import BertTokenizer
+
+    words = "caf\u00e9 cafe Caf\u00e9 Cafe \u4eca \u5929 ##\u5929 x ##x".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    texts = ["Caf\u00e9 cafe caf\u00e9 x", "\u4eca\u5929x \u5929"]
+    reference = BertTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False)["input_ids"]
+    assert tokenizers.load(tmp_path).encode_batch(texts) == reference
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_space_before_the_first_word_is_an_option_of_merges(prefix, tmp_path):
+    tokenizers.train("gpt2-bpe", 300, PROSE, tmp_path / "trained")
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": prefix}))
+    tokenizer = tokenizers.load(tmp_path)
+    assert (tokenizer.encode("the dog") == tokenizer.encode(" the dog")) == prefix
+    assert tokenizers.load(tmp_path / "merges.txt").encode("the") == tokenizer.encode("the")
+
+
+def test_added_tokens_are_numbered_by_their_ids(tmp_path):
+    """Not by the text of the ids, in which 10 comes before 9."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]))
+    added = {str(number): {"content": f"<{number}>", "normalized": False} for number in (10, 9, 11)}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    assert tokenizers.load(tmp_path).encode("a<10> <9>b<11>") == [5, 10, 9, 6, 11]
+
+
+@pytest.mark.parametrize("extra", [0, 12])
+def test_the_number_of_sentinels_is_an_option_of_a_spiece_model(extra, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(albert_model())
+    size = tokenizers.load(tmp_path / "spiece.model").vocabulary.size
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": extra}))
+    vocabulary = tokenizers.load(tmp_path).vocabulary
+    assert vocabulary.sentinels == tuple(range(size + extra - 1, size - 1, -1)) and vocabulary.size == size + extra
+
+
+def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(albert_model())
+    albert, t5 = (tokenizers.load(tmp_path, system).encode("THE Fox") for system in ("", "t5"))
+    assert albert != t5
+    for named, expected in (({"model_type": "albert"}, albert), ({"model_type": "t5"}, t5)):
+        (tmp_path / "config.json").write_text(json.dumps(named))
+        for system in ("t5", "albert"):
+            assert tokenizers.load(tmp_path, system).encode("THE Fox") == expected
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "tokenizer_class": "AlbertTokenizer"}')
+    assert tokenizers.load(tmp_path).encode("THE Fox") == albert
+
+
+def test_one_capital_in_a_hundred_tokens_is_an_uncased_vocabulary():
+    assert not engines.cased(["A", *"b" * 99]) and engines.cased(["A", *"b" * 98])
+
+
+def test_an_id_that_the_table_lacks_counts_as_one(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 12}, unk_token="[UNK]"))
+    vocabulary = tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]"}).vocabulary
+    assert vocabulary.size == 13 and np.flatnonzero(vocabulary.continuation).tolist() == [12]
+    assert vocabulary.special == (0,)
+
+
+def test_the_cache_of_words_changes_no_id_when_it_is_full(tmp_path, monkeypatch):
+    tokenizer = tokenizers.train("wordpiece", 420, PROSE, tmp_path)
+    expected = tokenizer.encode_batch(PROSE[:4])
+    monkeypatch.setattr(word_cache, "CACHED", 3)
+    monkeypatch.setattr(word_cache, "LONGEST_CACHED", 4)
+    found: list[str] = []
+    small = word_cache._Cache(lambda text: found.append(text) or text.encode())
+    texts = ["a", "fours", "four", "b", "a", "c", "b", "fours", "a"]
+    assert [small[text] for text in texts] == [text.encode() for text in texts]
+    assert found == ["a", "fours", "four", "b", "c", "b", "fours", "a"] and set(small) == {"c", "b", "a"}
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(PROSE[:4]) == expected

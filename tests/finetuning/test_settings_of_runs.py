@@ -51,6 +51,10 @@ def test_numbers_of_steps_follow_from_epochs() -> None:
         )
         == RUN
     )
+    # 171 rows are 10.6875 steps, which are rounded after they are multiplied.
+    uneven = resolve(dataclasses.replace(RUN, finetuning=dataclasses.replace(RUN.finetuning, warmup=0.15)), 171)
+    assert (uneven.training.steps, uneven.training.evaluate_every, uneven.checkpoint.every) == (32, 3, 3)
+    assert (uneven.optimizer.unfreeze_every, uneven.optimizer.schedule.warmup_steps) == (5, 5)
     few = resolve(RUN, 3)
     assert (few.training.steps, few.training.evaluate_every, few.optimizer.unfreeze_every) == (1, 1, 1)
 

@@ -21,6 +21,7 @@ def test_what_is_left_open_is_as_it_is_stored() -> None:
     settings = settings_with(Options(no_repeat_ngram_size=2), BEAMS)
     assert settings.strategy == BeamSearch(4, length_penalty=2.0, early_stopping="full")
     assert settings.no_repeat_ngram_size == 2 and settings.lengths(before=10) == (0, 40)
+    assert [settings.lengths(before=before) for before in (1, 5, 9, 49)] == [(8, 49), (4, 45), (0, 41), (0, 1)]
     assert settings_with(Options(length_penalty=0.5), BEAMS).strategy.length_penalty == 0.5
     assert settings_with(Options(), Generation()).strategy == Sampling()
 

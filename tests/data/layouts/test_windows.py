@@ -41,5 +41,6 @@ def test_synthetic_batches_have_every_field() -> None:
 def test_an_overlap_that_leaves_no_window_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"overlap of at least 1 .* found 0; .* the layout Streams"):
         Windows(overlap=0)
+    Windows(overlap=15).check(32)
     with pytest.raises(UserError, match=r"overlap below half the sequence length, found 16 tokens of 32; lower it."):
         Windows(overlap=16).check(32)

@@ -23,9 +23,10 @@ def test_an_epoch_takes_its_share_of_every_piece_once(window: int) -> None:
         assert found == [(p, epoch * n + i) for p, n in enumerate(VISITS.tolist()) for i in range(n)]
 
 
-@pytest.mark.parametrize("window", [1, 4, 10])
-def test_windows_follow_each_other_and_hold_their_pieces_alone(window: int) -> None:
+@pytest.mark.parametrize(("window", "fewest_rows"), [(1, 1), (4, 1 + 2 + 3), (10, 55)])
+def test_windows_follow_each_other_and_hold_their_pieces_alone(window: int, fewest_rows: int) -> None:
     made = make(window)
+    assert made.window_rows == fewest_rows
     windows, pieces, _ = made.places(np.arange(3 * made.rows))
     assert windows[0] == 0 and set(np.diff(windows).tolist()) <= {0, 1} and windows[-1] == 3 * made.windows - 1
     for number in range(3 * made.windows):
@@ -75,15 +76,18 @@ def test_each_row_of_a_piece_is_used_once_before_one_is_used_again() -> None:
         assert np.ptp(np.bincount(rows, minlength=counts[piece])) <= 1
 
 
-@pytest.mark.parametrize(("window", "batch_size", "lanes"), [(1, 8, 1), (4, 8, 4), (7, 12, 6), (100, 6, 6), (5, 7, 1)])
+@pytest.mark.parametrize(
+    ("window", "batch_size", "lanes"), [(1, 8, 1), (4, 8, 4), (7, 12, 6), (100, 6, 6), (5, 7, 1), (7, 9, 3)]
+)
 def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes: int) -> None:
     made = LaneOrder(VISITS, window, order.fold(3, 0), batch_size)
     assert made.lanes == lanes == len(made.orders) and made.rows == VISITS.sum()
     own = [set(one.visited.tolist()) for one in made.orders]
     assert sorted(piece for pieces in own for piece in pieces) == [p for p, n in enumerate(VISITS) if n]
     rows = [one.rows for one in made.orders]
-    assert max(rows) - min(rows) <= VISITS.max() and sum(rows) == made.rows
-    assert sum(one.window_pieces for one in made.orders) <= window
+    assert max(rows) - min(rows) <= 2 and sum(rows) == made.rows
+    pieces = [min(window // lanes, len(one.visited)) for one in made.orders]
+    assert [one.windows for one in made.orders] == [-(-len(a) // b) for a, b in zip(own, pieces, strict=True)]
     found, places = made.places(np.arange(5 * batch_size))
     assert np.array_equal(found, np.tile(np.repeat(np.arange(lanes), batch_size // lanes), 5))
     for lane, one in enumerate(made.orders):
@@ -94,5 +98,7 @@ def test_lanes_divide_a_batch_and_the_pieces(window: int, batch_size: int, lanes
 def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
     made = LaneOrder(np.full(40, 7), 8, order.fold(0, 0), 32)
     assert [len(one.visited) for one in made.orders] == [5] * 8
+    pieces = [np.searchsorted(one.visited, one.places(np.arange(35)).pieces).tolist() for one in made.orders]
+    assert len({tuple(one) for one in pieces}) == 8  # each lane has an order of its own
     other = LaneOrder(np.full(40, 7), 8, order.fold(1, 0), 32)
     assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]

@@ -185,6 +185,18 @@ def test_batches_depend_on_seed_phase_and_step_for_any_number_of_hosts(served: s
     assert not equal(whole, take(opened(served, written), corpora.phase(32, 8, index=1), 5, 20))
 
 
+def test_rows_depend_on_seed_phase_and_step_and_on_no_host(served: str, written: store.Dataset) -> None:
+    phase = corpora.phase(32, 8)
+    source = opened(served, written)
+    assert source.order(phase).rows == source.epoch_rows(32) == sum(p.tokens // 32 for p in source.dataset.pieces)
+    through = take(source, phase, 0, 63)
+    assert equal(take(source, phase, 60, 3), through[60:])
+    uneven = take(source, phase, 60, 3, np.arange(3, 8))
+    assert equal(uneven, [{name: array[3:] for name, array in batch.items()} for batch in through[60:]])
+    assert not equal(through[:1], take(opened(served, written, seed=1), phase, 0, 1))
+    assert not equal(through[:1], take(source, corpora.phase(32, 8, index=1), 0, 1))
+
+
 def test_each_of_several_hosts_reads_pieces_of_its_own(
     served: str, written: store.Dataset, object_store: ObjectStore
 ) -> None:
@@ -434,8 +446,13 @@ def test_a_limit_below_two_windows_is_refused_with_the_number_that_suffices(
 
 
 def test_a_limit_below_the_held_out_text_is_refused(served: str) -> None:
-    with pytest.raises(UserError, match=r"cache_limit of more than [0-9,]+ bytes, the held-out text"):
+    with pytest.raises(UserError, match=r"cache_limit of more than [0-9,]+ bytes, the held-out text") as raised:
         remote.open_dataset(served, 1000)
+    held_out = int(str(raised.value).split("more than ")[1].split(" bytes")[0].replace(",", ""))
+    with pytest.raises(UserError, match=f"found {held_out - 1:,};"):
+        remote.open_dataset(served, held_out - 1)
+    dataset = remote.open_dataset(served, held_out)
+    assert isinstance(dataset, remote.RemoteDataset) and dataset.limit == held_out
 
 
 def test_a_window_below_a_batch_is_refused(served: str, written: store.Dataset) -> None:

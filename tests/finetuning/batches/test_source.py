@@ -129,6 +129,9 @@ def test_a_host_makes_its_own_rows_of_the_same_batch():
     part = next(source(length=20, pack=3).train(phase(20), 3, np.array([1, 3])))
     for name in whole:
         np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
+    for whole, part in zip(source().evaluation(phase()), source().evaluation(phase(), np.array([1, 3])), strict=True):
+        for name in whole:
+            np.testing.assert_array_equal(part[name], whole[name][[1, 3]])
 
 
 def test_pairs_share_a_row_only_if_both_of_their_sides_fit():

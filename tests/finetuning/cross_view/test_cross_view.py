@@ -7,6 +7,7 @@ import itertools
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import chex
@@ -18,9 +19,15 @@ import pytest
 from plmjax import cli
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.finetuning.cross_view.cross_view import CrossViewLearning, ParsingTask, TaggingTask, TasksWithText
+from plmjax.finetuning.cross_view.cross_view import (
+    CrossViewLearning,
+    ParsingTask,
+    TaggingTask,
+    TasksWithText,
+    TranslationTask,
+)
 from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, TaskModules
-from plmjax.finetuning.cross_view.translation import END, CrossViewTranslation
+from plmjax.finetuning.cross_view.translation import END, CrossViewTranslation, Translator
 from plmjax.finetuning.tasks.joint import joined_examples
 from plmjax.finetuning.tasks.parsing import ParsedExamples
 from plmjax.finetuning.tasks.tagging import TaggedExamples
@@ -273,6 +280,106 @@ def test_every_task_is_judged_by_its_own_predictions():
     assert first["predictions"] == ["O", "B-N"] and last["heads"] == [2, 0, 1] and last["relations"] == ["r"] * 3
     assert "".join(objective.official([last])) == files["predictions.trees.conllu"]
     assert "".join(objective.official([first])) == "a\tO\nb\tB-N\n\n"
+
+
+TRANSLATED = TextPairExamples("t.en", [5, 6], ["a b c", "d"], ["x y", "z z w"])
+WITH_TEXTS = TasksWithText(
+    tasks=(TaggingTask(name="tags", scheme="IOB2"), TranslationTask(name="texts")), sequence_length=8, target_length=6
+)
+
+
+def test_sentences_without_a_translation_have_empty_rows_of_the_decoder():
+    examples = joined_examples("tasks", [TAGGED, TRANSLATED], WITH_TEXTS.tasks)
+    parts = CrossViewTagging(name="tags"), CrossViewTranslation(name="texts", max_new_tokens=4)
+    objective = CrossViewLearning(tasks=parts).fit_labels(examples)
+    assert objective.tasks[1].target_words == ("z", "w", "x", "y")  # by count, then by spelling
+    encoded = objective.encode(examples, Letters(), cvt.CONFIG, WITH_TEXTS)
+    decoder = encoded.decoder
+    assert encoded.offsets.tolist() == [0, 2, 3, 6, 7] and decoder.offsets.tolist() == [0, 0, 0, 3, 7]
+    assert encoded.token_fields["tags/label_weights"].tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert decoder.token_fields.keys() == {"texts/next_ids", "texts/next_weights"}
+    assert decoder.token_fields["texts/next_ids"].tolist() == [4, 5, END, 2, 2, 3, END]
+    assert decoder.tokens.tolist() == [END, 4, 5, END, 2, 2, 3]
+    said = np.zeros((7, 6), np.float32)  # scores of B-N and O, then the four words of a translation
+    said[:3, 0], said[3:6, 2:], said[6, 2:] = 1, [5, 1, END, 3], [2, 2, 2, 2]
+    outputs = [said[:2], said[2:3], said[3:6], said[6:]]
+    *_, first, second = objective.records(examples, encoded, outputs)
+    assert (first, second) == ({"line": 5, "prediction": "y <unk>"}, {"line": 6, "prediction": "z z z z"})
+    assert "".join(objective.official([first, second])) == "y <unk>\nz z z z\n"
+    assert objective.answer(examples, encoded, outputs)[1].keys() == {"predictions.tags.tsv", "predictions.texts.jsonl"}
+    alone = joined_examples("texts", [TRANSLATED], WITH_TEXTS.tasks[1:])
+    their_own = objective.encode(alone, Letters(), cvt.CONFIG, WITH_TEXTS)
+    assert objective.records(alone, their_own, outputs[2:]) == [first, second]
+
+    unlabelled = objective.encode_unlabelled(examples, Letters(), cvt.CONFIG, WITH_TEXTS)
+    assert unlabelled.token_fields["view_weights"].tolist() == [1.0] * 7
+    assert not any(unlabelled.token_fields[f"tags/{name}"].any() for name in ("labels", "label_weights"))
+    assert unlabelled.token_fields["characters"].any() and unlabelled.decoder.offsets.tolist() == [0] * 5
+
+
+def test_the_number_of_target_words_includes_the_marks():
+    texts = CrossViewTranslation(name="texts", target_size=4)
+    assert texts.fit_labels(TRANSLATED).target_words == ("z", "w")
+    named = dataclasses.replace(texts, target_words=("q",))
+    assert named.fit_labels(TRANSLATED) == named
+
+
+def test_each_task_is_compared_by_a_number_from_0_to_1():
+    scores = {"accuracy": 0.25, "f1": 0.5, "las": 0.125, "uas": 0.75, "bleu": 40.0, "chrf": 60.0}
+    tasks = (
+        CrossViewTagging(name="a"),
+        CrossViewTagging(name="b", entities=True),
+        CrossViewParsing(name="c"),
+        CrossViewTranslation(name="d"),
+    )
+    assert [task.judged(scores) for task in tasks] == [0.25, 0.5, 0.125, 0.4]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("tags", (9, 1e-9, 1e-9)), ("none", (9, 9, 9))])
+def test_a_loss_is_divided_by_labels_or_by_unlabelled_words(kind, expected):
+    found = cvt.OBJECTIVE.weights(batch(kind))
+    assert [float(found[name]) for name in ("tags", "trees", "texts")] == pytest.approx(expected)
+
+
+def test_unlabelled_sentences_are_lines_of_the_folder(tmp_path):
+    (tmp_path / "new.txt").write_text("a b c\n\nd\n")
+    data = dataclasses.replace(DATA, folder=f"{tmp_path}/", unlabelled="new.txt")
+    examples = data.unlabelled_examples()
+    assert [words for words in examples.parts[0].words if words] == [["a", "b", "c"], ["d"]]
+    assert [task.name for task in examples.tasks] == ["tags"]
+    assert dataclasses.replace(data, only=("trees",)).unlabelled_examples().tasks[0].name == "trees"
+    assert dataclasses.replace(data, unlabelled="none").unlabelled_examples() is None
+    groups = DATA.task_groups(EXAMPLES)
+    assert [(group.path, len(group), [task.name for task in group.tasks]) for group in groups] == [
+        ("t.conll", 2, ["tags"]),
+        ("p.conllu", 1, ["trees"]),
+    ]
+
+
+def test_each_beam_reads_the_source_of_its_sentence():
+    """Of two rows with three sentences each and two beams for every sentence, side by side."""
+
+    def apply(variables: Any, task: str, states: Any, segment_ids: Any, sentences: Any, words: Any, lstm: Any, method):
+        assert (variables, task, states, method) == ("variables", "texts", "states", "write")
+        rows = jnp.broadcast_to(segment_ids[:, :1], words.shape)
+        return jnp.stack([rows, sentences, words], axis=-1), lstm + 1
+
+    module = SimpleNamespace(apply=apply, config=cvt.CONFIG)
+    translator = Translator(TaskModules(module, "variables", "texts", jax.random.key(0)), 3)
+    segment_ids, tokens = jnp.array([[7, 7], [8, 8]]), jnp.arange(12) + 20
+    scores, state = translator.decode_step("variables", tokens, ("states", segment_ids, jnp.arange(12)))
+    places = itertools.product((7, 8), (1, 2, 3), range(2))
+    assert scores.tolist() == [[row, sentence, 20 + n] for n, (row, sentence, _) in enumerate(places)]
+    assert state[0] == "states" and state[2].tolist() == [*range(1, 13)]
+    assert translator.take_rows(state, jnp.array([2, 0, 0, 11]))[2].tolist() == [3, 1, 1, 12]
+
+
+def test_every_word_holds_the_translation_of_its_sentence(monkeypatch):
+    texts = jnp.arange(18).reshape(2, 3, 3)
+    monkeypatch.setattr(CrossViewTranslation, "written", lambda *_: (texts, None))
+    found = cvt.OBJECTIVE.tasks[-1].predicted(None, None, None, batch("none"))
+    for slot, (row, begin, end) in zip((0, 1, 0), SENTENCES, strict=True):
+        assert found[row, begin:end].tolist() == [texts[row, slot].tolist()] * (end - begin)
 
 
 def test_a_target_and_its_end_fit_into_a_row_and_into_a_translation():

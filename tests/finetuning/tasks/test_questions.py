@@ -318,3 +318,21 @@ def test_answers_are_judged_in_the_language_of_the_task():
     found = [([Candidate("村城", 1.0)], 0.0)]
     f1 = {language: SpanExtraction(language=language)._metrics(examples, found, ["村城"])["f1"] for language in SCORES}
     assert f1 == {"en": 0.0, "zh": pytest.approx(100 * 2 * 1 / (3 + 2))}
+
+
+def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
+    """Of four and of three windows of one text. No answer counts as in the window that is surest of having one."""
+    path = written(tmp_path, question("q", "20 21 22 23", (12, "14 15")), GOOD[1])
+    task = Questions(train=path, sequence_length=10, stride=2, question_length=3)
+    objective = SpanExtraction().fit_labels(examples := task.read("train"))
+    encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), task)
+    assert [window.question for window in encoded.windows] == [0] * 4 + [1] * 3
+    outputs = [np.full((size, 2), -9.0, np.float32) for size in np.diff(encoded.offsets)]
+    for number, (token, value) in enumerate([(1, 1.0), (3, 2.0), (6, 4.0), (9, 3.0), (1, 1.0), (5, 2.0), (9, 5.0)]):
+        window = encoded.windows[number]
+        outputs[number][window.begin + token - window.first] = value
+        outputs[number][0] = -value
+    first, second = objective.records(examples, encoded, outputs)
+    assert (first["prediction"], second["prediction"]) == ("16", "19")
+    assert (first["null_odds"], second["null_odds"]) == (-8.0 - 8.0, -10.0 - 10.0)
+    assert [one["text"] for one in first["nbest"]][:3] == ["16", "19", "13"]

@@ -344,3 +344,16 @@ def test_a_prediction_may_choose_tokens_in_another_way() -> None:
     assert tuned.predicting({"beams": 2}).writing().strategy.length_penalty == 2.0
     with pytest.raises(UserError, match=r"no --objective\.top_k with --objective\.beams 2"):
         Translation(beams=2, top_k=3).check_model(MODEL)
+
+
+def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -> None:
+    """Of an official file each is one line, whatever stands in it."""
+    outputs = ["21", " 22\n 23  24 ", ""]
+    found, files = GREEDY.answer(EXAMPLES, None, outputs)
+    lines = [json.loads(line) for line in files["predictions.jsonl"].splitlines()]
+    assert lines[1] == {"line": 2, "source": "14", "reference": "22 23 24", "prediction": "22\n 23  24"}
+    assert [line["prediction"] for line in lines] == ["21", "22\n 23  24", ""]
+    texts = [text.strip() for text in outputs]
+    assert found == written_texts.translation(EXAMPLES.targets, texts)
+    assert found != written_texts.translation(texts, EXAMPLES.targets)
+    assert list(GREEDY.official(lines)) == ["21\n", "22 23 24\n", "\n"]

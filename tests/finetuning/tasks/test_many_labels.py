@@ -1,0 +1,85 @@
+"""More labels, choices and tasks than have one digit, and the multiplications of heads with unequal sizes."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.metrics.judges import Rouge
+from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
+from plmjax.finetuning.tasks.crf_tagging import CrfTagging
+from plmjax.finetuning.tasks.label_sets import LabelSetExamples, MultiLabelClassification
+from plmjax.finetuning.tasks.mixture import Mixture, TextTask
+from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples
+from plmjax.finetuning.tasks.questions import SpanExtraction
+from plmjax.finetuning.tasks.sentences import SentenceExamples, SequenceClassification
+from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
+from plmjax.inference import task_settings
+
+NAMES = [str(number) for number in range(12)]
+SORTED = ("0", "1", "10", "11", *"23456789")
+"""Labels are texts, and sorted as such, so that every run has them in the same order."""
+
+
+def test_labels_of_two_digits_are_sorted_as_texts_and_keep_their_numbers() -> None:
+    lines, texts = [*range(12)], [("x",)] * 12
+    sentences = SentenceExamples("", lines, texts, NAMES)
+    learned = SequenceClassification().fit_labels(sentences)
+    assert learned.labels == SORTED and learned.numbers(sentences).tolist() == [0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 2, 3]
+    assert [one["prediction"] for one in learned.predictions(np.eye(12)[:, ::-1])] == [*SORTED[::-1]]
+    sets = LabelSetExamples("", lines, texts, [(name,) for name in NAMES])
+    many = MultiLabelClassification().fit_labels(sets)
+    assert many.labels == SORTED and many.numbers(sets).argmax(axis=1).tolist() == learned.numbers(sentences).tolist()
+    words = [[*"abcdefghijkl"]]
+    tagged = TaggedExamples("", [1], words, [NAMES], [[1] * 12], "")
+    assert TokenTagging().fit_labels(tagged).labels == CrfTagging().fit_labels(tagged).labels == SORTED
+    parsed = ParsedExamples("", [1], words, [[0] * 12], [NAMES])
+    assert DependencyParsing().fit_labels(parsed).relations == SORTED
+
+
+@pytest.mark.parametrize(("label", "number"), [("10", 10), ("11", 11), ("0", 0), ("K", 10), ("l", 11), ("a", 0)])
+def test_the_right_one_of_twelve_choices_has_a_number_or_a_letter(label: str, number: int, tmp_path) -> None:
+    columns = tuple(f"c{name}" for name in NAMES)
+    path = tmp_path / "rows.tsv"
+    path.write_text("\t".join(("context", "label", *columns)) + "\n" + "\t".join(("x", label, *NAMES)) + "\n")
+    examples = Choices(train=str(path), choices=columns).read("train")
+    assert examples.answers == [number] and examples.choices == [NAMES]
+
+
+def test_twelve_choices_end_with_the_letter_l(tmp_path) -> None:
+    columns = tuple(f"c{name}" for name in NAMES)
+    path = tmp_path / "rows.tsv"
+    for label in ("12", "M"):
+        path.write_text("\t".join(("context", "label", *columns)) + "\n" + "\t".join(("x", label, *NAMES)) + "\n")
+        with pytest.raises(UserError, match=f"as 0 to 11 or A to L, found '{label}'"):
+            Choices(train=str(path), choices=columns).read("train")
+
+
+def test_a_setting_of_the_eleventh_task_is_its_own() -> None:
+    tasks = [TextTask(name=f"task{name}", prefix=f"{name}: ", judge=Rouge()) for name in NAMES]
+    mixture = Mixture(tasks=tuple(tasks))
+    changed = task_settings._replaced(mixture, ["tasks", "10", "source"], "other")
+    assert [task.source for task in changed.tasks] == ["other" if name == "10" else "source" for name in NAMES]
+    assert dataclasses.replace(changed, tasks=mixture.tasks) == mixture
+    assert task_settings._at(changed, ["tasks", "10", "source"]) == "other"
+    assert "tasks.11.source" in mixture.settings(False) and "tasks.12.source" not in mixture.settings(False)
+    with pytest.raises(UserError, match=r"--data\.tasks\.10\.train"), mixture.named_options(mixture.tasks[10]):
+        raise UserError("Expected a file in --data.train, found none; name one.")
+    only = dataclasses.replace(mixture, only=("task11", "task2"))
+    assert [task.name for task in only.chosen] == ["task2", "task11"]
+    moved = mixture.evaluated_on("task10=other.tsv")
+    assert [task.validation for task in moved.tasks] == ["other.tsv" if name == "10" else "" for name in NAMES]
+    assert moved.only == ("task10",)
+
+
+def test_a_head_multiplies_the_numbers_of_each_token_or_sequence() -> None:
+    """Six FLOPs for each product: for a model of width 5, rows of 7 tokens and 3 labels."""
+    config = SimpleNamespace(width=5)
+    tokens = {"input_ids": np.empty((2, 7)), "example_ids": np.empty((2, 4, 3))}
+    assert MultipleChoice().head_flops(config, tokens) == 6 * 24 * (25 + 5)
+    assert SequenceClassification(("a", "b", "c")).head_flops(config, tokens) == 6 * 24 * (25 + 15)
+    assert TokenTagging(("a", "b", "c")).head_flops(config, tokens) == 6 * 14 * 15
+    assert CrfTagging(("a", "b", "c")).head_flops(config, tokens) == 6 * 14 * (15 + 9)
+    assert SpanExtraction().head_flops(config, tokens) == 12 * 14 * 5

@@ -1,0 +1,49 @@
+"""Scores of rows: in the order of the rows, and of the tokens asked for, whatever their batches are."""
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax.inference import language_model
+from plmjax.inference.language_model import LanguageModel
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_each_row_has_the_scores_of_its_last_tokens(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirteen rows of two widths in batches of three."""
+    batches = []
+
+    def score(task, module, loss_inputs, batch):
+        batches.append(batch | {"carry": loss_inputs.carry})
+        return batch["next_ids"].astype(jnp.float32), batch["next_ids"] % 2 == 0
+
+    monkeypatch.setattr(language_model, "ROWS", 3)
+    monkeypatch.setattr(language_model, "_score", score)
+    model = LanguageModel.__new__(LanguageModel)
+    model._task = SimpleNamespace(evaluation_carry=lambda config, rows, length: (config, rows, length))
+    model._config, model._module, model._params, model.window = "config", None, {}, 40
+    model.tokenizer = SimpleNamespace(vocabulary=SimpleNamespace(pad=7))
+    rows = [list(range(100 * row, 100 * row + 2 + 5 * row % 23)) for row in range(1, 14)]
+    counts = [1 + row % (len(tokens) - 1) for row, tokens in enumerate(rows)]
+    found = model.score(rows, counts if given else None)
+    for tokens, count, scores in zip(rows, counts, found, strict=True):
+        asked = tokens[-count:] if given else tokens[1:]
+        assert scores.nats.tolist() == asked and scores.likeliest.tolist() == [token % 2 == 0 for token in asked]
+    assert {batch["input_ids"].shape for batch in batches} == {(3, 16), (3, 24)}
+    for batch in batches:
+        assert batch["carry"] == ("config", *batch["input_ids"].shape)
+        for ids, following, weights, segments, positions in zip(
+            *(batch[name] for name in ("input_ids", "next_ids", "next_weights", "segment_ids", "positions")),
+            strict=True,
+        ):
+            number = int(ids[0]) // 100 - 1
+            size = len(rows[number]) - 1
+            assert ids.tolist() == [*rows[number][:-1], *[7] * (len(ids) - size)]
+            repeated = (following == 7).all()  # a row that fills the batch, of which nothing is asked
+            assert repeated or following[:size].tolist() == rows[number][1:]
+            assert segments.tolist() == [1] * size + [0] * (len(ids) - size)
+            assert positions[:size].tolist() == [*range(size)]
+            wanted = np.flatnonzero(weights).tolist()
+            assert wanted == [*range(size - counts[number] if given else 0, size)] or wanted == [*range(size)]
