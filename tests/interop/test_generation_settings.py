@@ -56,9 +56,7 @@ def test_every_option_of_generation_is_read(name: str) -> None:
     assert found.generation != default.generation
 
 
-@pytest.mark.parametrize(
-    ("value", "ours"), [(True, "full"), (False, "likely"), ("never", "never"), (None, "likely")]
-)
+@pytest.mark.parametrize(("value", "ours"), [(True, "full"), (False, "likely"), ("never", "never"), (None, "likely")])
 def test_when_beams_stop(value: Any, ours: str) -> None:
     found = read({"num_beams": 2, "early_stopping": value}, {}, whole=True, end=2).generation
     assert found.early_stopping == ours
