@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from plmjax.compression import examples
-from plmjax.data import remote
+from plmjax.data import mixture, remote
 from plmjax.data.layouts import Blocks
-from plmjax.experiment import Data, Experiment, Training
+from plmjax.experiment import Data, Experiment, Mixture, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 
@@ -42,3 +42,21 @@ def test_a_run_on_text_has_its_rows_in_its_own_order(monkeypatch: pytest.MonkeyP
     assert examples.examples_of(source, run) == (Blocks(), dataset, "vocabulary", 5, 77)
     (arguments, named), (fingerprint, *_) = opened
     assert (arguments, named, fingerprint) == ((tmp_path, 3_000_000), {"vocab_size": 99}, "fingerprint")
+
+
+def test_a_run_on_a_mixture_has_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them have the tokenizer of the checkpoint."""
+    opened: list[Any] = []
+
+    def dataset(name: str) -> Any:
+        return types.SimpleNamespace(check_tokenizer=lambda fingerprint, *_: opened.append((name, fingerprint)))
+
+    datasets = {name: dataset(name) for name in ("web", "books")}
+    monkeypatch.setattr(mixture, "open_sources", lambda *arguments: opened.append(arguments) or datasets)
+    monkeypatch.setattr(mixture, "source_of", lambda *arguments: arguments)
+    sources = Mixture(sources=("web=/web", "books=/books"))
+    data = Data(layout=Blocks(), mixture=sources, cache_limit="3MB", shuffle_window=77)
+    run = Experiment(BertConfig(vocab_size=99), MaskedLanguageModel(), data, training=Training(seed=5))
+    found = examples.examples_of(types.SimpleNamespace(description=None), run)
+    assert found == (Blocks(), sources, datasets, "vocabulary", 5, 77)
+    assert opened == [(sources, 3_000_000, 99), ("web", "fingerprint"), ("books", "fingerprint")]

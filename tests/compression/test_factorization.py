@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import types
 from pathlib import Path
 
 import chex
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.compression import factorization
 from plmjax.compression.factorization import Factors
 from plmjax.compression.kernels import input_axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.experiment import Experiment
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.inference.fill_mask import fill_mask
@@ -150,6 +153,39 @@ def test_every_matrix_keeps_its_share_of_the_energy() -> None:
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
     factors = Factors.of({"layers/inner/kernel": kernel}, {"layers/inner": True})
     assert [factors.rank_of(energy) for energy in (0.1, 0.5, 0.9)] == [1, 3, 5]
+
+
+def test_each_kind_has_the_rank_of_its_energy(tmp_path: Path, monkeypatch) -> None:
+    """The larger one of two layers; a kind of which a product would have no fewer weights stays whole."""
+    model = BertConfig(60, 16, 2, 2, 24, **SIZES)
+    kinds = dict(zip(low_rank.KINDS, ((2, 3), (4, 1), (5, 5), (8, 8), (9, 2), (10, 9)), strict=True))
+    draws, params = np.random.default_rng(0), {}
+    for kind, ranks in kinds.items():
+        shape = {"feed_forward/intermediate": (16, 24), "feed_forward/output": (24, 16)}.get(kind, (16, 16))
+        kernel = np.zeros((2, *shape))
+        for layer, rank in enumerate(ranks):  # of equal singular values
+            left, right = (np.linalg.qr(draws.normal(size=(size, size)))[0] for size in shape)
+            kernel[layer] = left[:, :rank] @ right[:rank]
+        heads = (16, 2, 8) if kind.split("/")[-1] in ("query", "key", "value") else (2, 8, 16)
+        kernel = kernel if kind.startswith("feed") else kernel.reshape(2, *heads)
+        params[f"bert/encoder/layers/{kind}/kernel"] = kernel.astype(np.float32)
+    run = types.SimpleNamespace(experiment=Experiment(model, None, None))
+    source, written = types.SimpleNamespace(params=params, description=run), []
+    monkeypatch.setattr(factorization.Source, "read", lambda checkpoint: source)
+    monkeypatch.setattr(factorization, "write", lambda *arguments: written.append(arguments) or "a line")
+    said = factorization.factorize("here", tmp_path, None, 0.99)
+    ((output, _, found, run, by, settings),) = written
+    assert run.model == dataclasses.replace(model, ranks=(3, 4, 5, 0, 9, 0))
+    assert (output, by, settings) == (tmp_path, "factorize", {"ranks": [3, 4, 5, 0, 9, 0], "energy": 0.99})
+    assert "attention/key 4 (100.0%)" in said and "attention/output whole (100.0%)" in said
+    assert found[path := "bert/encoder/layers/attention/output/kernel"] is params[path]
+    query, reduce, expand = (f"bert/encoder/layers/attention/query/{name}kernel" for name in ("", "reduce/", "expand/"))
+    np.testing.assert_allclose(np.einsum("ldr,lrnh->ldnh", found[reduce], found[expand]), params[query], atol=1e-6)
+    factorization.factorize("here", tmp_path, None, 0.45)
+    assert written[1][3].model.ranks == (2, 2, 3, 4, 5, 5)
+    said = factorization.factorize("here", tmp_path, 9, None)
+    assert "feed_forward/output 9 (90.0%)" in said
+    assert written[2][5] == {"ranks": [0, 0, 0, 0, 9, 9], "rank": 9}
 
 
 def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> None:

@@ -176,6 +176,32 @@ def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(t
         export_checkpoint(tmp_path / "run", tmp_path / "other", "BertModel")
 
 
+def test_options_that_a_file_leaves_out_are_those_of_the_released_code(tmp_path: Path) -> None:
+    """Its softmax has the published words, its dropout is a tenth, and it has no highways."""
+    given = {
+        "lstm": {"use_skip_connections": False, "projection_dim": 5, "cell_clip": 4, "proj_clip": 2.5, "dim": 7,
+                 "n_layers": 3},
+        "char_cnn": {"activation": "relu", "filters": [[1, 4], [2, 3]], "embedding": {"dim": 6}, "n_characters": 261,
+                     "max_characters_per_token": 11},
+    }  # fmt: skip
+    sizes = {
+        "max_characters_per_token": 11, "character_dim": 6, "filter_widths": (1, 2), "filter_counts": (4, 3),
+        "n_layers": 3, "dim": 7, "projection_dim": 5, "cell_clip": 4.0, "proj_clip": 2.5, "use_skip_connections": False,
+    }  # fmt: skip
+    (file := tmp_path / "options.json").write_text(json.dumps(given))
+    assert elmo.read_config(file) == elmo.ElmoConfig(793_471, **sizes, n_highway=0, dropout=0.1)
+    given["char_cnn"] |= {"n_highway": 1, "n_characters": 262}
+    file.write_text(json.dumps(given | {"dropout": 0, "n_tokens_vocab": 12, "bidirectional": True}))
+    assert elmo.read_config(file) == elmo.ElmoConfig(12, **sizes, n_highway=1, dropout=0.0)
+    file.write_text(json.dumps(given | {"bidirectional": False}))
+    with pytest.raises(UserError, match="found another bidirectional"):
+        elmo.read_config(file)
+    for place, name, value in (("char_cnn", "n_characters", 260), ("lstm", "n_layers", 3.0)):
+        file.write_text(json.dumps(given | {place: given[place] | {name: value}}))
+        with pytest.raises(UserError, match=r"n_characters|3\.0, which is no whole number"):
+            elmo.read_config(file)
+
+
 def changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     options = json.loads((folder / "options.json").read_text())
     change(options)

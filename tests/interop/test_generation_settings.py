@@ -56,6 +56,48 @@ def test_every_option_of_generation_is_read(name: str) -> None:
     assert found.generation != default.generation
 
 
+@pytest.mark.parametrize(("value", "ours"), [(True, "full"), (False, "likely"), ("never", "never"), (None, "likely")])
+def test_when_beams_stop(value: Any, ours: str) -> None:
+    found = read({"num_beams": 2, "early_stopping": value}, {}, whole=True, end=2).generation
+    assert found.early_stopping == ours
+
+
+@pytest.mark.parametrize(
+    ("file", "whole", "expected"),
+    [
+        ({"max_length": 1}, False, {"max_new_tokens": 1}), ({"max_length": 2}, False, {"max_new_tokens": 1}),
+        ({"max_length": 1}, True, {"max_length": 1}), ({"min_length": 0}, True, {}),
+        ({"min_length": 1}, False, {"min_new_tokens": 0}), ({"min_length": 1}, True, {"min_length": 1}),
+        ({"max_length": 40, "max_new_tokens": 9, "min_length": 7, "min_new_tokens": 3}, True,
+         {"max_new_tokens": 9, "min_new_tokens": 3}),
+        ({"bad_words_ids": [[5, 60], [7]]}, True, {"bad_words_ids": ("5,60", "7")}),
+        ({"do_sample": False}, True, {"temperature": 0.0}), ({"num_beams": 1}, True, {"temperature": 0.0}),
+        ({"do_sample": True}, True, {"temperature": 1.0, "top_k": 50, "top_p": 1.0}), ({"top_k": 5}, True, {}),
+        ({"eos_token_id": 2}, True, {}), ({"eos_token_id": [2, 0]}, True, {"eos_token_id": (2, 0)}),
+        ({"forced_bos_token_id": [3]}, True, {"forced_bos_token_id": 3}),
+        ({"forced_bos_token_id": 0, "repetition_penalty": 1}, True, {"forced_bos_token_id": 0}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_at_their_bounds(file: dict[str, Any], whole: bool, expected: dict[str, Any]) -> None:
+    """The new tokens count before the length, of which a decoder's first token is a part."""
+    assert read(file, {}, whole=whole, end=2).generation == Generation(**expected)
+
+
+def test_what_is_written_has_transformers_names() -> None:
+    chosen = {"bad_words_ids": ("5,60", "7"), "forced_bos_token_id": -1, "forced_eos_token_id": 0}
+    written, lost = write(Generation(temperature=0.0, max_length=9, **chosen), {"pad_token_id": 0}, end=0)
+    assert not lost and written == {
+        "pad_token_id": 0, "eos_token_id": 0, "num_beams": 1, "do_sample": False, "bad_words_ids": [[5, 60], [7]],
+        "forced_eos_token_id": 0, "max_length": 9,
+    }  # fmt: skip
+    drawn, _ = write(Generation(temperature=0.5, top_p=0.9), {}, end=-1)
+    assert drawn == {"num_beams": 1, "do_sample": True, "top_k": 0, "temperature": 0.5, "top_p": 0.9}
+    for ours, theirs in (("full", True), ("likely", False), ("never", "never")):
+        written, _ = write(Generation(beams=3, early_stopping=ours), {}, end=-1)
+        assert written == {"num_beams": 3, "do_sample": False, "early_stopping": theirs}
+
+
 def test_what_is_drawn() -> None:
     found = read(DRAWN, {}, whole=True, end=9).generation
     assert found == Generation(temperature=0.6, top_k=50, top_p=0.9, max_length=50, eos_token_id=(7, 9))

@@ -14,7 +14,7 @@ from tests.optional import transformers
         {"num_labels": 1},
         {"id2label": {"0": "no", "1": "yes", "2": "so"}, "num_labels": 3},
         {"id2label": {"0": "no", "1": "yes", "2": "so"}},
-        {"id2label": {str(label): f"name of {label}" for label in range(12)}},
+        {"id2label": {str(number): f"kind {number % 7} {number}" for number in (10, *range(10), 11)}},
     ],
 )
 def test_labels_are_those_of_transformers(found: dict) -> None:

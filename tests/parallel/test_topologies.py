@@ -69,6 +69,33 @@ def test_names_of_cloud(name, accelerator, hosts, runtime, label, machine):
 
 
 @pytest.mark.parametrize(
+    ("name", "tflops", "tops", "gibibytes", "gigabytes", "link", "network", "largest", "host"),
+    [
+        ("v2", 46, 0, 16, 700, 62, 0, 256, 4),
+        ("v3", 123, 0, 32, 900, 82, 0, 1024, 4),
+        ("v4", 275, 0, 32, 1200, 45, 0, 4096, 4),
+        ("v5e", 197, 394, 16, 819, 45, 25 / 8, 256, 8),
+        ("v5p", 459, 918, 95, 2765, 90, 50 / 8, 8960, 4),
+        ("v6e", 918, 1836, 32, 1640, 90, 100 / 8, 256, 8),
+        ("7x", 2307, 0, 192, 7370, 100, 0, 9216, 4),
+    ],
+)
+def test_figures_of_a_chip_are_those_of_its_data_sheet(
+    name, tflops, tops, gibibytes, gigabytes, link, network, largest, host
+):
+    """bfloat16 and int8, HBM and its bandwidth, one link, the network to other slices, chips of a pod and a host."""
+    chip = topologies.CHIPS[name]
+    assert (chip.peak, chip.int8_peak) == (tflops * 1e12, tops * 1e12)
+    assert (chip.memory, chip.bandwidth, chip.link) == (gibibytes * 2**30, gigabytes * 1e9, link * 1e9)
+    assert (chip.network, chip.largest, chip.largest_host) == (network * 1e9, largest, host)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("TPU v5 lite", "v5e"), ("TPU v5e", "v5e"), ("TPU v5", "v5p")])
+def test_a_device_has_a_long_or_a_short_name(kind, name):
+    assert topologies.chip_of(kind) is topologies.CHIPS[name]
+
+
+@pytest.mark.parametrize(
     "name",
     ["v5e:3x3", "v5e", "v5e:", "v5e:4x4x4", "v4:4x4", "v2:32x32", "v3:4", "v3:axb", "v5e:9x9*2", "v2:1x1", "v3:1x1"],
 )
@@ -99,6 +126,7 @@ def test_peaks_of_gpus():
     assert topologies.peak_flops("NVIDIA H200") == 989e12
     assert topologies.peak_flops("NVIDIA H100 80GB HBM3") == 989e12
     assert topologies.peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert topologies.peak_flops("NVIDIA H100 NVL") == 835e12
     assert topologies.peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
     assert topologies.peak_flops("cpu") is None
 

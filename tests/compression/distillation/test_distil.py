@@ -26,7 +26,9 @@ from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import pipeline
+from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Start
+from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.mobilebert import MobileBertConfig
@@ -168,6 +170,63 @@ def test_the_sizes_of_a_student_are_those_of_its_layers_or_of_the_named_experime
     assert found((0, 3), None) == found((0, 3), same) == BertConfig.base(num_hidden_layers=2)
     assert found((0, 3), other) == other
     assert found((), None) == base and found((), same) == same
+
+
+LEARNED = SequenceClassification(labels=("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("objective", "learned"),
+    [
+        (SequenceClassification(labels=("c", "b", "a")), LEARNED),
+        (SequenceClassification(labels=("a", "b")), LEARNED),
+        (Regression(), LEARNED),
+        (LEARNED, Regression()),
+    ],
+    ids=["order", "number", "regression", "labels"],
+)
+def test_a_teacher_of_another_task_is_refused(objective: Any, learned: Any) -> None:
+    with pytest.raises(UserError, match=r"Expected a teacher of the task .*, found teacher, which has learned"):
+        command._with_task(of_task(learned), types.SimpleNamespace(objective=objective, data=Sentences()))
+
+
+def of_task(learned: Any) -> Any:
+    """The checkpoint of a teacher without its parameters."""
+    run = Experiment(BertConfig.tiny(hidden_size=24), learned, Sentences())
+    return types.SimpleNamespace(name="teacher", description=types.SimpleNamespace(experiment=run), params={"a/b": 7})
+
+
+@pytest.mark.parametrize("labels", [(), ("a", "b", "c")])
+def test_a_student_has_the_labels_of_its_teacher(labels: tuple[str, ...], monkeypatch) -> None:
+    """Whose parameters must be those of the task, for the teacher's own sizes."""
+    checked = []
+    monkeypatch.setattr(command.start, "check_parameters", lambda *arguments: checked.append(arguments))
+    objective = SequenceClassification(labels=labels, dropout=0.35)
+    run = Experiment(BertConfig.tiny(), objective, Sentences())
+    found = command._with_task(source := of_task(LEARNED), run)
+    objective = dataclasses.replace(objective, labels=("a", "b", "c"))
+    assert found == dataclasses.replace(run, objective=objective)
+    ((module, params, *_),) = checked
+    assert module == objective.module(source.description.experiment.model, Execution()) and params == {"a": {"b": 7}}
+
+
+def test_scores_of_a_teacher_are_computed_once(tmp_path: Path, monkeypatch) -> None:
+    """They are those of its parameters, in a file named by their number."""
+    written = []
+
+    def write(path: Path, *arguments: Any) -> None:
+        written.append((path, *arguments))
+        path.write_text("")
+
+    monkeypatch.setattr(command.stored, "write", write)
+    monkeypatch.setattr(command.start, "tokenizer_of", lambda description: "its tokenizer")
+    compression = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=11, temperature=3.0)
+    run = Experiment(BertConfig.tiny(), LEARNED, Sentences(), compression=compression)
+    found = [command._with_stored(of_task(LEARNED), run, tmp_path) for _ in range(2)]
+    path = tmp_path / "teacher_top_11.npz"
+    assert written == [(path, run, {"a": {"b": 7}}, "its tokenizer", 11)]
+    own = dataclasses.replace(compression, stored=str(path))
+    assert found == [dataclasses.replace(run, compression=own)] * 2
 
 
 @pytest.mark.parametrize(

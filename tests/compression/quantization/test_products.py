@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,7 +30,9 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
+from plmjax.models.bert import BertConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.objectives.objective import LossInputs
 from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import BatchSource
@@ -107,6 +111,52 @@ def test_ranges_are_those_of_the_last_phase(small_run: Path, monkeypatch: pytest
     ranges = calibration.calibrated(source, dataclasses.replace(source.description.experiment, phases=phases), 0)
     assert [phase.sequence_length for phase in read] == [20]
     assert len(ranges) == 12 and not any(map(np.any, ranges.values()))
+
+
+class Ranged(nn.Module):
+    """Two layers whose activations are their inputs times a parameter; in a training they would be zeros."""
+
+    products: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array, scale: jax.Array, *, deterministic: bool) -> jax.Array:
+        x = x * scale * self.param("factor", nn.initializers.ones, ()) * deterministic
+        return int8.ranged(self, self.products, int8.OUTPUT, int8.ranged(self, self.products, int8.INPUT, x) - 1)
+
+
+@pytest.mark.parametrize(("batches", "ranges"), [(0, [0, 0]), (1, [66, 67]), (2, [120, 119]), (3, [120, 119])])
+def test_a_range_is_the_largest_magnitude_of_all_batches(batches: int, ranges: list[float], monkeypatch) -> None:
+    """Of the first ones of the last phase, each read whole; the checkpoint and the carry have factors of 2, 1.5 and 2.
+
+    Its second layer reads what is 1 less.
+    """
+    rows = [
+        {"x": np.float32(x)} for x in ([[6, -11], [10, 2]], [[20, 0], [0, 5]], [[0, 1], [-5, 0]], [[99, 0], [0, 0]])
+    ]
+    phase = phases.ResolvedPhase(1, first_step=5, steps=4, sequence_length=2, batch_size=2, accumulation=3)
+    objective = SimpleNamespace(
+        module=lambda model, execution: Ranged(execution.products),
+        corrupt=lambda batch, key, vocabulary, constants: {"x": batch["x"] * constants},
+        model_inputs=lambda batch: batch,
+        carry_inputs=lambda carry: {"scale": carry},
+    )
+    shapes = {"x": jax.ShapeDtypeStruct((2, 2), np.float32)}
+    program = SimpleNamespace(state="shapes", batch=shapes, start_carry=lambda: jnp.float32(2))
+    asked = []
+    feed = SimpleNamespace(
+        vocabulary=None, batch=shapes, train=lambda *arguments: asked.append(arguments) or iter(rows)
+    )
+    inputs = LossInputs({"factor": jnp.float32(2)}, jnp.float32(1.5))
+    monkeypatch.setattr(calibration, "examples_of", lambda source, run: feed)
+    monkeypatch.setattr(phases, "resolve", lambda run: ["an earlier phase", phase])
+    monkeypatch.setattr(calibration.programs, "build", lambda *arguments: program)
+    monkeypatch.setattr(calibration.checkpoints, "load_loss_inputs", lambda directory, state: inputs)
+    run = Experiment(BertConfig.tiny(), objective, None)
+    found = calibration.calibrated(SimpleNamespace(directory="here"), run, batches)
+    assert [float(found[name]) for name in (int8.INPUT, int8.OUTPUT)] == pytest.approx(ranges)
+    ((read, first, places),) = asked
+    assert read == dataclasses.replace(phase, accumulation=1, first_step=0)
+    assert (first, places.tolist()) == (0, [0, 1])
 
 
 def test_other_commands_compute_in_int8(

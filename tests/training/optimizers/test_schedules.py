@@ -108,6 +108,15 @@ def test_slanted_triangular_is_ulmfits():
     np.testing.assert_allclose(rates(SlantedTriangular(), 200), PEAK * (1 + share * 31) / 32, rtol=1e-5)
 
 
+def test_slanted_triangular_cuts_at_a_whole_step():
+    """Of 55 steps 0.13 are 7.15, and of 60 they are 7.8: the rate rises for 7."""
+    for steps in (55, 60):
+        step = np.arange(steps + 1)
+        share = np.where(step < 7, step / 7, 1 - (step - 7) / (steps - 7))
+        found = rates(SlantedTriangular(0.13, ratio=5), steps)
+        np.testing.assert_allclose(found, PEAK * (1 + share * 4) / 5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("steps", [1, 5, 19, 29])
 def test_slanted_triangular_of_few_steps_stays_between_its_ends(steps):
     found = rates(SlantedTriangular(), steps)
@@ -125,6 +134,27 @@ def test_inverse_square_root_is_t5s():
     expected = 1 / np.sqrt(np.maximum(np.arange(101), 16))
     found = jax.vmap(InverseSquareRoot(constant_steps=16).rates(1 / np.sqrt(16), 100))(np.arange(101))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("warmup", "constant"), [(5, 16), (16, 5), (16, 16)])
+def test_inverse_square_root_decays_after_the_later_of_its_two_ends(warmup, constant):
+    step = np.arange(1, 61)
+    expected = PEAK * np.where(step < warmup, step / warmup, 4 / np.sqrt(np.maximum(step, 16)))
+    np.testing.assert_allclose(rates(InverseSquareRoot(warmup, constant), 60)[1:], expected, rtol=1e-6)
+
+
+def test_warm_ups_as_long_as_the_run():
+    """They end with it; what comes after has no step."""
+    for schedule in (Cosine(8), Polynomial(8), Cosine(9), Polynomial(9)):
+        found = rates(schedule, 8)
+        np.testing.assert_allclose(found[:8], PEAK * np.arange(8) / schedule.warmup_steps, rtol=1e-6)
+
+
+def test_defaults_of_a_plateau_are_torchs():
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
+    found = Plateau()
+    assert (found.reduction, found.patience, found.threshold) == (theirs.factor, theirs.patience, theirs.threshold)
+    assert theirs.threshold_mode == "rel" and theirs.cooldown == 0
 
 
 def test_plateau_is_torchs():
