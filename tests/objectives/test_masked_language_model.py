@@ -128,6 +128,7 @@ def test_a_static_mask_is_that_of_a_row_and_of_a_seed(monkeypatch: pytest.Monkey
 
     def draws(objective: MaskedLanguageModel, key: int, row_ids: list[int]) -> list[list[int]]:
         batch = batch_of([[4]] * 3, 4) | {"row_ids": np.array(row_ids, np.int32)}
+        batch["input_ids"][:] = batch["input_ids"][0]
         return objective.corrupt(batch, jax.random.key(key), VOCABULARY)["input_ids"].tolist()
 
     static = MaskedLanguageModel(masking="static", rate=0.5)
