@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
+from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers import crf
 from plmjax.layers.crf import Chain, Possible, Scores, TransitionScores
 
@@ -120,3 +121,18 @@ def test_scores_are_float32_where_emissions_are_bfloat16():
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert not np.asarray(found)[~np.asarray(chain.words)].any()
+
+
+def test_what_is_learned_is_what_the_scheme_allows():
+    """From the label of a row to that of a column; a place of its own for starts and for ends."""
+    possible = Possible(
+        (True, False, True), ((True, True, False), (False, True, True), (True, True, True)), (False, True, True)
+    )
+    params = {
+        "start": np.float32([1, 2, 3]), "transitions": 10 + np.arange(9, dtype=np.float32).reshape(3, 3),
+        "end": np.float32([4, 5, 6]),
+    }  # fmt: skip
+    module, out = TransitionScores(possible), np.float32(EXCLUDED)
+    found = module.apply({"params": params})
+    assert found.start.tolist() == [1, out, 3] and found.end.tolist() == [out, 5, 6]
+    assert found.transitions.tolist() == [[10, 11, out], [out, 14, 15], [16, 17, 18]]

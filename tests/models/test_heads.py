@@ -1,6 +1,7 @@
 """The heads of tasks: what those of two layers compute, and which rate of dropout each draws, a field of its own."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,6 +21,8 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.families import task_heads
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.xlnet.heads import Summary
@@ -117,3 +120,36 @@ def test_pooled_features_have_the_rate_of_the_last_layers_output() -> None:
     config, rates = with_rates(UlmfitConfig.tiny())
     classifier = config.module(Purpose.TEXT_LABELS, Execution(), 3).bind({}).classifier
     assert classifier.dropouts == (rates["output_dropout"], rates["classifier_dropout"])
+
+
+@pytest.mark.parametrize(
+    ("config", "rate"),
+    [
+        *((one.tiny(), "classifier_dropout") for one in (BertConfig, RobertaConfig, ElectraConfig)),
+        (MobileBertConfig.mini(), "classifier_dropout"),
+        (ReformerConfig.tiny(), "classifier_dropout"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_rate_of_0_is_a_rate_and_none_is_that_of_the_hidden_states(config: Any, rate: str) -> None:
+    config = dataclasses.replace(config, hidden_dropout_prob=0.25)
+    found = [dataclasses.replace(config, **{rate: own}).head_dropout for own in (None, 0.0, 0.5)]
+    assert found == [0.25, 0.0, 0.5]
+
+
+def test_choices_are_scored_in_their_order_and_packed_ones_beside_each_other() -> None:
+    """Two questions of three choices, rows of four tokens; what is no array passes as it is."""
+    given = {}
+
+    def classify(ids: Any, **inputs: Any) -> Any:
+        given.update(ids=ids, **inputs)
+        return SimpleNamespace(logits=ids[:, :1] if inputs.get("cls_positions") is None else ids[:, :2, None])
+
+    ids, mask = np.arange(24).reshape(2, 3, 4), np.arange(24).reshape(2, 3, 4) % 5
+    output, scores = task_heads.score_choices(classify, ids, attention_mask=mask, deterministic=False, positions=None)
+    assert scores.tolist() == [[0, 4, 8], [12, 16, 20]] and output.logits.shape == (6, 1)
+    np.testing.assert_array_equal(given["attention_mask"], mask.reshape(6, 4))
+    assert given["deterministic"] is False and given["positions"] is None
+    _, scores = task_heads.score_choices(classify, ids, cls_positions=np.zeros((2, 3, 2), int))
+    assert given["cls_positions"].shape == (6, 2)
+    assert scores.tolist() == [[[0, 1], [4, 5], [8, 9]], [[12, 13], [16, 17], [20, 21]]]

@@ -148,3 +148,17 @@ def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
 def test_a_negative_penalty_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"--objective.slowness_penalty of at least 0, found -1; change it."):
         AwdLstmPretraining(slowness_penalty=-1)
+
+
+def test_the_table_of_words_is_trained_as_the_head_is() -> None:
+    """It scores the next token, too."""
+    groups = AwdLstmPretraining().parameter_groups(CONFIG)
+    assert groups == CONFIG.parameter_groups[1:] and len(groups) == CONFIG.num_layers
+    penalties = AwdLstmPretraining(activation_penalty=3.0, slowness_penalty=0.5).coefficients()
+    assert penalties == {"activation": 3.0, "slowness": 0.5}
+
+
+def test_pairs_are_of_adjacent_targets() -> None:
+    asked = np.float32([[1, 1, 0, 1, 1, 1], [0, 1, 0, 1, 0, 0]])
+    found = AwdLstmPretraining().weights({"next_weights": asked})
+    assert {name: float(weight) for name, weight in found.items()} == {"next_token": 7, "activation": 7, "slowness": 3}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.vocabulary import Vocabulary
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt, words_of
@@ -99,7 +100,8 @@ def test_a_continuation_after_a_separator_begins_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "pack", "limit", "room"), [(128, 1, 0, 20), (512, 1, 0, 77), (512, 1, 76, 76), (512, 4, 0, 81)]
+    ("row", "pack", "limit", "room"),
+    [(128, 1, 0, 20), (512, 1, 0, 77), (512, 1, 76, 76), (512, 4, 0, 81), (512, 4, 10, 40), (512, 4, 30, 81)],
 )
 def test_room_for_predictions(row: int, pack: int, limit: int, room: int) -> None:
     batch = batch_of([[row // pack] * pack], row)
@@ -116,3 +118,45 @@ def test_mistakes_are_named() -> None:
         MaskedLanguageModel().corrupt(batch, jax.random.key(0), Vocabulary(size=10))
     with pytest.raises(UserError, match="continuation"):
         MaskedLanguageModel(whole_word=True).corrupt(batch, jax.random.key(0), Vocabulary(size=10, mask=4))
+
+
+def test_a_static_mask_is_that_of_a_row_and_of_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the row stands in a batch, and whatever the key of the step."""
+    bits = lambda self, key, ids, *others: jax.random.bits(key, ids.shape).astype(np.int32)  # noqa: E731
+    monkeypatch.setattr(MaskedLanguageModel, "_choose", lambda self, key, ids, *others: ids > -1)
+    monkeypatch.setattr(MaskedLanguageModel, "_replace", bits)
+
+    def draws(objective: MaskedLanguageModel, key: int, row_ids: list[int]) -> list[list[int]]:
+        batch = batch_of([[4]] * 3, 4) | {"row_ids": np.array(row_ids, np.int32)}
+        batch["input_ids"][:] = batch["input_ids"][0]
+        return objective.corrupt(batch, jax.random.key(key), VOCABULARY)["input_ids"].tolist()
+
+    static = MaskedLanguageModel(masking="static", rate=0.5)
+    first = draws(static, 0, [7, 8, 9])
+    assert draws(static, 1, [9, 7, 8]) == [first[2], first[0], first[1]] and first[0] != first[1]
+    assert draws(dataclasses.replace(static, static_seed=3), 0, [7, 8, 9]) != first
+    dynamic = MaskedLanguageModel(rate=0.5)
+    assert draws(dynamic, 0, [7, 8, 9]) == draws(dynamic, 0, [1, 2, 3]) != draws(dynamic, 1, [7, 8, 9])
+
+
+def test_shares_may_fill_the_whole() -> None:
+    for objective in (MaskedLanguageModel, ElectraPretraining):
+        assert objective(mask_share=1.0, **({"random_share": 0.0} if objective is MaskedLanguageModel else {}))
+    assert MaskedLanguageModel(mask_share=0.5, random_share=0.5) and MaskedLanguageModel(mask_share=0.0)
+    assert ElectraPretraining(mask_share=0.0, generator_weight=0.0, discriminator_weight=0.0)
+    for rate in (0.0, 1.0):
+        with pytest.raises(UserError, match="rate between 0 and 1"):
+            MaskedLanguageModel(rate=rate)
+        with pytest.raises(UserError, match="rate between 0 and 1"):
+            ElectraPretraining(rate=rate)
+
+
+def test_hits_and_nats_are_of_the_targets_that_count() -> None:
+    """A target that scores as high as another one is a hit."""
+    logits = np.float32([[[1, 3, 2], [2, 0, 2], [0, 1, 5], [4, 0, 0]]])
+    batch = {"masked_ids": np.array([[2, 0, 2, 1]]), "masked_weights": np.float32([[1, 1, 1, 0]])}
+    found = MaskedLanguageModel.masked_sums(logits, batch)
+    nats = np.log(np.exp(logits).sum(-1))[0] - np.take_along_axis(logits, batch["masked_ids"][..., None], -1)[0, :, 0]
+    assert float(found.losses["mlm"]) == pytest.approx(nats[:3].sum(), rel=1e-6)
+    assert [float(x) for x in found.metrics["mlm_accuracy"]] == [2, 3]
+    assert [float(x) for x in found.metrics["mlm_loss"]] == pytest.approx([nats[:3].sum(), 3])

@@ -274,3 +274,17 @@ def test_a_sixth_of_a_row_is_predicted() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match=r"objective\.memory_length of at least 0, found -1"):
         PermutationLanguageModel(memory_length=-1)
+
+
+def test_rows_that_are_just_long_enough_are_taken() -> None:
+    """Of halves of 8 tokens, the second with three marks: at most 4 there, and one more in the first."""
+    assert PermutationLanguageModel(predictions=9, permutation_size=8).goals(16) == (5, 4)
+    assert PermutationLanguageModel(predictions=8, permutation_size=2).goals(16) == (4, 4)
+    with pytest.raises(UserError, match="the 5 and 5 to predict, found 8 and 5"):
+        PermutationLanguageModel(predictions=10).goals(16)
+
+
+def test_parts_of_an_order_follow_each_other() -> None:
+    order = np.asarray(draw_order(jax.random.key(0), 12, 4)).reshape(3, 4)
+    assert sorted(order[0].tolist()) == [0, 1, 2, 3] and (order[1:] - order[:-1] == 4).all()
+    assert sorted(np.asarray(draw_order(jax.random.key(0), 5, 5)).tolist()) == [0, 1, 2, 3, 4]

@@ -118,7 +118,7 @@ def test_a_prefix_of_one_token_is_the_causal_language_model():
 def test_a_row_that_is_scored_has_the_tokens_before_its_first_target_as_prefix():
     """At least one; the target at a place is the token behind it."""
     batch = rows([8] * 4)
-    batch["next_weights"] = np.float32([[0, 0, 0, 1, 0, 1, 1, 1], [1] * 8, [0] * 7 + [0.5], [0] * 8])
+    batch["next_weights"] = np.float32([[0, 0, 0, 0.5, 0, 1, 1, 1], [1] * 8, [0] * 7 + [0.5], [0] * 8])
     found = NextTokenAfterPrefix().model_inputs(batch)
     assert found["prefix_lengths"].tolist() == [4, 1, 8, 1] and found["prefix_lengths"].dtype == np.int32
     assert set(found) == {"input_ids", "positions", "segment_ids", "prefix_lengths"}

@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from plmjax.errors import UserError
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.objectives.sampled_softmax import SampledScores, draw, log_uniform
+from plmjax.objectives.sampled_softmax import SampledScores, check_order, draw, log_uniform
 
 V = 40
 RANDOM = np.random.default_rng(0)
@@ -65,3 +67,12 @@ def test_its_gradient_is_on_average_that_of_the_whole_softmax():
     )(SCORES.table)
     assert np.linalg.norm(mean - whole) < 0.1 * np.linalg.norm(whole)
     assert not np.any(np.asarray(plain)[np.setdiff1d(np.arange(V), [*ids.tolist(), *TARGETS.ravel()])])
+
+
+def test_half_of_what_the_most_frequent_tenth_has_is_enough():
+    """Of eleven words a tenth is two; special tokens are none of them."""
+    counts = np.array([99, 5, 5, 1, 1, 1, 1, 1, 1, 1, 10, 10, 77])
+    check_order(counts, (0, 12))
+    with pytest.raises(UserError, match=r"first tenth is 25\.0% of the text and the most frequent tenth 55\.6%"):
+        check_order(np.where(np.arange(13) == 2, 4, counts), (0, 12))
+    check_order(np.zeros(13, int), (0, 12))  # a plan

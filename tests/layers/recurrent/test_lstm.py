@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from plmjax.layers.recurrent import lstm
 from plmjax.layers.recurrent.lstm import BidirectionalLstm, Lstm, LstmState, recurrence
 from plmjax.parallel import sharding
 from tests.optional import torch
@@ -230,3 +231,16 @@ def test_eight_devices_give_what_one_gives() -> None:
     assert tuple(kernel.spec) == ("fsdp", None, "tensor")
     found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
     chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)
+
+
+def test_both_directions_have_the_settings_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its masks; starts are those of the row, which each direction turns to its own end."""
+    seen = []
+    monkeypatch.setattr(lstm, "both_directions", lambda *arguments: seen.append(arguments))
+    settings = {"bias_init": INIT, "dtype": jnp.bfloat16, "recurrent_bias": True, "projected": 2, "forget_bias": 1.0}
+    BidirectionalLstm(HIDDEN, nn.initializers.ones, **settings).apply({}, X, starts="starts", visible="visible")
+    ((layer, x, starts, visible),) = seen
+    made = layer(reverse=True, name="backward")
+    assert {name: getattr(made, name) for name in settings} == settings and made.reverse
+    assert (made.features, made.kernel_init, starts, visible) == (HIDDEN, nn.initializers.ones, "starts", "visible")
+    assert x is X

@@ -118,3 +118,41 @@ def test_another_stage_needs_a_language_model_of_longformer() -> None:
 def test_mistakes_are_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         dataclasses.replace(DECODER, **fields)
+
+
+RUNS = dataclasses.replace(
+    DECODER, n_layer=5, attention_window=(4, 4, 7, 7, 4), attention_dilation=(1, 1, 3, 3, 3), dilated_heads=1
+)
+
+
+def test_layers_that_follow_each_other_and_are_alike_are_one_stack() -> None:
+    """Those that come back later are another one; each layer is a part of its stack."""
+    assert RUNS.runs == [((4, 1), slice(0, 2)), ((7, 3), slice(2, 4)), ((4, 3), slice(4, 5))]
+    groups = [(group.prefixes[0], group.index) for group in RUNS.parameter_groups[1:]]
+    stacks = [("longformer_decoder/layers_0", 0), ("longformer_decoder/layers_0", 1)]
+    stacks += [
+        ("longformer_decoder/layers_1", 0),
+        ("longformer_decoder/layers_1", 1),
+        ("longformer_decoder/layers_2", 0),
+    ]
+    assert groups[:5] == stacks
+
+
+def test_the_farthest_head_decides_what_is_remembered() -> None:
+    """Windows of 7 with a dilation of 3; without dilated heads no window is farther than it is wide."""
+    plain = dataclasses.replace(RUNS, dilated_heads=0)
+    assert (RUNS.reach, RUNS.widest_window, plain.reach) == (21, 7, 7)
+    heads, size = RUNS.n_head, RUNS.d_model // RUNS.n_head
+    sizes = [config.empty_cache(2, 9, Execution()).key_values.keys.shape for config in (RUNS, plain)]
+    assert sizes == [(5, 2, heads, size, 9), (5, 2, heads, size, 7)]
+
+
+def test_a_dilated_head_has_the_keys_of_a_row_of_its_own() -> None:
+    """Of 13 tokens every third: 5 keys at most; the others see 7 before them and themselves."""
+    config = dataclasses.replace(RUNS, n_layer=1, attention_window=(7,), attention_dilation=(3,))
+    size, head = config.d_model, config.d_model // config.n_head
+    layer = 2 * 13 * (4 * size**2 + 2 * size * config.d_inner)
+    layer += sum(
+        keys * size * n * head + 2 * 13 * (3 * keys + 2) * n * head for keys, n in ((8, config.n_head - 1), (5, 1))
+    )
+    assert config.train_flops(2, 13, 11) == 6 * (layer + 2 * 11 * size * config.vocab_size)

@@ -1,6 +1,7 @@
 """Properties of Reformer alone: its backward pass, streams, positions, FLOPs and refused sizes."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import chex
@@ -23,7 +24,7 @@ from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
 from tests.optional import needs_torch, torch
 from tests.products import flops
-from tests.systems.modules import outputs, random_params
+from tests.systems.modules import drawn, outputs, random_params
 
 BATCH = rows(REFORMER)
 
@@ -292,3 +293,38 @@ def test_rates_are_changed_together_and_a_head_may_have_none() -> None:
     assert (tokens.vocab_size, tokens.pad_token_id, tokens.padding_token) == (70, 5, None)
     with pytest.raises(UserError, match=r"found --model.local_num_chunks_after 1 and --model.lsh_num_chunks_after 0"):
         dataclasses.replace(UNLIKE, is_decoder=True)
+
+
+def test_a_layer_feeds_forward_a_few_tokens_at_a_time() -> None:
+    """Rows of 11 tokens, four at a time; a length that is the number of tokens is all of them."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 11, REFORMER.hidden_size)), jnp.float32)
+
+    def layer(size: int) -> ReformerLayer:
+        return ReformerLayer(dataclasses.replace(REFORMER, chunk_size_feed_forward=size), Execution(), "local", True)
+
+    shapes = jax.eval_shape(lambda: layer(0).init(jax.random.key(0), x, method="feed")["params"])
+    params = {"params": drawn(shapes)}
+    feed = lambda size, x: layer(size).apply(params, x, method="feed")  # noqa: E731
+    loops = [
+        sum(one.primitive.name == "scan" for one in jax.make_jaxpr(functools.partial(feed, size))(x).eqns)
+        for size in (4, 10, 11, 0)
+    ]
+    assert loops == [1, 1, 0, 0]
+    np.testing.assert_allclose(jax.jit(lambda: feed(4, x))(), jax.jit(lambda: feed(0, x))(), rtol=1e-5, atol=1e-6)
+
+
+def test_hashes_are_those_of_a_seed_or_are_drawn() -> None:
+    query, real = jax.random.normal(jax.random.key(0), (1, 2, 40, 3)), np.ones((1, 40), bool)
+
+    def buckets(seed: int, sampling: int | None = None) -> np.ndarray:
+        layer = LshAttention(
+            6, 2, 3, Chunks(4, 1, 0), True, 0.0, nn.initializers.ones, Execution(), rounds=2, buckets=(8,), seed=seed
+        )
+        rngs = None if sampling is None else {"sampling": jax.random.key(sampling)}
+        return np.asarray(layer.apply({}, query, real, 0, method="hash", rngs=rngs))
+
+    fixed, drawn, again = buckets(0), buckets(0, 1), buckets(7, 1)
+    np.testing.assert_array_equal(drawn, again)  # whatever the seed
+    for other in (buckets(7), drawn, buckets(0, 2)):
+        assert np.mean(fixed != other) > 0.5
+    assert np.mean(drawn != buckets(0, 2)) > 0.5
