@@ -113,6 +113,20 @@ def test_new_rows_are_drawn_between_the_tokens_and_the_positions(pretrained: Pat
     assert special_tokens.add(larger, changed, extended) == (larger, changed, extended)
 
 
+def test_a_table_with_rows_enough_for_the_new_tokens_keeps_its_size(pretrained: Path) -> None:
+    """Seven rows more than the tokenizer has tokens, of which three are drawn, and two rows of positions."""
+    _, description = checkpoints.load_parameters(pretrained)
+    tokenizer = tokenizers.load(pretrained / "tokenizer")
+    first = tokenizer.vocabulary.size
+    model = dataclasses.replace(description.experiment.model, vocab_size=first + 7)
+    before = np.arange((first + 9) * 32, dtype=np.float32).reshape(first + 9, 32) + 1000
+    params = flax.traverse_util.unflatten_dict({TABLE: before}, sep="/")
+    same, changed, _ = special_tokens.add(dataclasses.replace(description.experiment, model=model), params, tokenizer)
+    assert same.model.vocab_size == first + 7 and len(flat(changed)[TABLE]) == first + 9
+    drawn = (flat(changed)[TABLE] != before).all(axis=1)
+    assert np.flatnonzero(drawn).tolist() == [first, first + 1, first + 2]
+
+
 def flat(params: Any) -> dict[str, np.ndarray]:
     return flax.traverse_util.flatten_dict(params, sep="/")
 

@@ -1,16 +1,22 @@
 """Another file of a task on the command line: other columns, a language of its own, and which options there are."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
+from plmjax.experiment import Experiment
 from plmjax.finetuning.metrics.judges import Rouge
-from plmjax.finetuning.tasks.mixture import Mixture, TextTask
+from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences
+from plmjax.inference import task_settings
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
+from plmjax.models.bert import BertConfig
 from tests.inference.conftest import TEXTS
 
 
@@ -76,3 +82,27 @@ def test_a_task_among_several_has_options_of_its_own() -> None:
         f"tasks.{place}.{name}" for place in (0, 1) for name in ("target", "words")
     }
     assert set(Sentences().settings(True)) - set(Sentences().settings(False)) == {"label"}
+
+
+def test_rows_of_another_file_may_have_all_positions_of_the_model() -> None:
+    """A setting of the objective beside it is taken too, and both leave all others as they were."""
+    run = Experiment(
+        model=BertConfig.tiny(max_position_embeddings=40),
+        objective=SpanExtraction(best=7),
+        data=Questions(sequence_length=32, stride=9),
+    )
+    changed = task_settings.with_settings(run, {"sequence_length": 40, "null_threshold": 1.5}, labelled=False)
+    assert (changed.data, changed.objective) == (
+        Questions(sequence_length=40, stride=9),
+        SpanExtraction(best=7, null_threshold=1.5),
+    )
+    with pytest.raises(UserError, match=r"40 positions, found a sequence length of 41;"):
+        task_settings.with_settings(run, {"sequence_length": 41}, labelled=False)
+    tasks = tuple(TextTask(name=name, prefix=f"{name}: ") for name in ("one", "two"))
+    mixture = Mixture(tasks=tasks, sequence_length=32)
+    mixed = dataclasses.replace(run, data=mixture, objective=MixedTextGeneration(beams=3, max_new_tokens=5))
+    changed = task_settings.with_settings(mixed, {"tasks.1.source": "x", "beams": 1, "target_length": 7}, labelled=True)
+    assert [task.source for task in changed.data.tasks] == ["source", "x"] and changed.data.target_length == 7
+    assert (changed.objective.beams, changed.objective.max_new_tokens) == (1, 5)
+    with pytest.raises(UserError, match=r"a setting of predicting this task, found 'tasks\.1\.target'"):
+        task_settings.with_settings(mixed, {"tasks.1.target": "x"}, labelled=False)

@@ -159,6 +159,9 @@ def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, 
     pairs = set(zip(*flat, strict=True))
     dataset = remote.open_dataset(f"gs://{bucket}/set", limit_of(store.open_dataset(tmp_path / "set"), 0.6))
     assert isinstance(dataset, remote.RemoteDataset) and dataset.documents("train") == 580
+    entries = [piece for shard in dataset.ledger["splits"]["train"]["shards"] for piece in shard["pieces"]]
+    both = [[piece[f"{name}/tokens"][1] for name in ("source", "target")] for piece in entries]
+    assert [piece.tokens for piece in dataset.pieces] == list(map(max, both)) != [source for source, _ in both]
     words = Vocabulary(size=V, pad=0, begin=2, end=3)
     source, phase = remote.source(PairedStreams(pack=pack), dataset, words, 0, 4), corpora.phase(24, 4)
     assert source.unigram_counts[words.document_end] == 580
