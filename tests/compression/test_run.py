@@ -1,6 +1,7 @@
 """From a checkpoint to the run that trains the smaller model, and to its result; the training itself is replaced."""
 
 import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
+from plmjax import experiment as experiments
 from plmjax.compression import run as compressions
+from plmjax.compression.distillation.students import TakenLayers
 from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
-from plmjax.compression.run import Source, train
-from plmjax.experiment import Experiment
+from plmjax.compression.run import Source, composed, train
+from plmjax.experiment import Experiment, Mixture, Start
 from plmjax.finetuning.tasks.sentences import Sentences
+from plmjax.models.bert import BertConfig
 from plmjax.training.checkpoints import checkpoints
 
 
@@ -67,3 +71,63 @@ def test_the_dataset_is_that_of_the_run_or_the_one_in_its_directory(path: str, s
     run = source.description.experiment
     run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path))
     assert source.dataset(run) == (path or str(small_run / "dataset"))
+
+
+def source_of(run: Experiment) -> Source:
+    """A checkpoint of a run, with running statistics and constants."""
+    description = types.SimpleNamespace(experiment=run, tokenizer={"files": b""}, step=7)
+    params = {"bert/kernel": np.float32([1, 0, 2, 3])}
+    return Source("named", Path("/runs/one/checkpoints/7"), params, "its statistics", "its constants", description, [])
+
+
+def test_the_run_that_trains_is_that_of_the_checkpoint_or_the_named_one() -> None:
+    """With the sizes of the checkpoint unless there are others, and its own dataset; it starts from no mapping."""
+    own, method = experiments.load("bert_tiny"), TicketTraining()
+    own = dataclasses.replace(own, model=BertConfig.tiny(hidden_size=24), start=TakenLayers((0,)), compression=method)
+    own = dataclasses.replace(own, data=dataclasses.replace(own.data, input=("raw.txt",)))
+    source, compression = source_of(own), MovementPruning(sparsity=0.5)
+    found = composed(source, compression, None, ["--training.steps", "3"], "command")
+    data = dataclasses.replace(own.data, path="/runs/one/dataset", input=())
+    training = dataclasses.replace(own.training, steps=3)
+    changes = {"data": data, "training": training, "start": Start(), "compression": compression}
+    assert found == dataclasses.replace(own, **changes)
+    named, smaller = experiments.load("finetune_sentences"), BertConfig.tiny(hidden_size=8)
+    found = composed(source, compression, "finetune_sentences", [], "command", smaller)
+    assert found.model == smaller and found.data == named.data and found.optimizer == named.optimizer
+    assert composed(source, compression, "finetune_sentences", [], "command").model == own.model
+    steps = dataclasses.replace(named.training, steps=50, evaluate_every=25)  # of its epochs, which count anew
+    tuned = dataclasses.replace(named, model=own.model, training=steps)
+    assert named.finetuning.epochs and named.training.steps == 0
+    assert composed(source_of(tuned), compression, None, [], "command").training.steps == 0
+    mixed = dataclasses.replace(own, data=dataclasses.replace(own.data, mixture=Mixture(sources=("a=/a",))))
+    assert composed(source_of(mixed), compression, None, [], "command").data.path == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "trained", "expected"),
+    [
+        ({}, None, ("its statistics", "its constants")),
+        ({}, "those of its training", ("its statistics", "those of its training")),
+        ({"constants": ()}, "those of its training", ("its statistics", ())),
+        ({"collections": "others", "constants": "given"}, "those of its training", ("others", "given")),
+    ],
+)
+def test_statistics_and_constants_of_a_result(given: dict, trained: Any, expected: tuple, monkeypatch) -> None:
+    """They are those that are given, of the run that trained it, or of the source; scores are left out."""
+    written = []
+    monkeypatch.setattr(
+        compressions.checkpoints,
+        "read_constants",
+        lambda folder: trained if folder == Path("/out/training") else "of another folder",
+    )
+    monkeypatch.setattr(compressions.checkpoints, "save_parameters", lambda *arguments: written.append(arguments))
+    monkeypatch.setattr(compressions.ancestry, "write", lambda *arguments: written.append(arguments))
+    run = experiments.load("bert_tiny")
+    source = source_of(run)
+    params = {"bert/kernel": np.float32([0, 0, 5]), "compression/scores": np.ones(9)}
+    said = compressions.write(Path("/out"), source, params, run, "prune", {"sparsity": 0.5}, **given)
+    (output, tree, *rest), (folder, (record,)) = written
+    assert output == folder == Path("/out") and tree.keys() == {"bert"}
+    assert rest == [run, source.description.tokenizer, *expected]
+    assert (record.checkpoint, record.step, record.by, record.settings) == ("named", 7, "prune", {"sparsity": 0.5})
+    assert said == "4 parameters became 3, of which 1 are not zero (33.3% of 3)"

@@ -42,6 +42,7 @@ from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
+from plmjax.layers import int8
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import (
     BertConfig,
@@ -232,7 +233,9 @@ def test_without_transformers_a_round_trip_is_checked(tmp_path, tokenizer, monke
 def test_a_run_is_exported_as_a_smaller_architecture(tmp_path):
     run = Experiment(model=CONFIG, objective=BertPretraining(), data=Data(SentencePairs()))
     params = random_params(BertForPreTraining(CONFIG))
-    checkpoints.save_parameters(tmp_path / "run", params, run, {})
+    scales = {f"bert/pooler/{name}": np.ones(2, np.float32) for name in int8.ADDED}  # which int8 has and BERT has not
+    flat = flax.traverse_util.flatten_dict(params, sep="/") | scales
+    checkpoints.save_parameters(tmp_path / "run", flax.traverse_util.unflatten_dict(flat, sep="/"), run, {})
     assert "BertModel of step 0" in export_checkpoint(tmp_path / "run", tmp_path / "out", "BertModel")
     assert type(huggingface.load(tmp_path / "out")[0]) is BertModel
     with pytest.raises(UserError, match="found classifier/bias"):

@@ -129,6 +129,14 @@ def test_estimates_follow_their_formulas(made):
         assert estimate["cycles_seconds"] == estimate["cycles"] / 1.5e9
         assert estimate["step_seconds"] == estimate["cycles_seconds"] + estimate["interconnect_seconds"]
         assert estimate["mfu"] == pytest.approx(estimate["compute_seconds"] / estimate["step_seconds"])
+        assert estimate["tokens_per_second"] == pytest.approx(phase["tokens_per_step"] / estimate["step_seconds"])
+        assert estimate["hours"] == pytest.approx(phase["steps"] * estimate["step_seconds"] / 3600)
+        assert estimate["chip_hours"] == pytest.approx(4 * estimate["hours"])
+        assert estimate[f"{phase['bound_by']}_seconds"] == max(parts)
+    for total, one in (("roofline_hours", "roofline_seconds"), ("hours", "step_seconds")):
+        of_phases = [phase["steps"] * phase["estimate"][one] / 3600 for phase in made["phases"]]
+        assert made["estimate"][total] == pytest.approx(sum(of_phases))
+    assert made["estimate"]["model_flops"] == sum(phase["steps"] * phase["model_flops"] for phase in made["phases"])
     hours = sum(phase["estimate"]["hours"] for phase in made["phases"])
     assert made["estimate"]["hours"] == pytest.approx(hours)
     assert made["estimate"]["chip_hours"] == pytest.approx(4 * hours)

@@ -1,5 +1,6 @@
 """The links of a slice: how long a collective sends on them, and along which axes."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -25,6 +26,9 @@ def test_links_of_a_slice_carry_what_the_formulas_say():
     assert seconds(kind="all-gather", group=4) == pytest.approx(1.2e9 / one)
     for group in (2, 16):  # a chip sends to one other, however many take part
         assert seconds(kind="collective-permute", group=group) == pytest.approx(1.6e9 / one)
+    for kind in ("reduce-scatter", "all-to-all"):
+        assert seconds(kind=kind) == pytest.approx(1.5e9 / both)
+    assert seconds(kind="all-reduce", group=1) == 0
     # The two cores of a v3 chip share its links.
     chips = topologies.parse("v3:4x4")
     assert interconnect_seconds([Collective("all-reduce", "f32", 1.6e9, 0, 32, 1)], chips) == pytest.approx(
@@ -39,6 +43,11 @@ def test_what_goes_between_slices_takes_the_hosts_network():
     across = Collective("send", "bf16", 1e8, 5e7, 16, 3)
     assert interconnect_seconds(inside, part) == interconnect_seconds(inside, one) == pytest.approx(2 * 1.5e9 / 90e9)
     assert interconnect_seconds([*inside, across], part) == pytest.approx(2 * 1.5e9 / 90e9 + 3e8 / 3.125e9)
+    # Two devices of a chip share it, and all of three slices are the group within one.
+    shared = topologies.Slice(dataclasses.replace(part.chip, devices=2), part.shape, slices=3)
+    inside = [dataclasses.replace(one, group=32) for one in inside]
+    assert interconnect_seconds(inside, shared) == pytest.approx(2 * 1.5e9 / 90e9)
+    assert interconnect_seconds([across], shared) == pytest.approx(2 * 3e8 / 3.125e9)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,20 @@ PRODUCTS = {
         ("f32[4,10,5]", "f32[3,5,6]"),
         4 * 5 * 6 * 28,
     ),
+    # The same taps three apart, at every second place, of a length of ten with a hole behind each number but the last:
+    # places -2, 1, 4 | 0, 3, 6 | 2, 5, 8 | ... | 14, 17, 20, of which the even ones from 0 to 18 have a number.
+    "f32[4,9,6]{2,1,0} convolution(%a, %b), window={size=3 stride=2 pad=2_2 lhs_dilate=2 rhs_dilate=3}, "
+    "dim_labels=b0f_0io->b0f": (("f32[4,10,5]", "f32[3,5,6]"), 4 * 5 * 6 * 16),
+    # Two windows of unequal sizes, the second one without padding.
+    "f32[4,3,5,6]{3,2,1,0} convolution(%a, %b), window={size=1x3 pad=0_0x0_0}, dim_labels=b01f_01io->b01f": (
+        ("f32[4,3,7,2]", "f32[1,3,2,6]"),
+        4 * 2 * 6 * 3 * 15,
+    ),
+    # Two axes are summed over.
+    "f32[32,16]{1,0} dot(%a, %b), lhs_contracting_dims={1,2}, rhs_contracting_dims={0,1}": (
+        ("f32[32,3,5]", "f32[3,5,16]"),
+        32 * 16 * 15,
+    ),
     "f32[2,32,16]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}": (
         ("f32[2,32,64]", "f32[2,16,64]"),
         2 * 32 * 64 * 16,

@@ -66,3 +66,10 @@ def test_the_least_important_heads_are_removed(rounds: int, params: dict, monkey
     assert (phase.sequence_length, phase.batch_size, first, rows.tolist()) == (8, 1, 0, [0])
     assert remaining(smaller) == [[0.9, 0.8], [0.35], [0.7, 0.6, 0.95]]
     assert model.layer_heads == (2, 1, 3)
+
+
+def test_layers_are_in_the_order_of_their_numbers() -> None:
+    """Of which the tenth follows the ninth."""
+    paths = [f"distilbert/encoder/layer_{number}/attention/output/kernel" for number in range(12)]
+    assert sorted(sorted(paths), key=heads._layer) == paths
+    assert heads._layer("bert/encoder/layers/attention/output/kernel") == 0
