@@ -261,6 +261,23 @@ def test_ranges_are_part_of_a_static_model_alone(method: str, task_run: Path, tm
     assert run.training.products == f"int8_{method}" and run.data.sequence_length == 20
 
 
+def test_a_training_with_rounded_values_leaves_its_ranges(task_run: Path, tmp_path: Path, monkeypatch) -> None:
+    paths = [path for path in Source.read(task_run).params if "/layers/" in path and path.endswith("/kernel")]
+    names = [f"{path.removesuffix('/kernel')}/{name}" for path in paths for name in (int8.INPUT, int8.OUTPUT)]
+    folder = SimpleNamespace(find=lambda path: path, load_collections=lambda path: f"those of {path}")
+    monkeypatch.setattr(command, "checkpoints", folder)
+    monkeypatch.setattr(command, "train", lambda source, run, output: (source.params, source.description.experiment))
+    expected = f"those of {tmp_path / 'out' / 'training'}"
+    monkeypatch.setattr(
+        command, "ranges_of", lambda found: {name: np.float32([3]) for name in names if found == expected}
+    )
+    command.quantize(task_run, tmp_path / "out", "aware", "tensor")
+    params, description = checkpoints.load_parameters(tmp_path / "out")
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    assert [flat[name].tolist() for name in names] == [[3]] * len(names)
+    assert description.experiment.training.products == "int8_static"
+
+
 def test_every_output_has_its_own_scale() -> None:
     """[D N H] and [N H D], in three layers; the scales are laid out as the outputs of the product."""
     groups = [SimpleNamespace(prefixes=("encoder/layers",), index=0)]
