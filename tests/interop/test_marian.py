@@ -15,6 +15,7 @@ from plmjax.interop import huggingface, marian
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER
+from tests.optional import transformers
 from tests.systems.modules import outputs, random_params
 
 PUBLISHED = {
@@ -54,6 +55,14 @@ def test_settings_of_a_published_model_are_read() -> None:
     assert isinstance(translation, Translation)
     objective, data = task_of(TransformerModel(config))
     assert (objective.label_smoothing, data.layout.start, data.sequence_length) == (0.1, "pad", 128)
+
+
+def test_settings_that_a_config_leaves_out_are_those_of_transformers() -> None:
+    theirs, config = transformers.MarianConfig(), marian.read_config({})
+    for name in marian.DEFAULTS:
+        if hasattr(theirs, name) and hasattr(config, name):
+            assert getattr(config, name) == getattr(theirs, name), name
+    assert config.scale_embedding is theirs.scale_embedding is False
 
 
 @pytest.mark.parametrize(

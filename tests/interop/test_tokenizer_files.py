@@ -50,6 +50,14 @@ def written(module: nn.Module, tokenizer: Any, folder: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
+def test_a_text_is_cut_at_the_longest_row_of_the_model(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "bounded").mkdir()
+    for longest, folder in ((12, tmp_path / "bounded"), (None, tmp_path)):
+        tokenizer_files.write(trained("wordpiece"), Template("cls A sep", "cls A sep B sep"), longest, folder)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert len(theirs(" ".join(["fox"] * 40), truncation=True)["input_ids"]) == (longest or 42)
+
+
 @pytest.mark.parametrize("module", CASES)
 def test_transformers_gives_a_text_and_a_pair_our_rows(module: nn.Module, trained: Trained, tmp_path: Path) -> None:
     """Ids, token types where the model has several, and the names of what it is given."""

@@ -27,7 +27,7 @@ from plmjax.models.roberta import RobertaConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.xlnet.heads import Summary
 from plmjax.models.xlnet.xlnet import XlnetConfig
-from tests.systems.modules import recorded_draws
+from tests.systems.modules import random_params, recorded_draws
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -135,6 +135,18 @@ def test_a_rate_of_0_is_a_rate_and_none_is_that_of_the_hidden_states(config: Any
     config = dataclasses.replace(config, hidden_dropout_prob=0.25)
     found = [dataclasses.replace(config, **{rate: own}).head_dropout for own in (None, 0.0, 0.5)]
     assert found == [0.25, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("config", [BartConfig.tiny(vocab_size=31), XlnetConfig.tiny(vocab_size=31)])
+def test_the_label_of_a_text_is_that_of_its_last_token_and_not_of_padding(config: Any) -> None:
+    module = config.module(Purpose.TEXT_LABELS, Execution(), 3)
+    ids, mask = jnp.array([[5, 6, 7, 8, 1, 1]]), jnp.array([[1, 1, 1, 1, 0, 0]])
+    params = random_params(module)
+    padded = module.apply({"params": params}, ids, mask).label_logits
+    other = module.apply({"params": params}, ids.at[0, 4:].set(9), mask).label_logits
+    at_last = module.apply({"params": params}, ids, mask, cls_positions=jnp.array([[3]])).label_logits[:, 0]
+    np.testing.assert_allclose(padded, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(padded, at_last, rtol=1e-5, atol=1e-6)
 
 
 def test_choices_are_scored_in_their_order_and_packed_ones_beside_each_other() -> None:

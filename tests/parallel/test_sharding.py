@@ -50,6 +50,17 @@ def test_zero_cuts_a_vocabulary_along_its_features():
     assert cut["table"].spec == PartitionSpec(None, "data") and cut["bias"].spec == PartitionSpec("data")
 
 
+def test_bytes_on_a_device_are_those_of_its_part():
+    grid = mesh(8, 1, 1)
+    tree = {"cut": PartitionSpec("data"), "whole": PartitionSpec()}
+    shapes = {"cut": jax.ShapeDtypeStruct((16, 3), jnp.float32), "whole": jax.ShapeDtypeStruct((5,), jnp.bfloat16)}
+    placed = {
+        name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(grid, tree[name]))
+        for name, one in shapes.items()
+    }
+    assert sharding.bytes_on_device(placed) == 2 * 3 * 4 + 5 * 2
+
+
 def test_what_does_not_divide_evenly_is_left_whole():
     axes, grid = ("vocab", "embed"), mesh(1, 4, 2)
     assert sharding.partition_spec(axes, (30, 12), grid) == PartitionSpec("tensor", "fsdp")

@@ -545,6 +545,26 @@ def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
     assert all(text.count(f" {16 // count} x {count} ") == 2 * len(REMAT_POLICIES) for count in (1, 2, 4, 8))
 
 
+def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(pretended):
+    """Of twice the rows a step takes 1.8 times as long, and the run has as many steps."""
+    slower = {"none": 0.0}
+    pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, count: 1.0 + slower.get(remat, 0.1))
+    run = dataclasses.replace(experiment(batch_size=16), phases=())
+    describe = estimate.describe
+
+    def larger_is_better(run, compilation, part):
+        found = describe(run, compilation, part)
+        found["estimate"]["step_seconds"] *= 0.9 ** (compilation.phase.batch_size > 16)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "describe", larger_is_better)
+        found = plan_search.search(run, "v5e:2x2", (32,), compiles=32)
+    tried = {one["batch_size"]: one["hours"] for one in found["tried"] if one["remat"] == "none"}
+    assert tried[32] > tried[0]
+    assert "--training.batch_size 32" in " ".join(found["overrides"]) and found["tried"][0]["batch_size"] == 32
+
+
 def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
     run = experiment(batch_size=64)
     own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))

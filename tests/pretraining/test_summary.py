@@ -54,6 +54,19 @@ def test_a_held_out_text_that_the_model_cannot_read_is_no_example(
     assert len(said) == 1 and said[0].startswith("fill-mask  the film was a [MASK] scene")
 
 
+def test_losses_are_shown_beside_those_of_the_counts() -> None:
+    """exp(2) = 7.3891 and exp(3) = 20.086."""
+    said: list[str] = []
+    for metrics, perplexity in (({}, True), ({}, False), ({"eval/unigram_loss": 4.5}, True)):
+        summary._show_losses({"eval/loss": 2.0, "eval/unigram_entropy": 3.0} | metrics, perplexity, said.append)
+    loss = "held-out   loss 2.0000 nats a target; unigram entropy of the same targets 3.0000"
+    assert said == [
+        f"{loss}; perplexity 7.3891 against 20.086",
+        loss,
+        "held-out   loss 2.0000; with the counts of words only 4.5000",
+    ]
+
+
 def test_a_run_is_complete_where_the_library_of_its_export_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

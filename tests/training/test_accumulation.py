@@ -32,3 +32,16 @@ def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_mic
     np.testing.assert_array_equal(rows, [11, 22, 33, 44])
     np.testing.assert_array_equal(columns, [[1, 2, 3, 4]] * 2)
     assert shared == {1: 1, 2: 12, 4: 1234}[accumulation]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_every_part_of_a_batch_has_a_key_of_its_own(shards: int) -> None:
+    def microstep(carry: tuple, batch: dict, key: jax.Array) -> tuple:
+        drawn = jax.random.uniform(key) + 0 * batch["x"]
+        return {}, LossSums({}, {}, (drawn,))
+
+    rows = jnp.zeros(8)
+    _, sums = accumulate(
+        microstep, (rows,), (("batch",),), {"x": rows}, jax.random.key(0), 4, shards=shards, add_shards=lambda x: x
+    )
+    assert len(set(sums.carry[0].tolist())) == 4 * shards

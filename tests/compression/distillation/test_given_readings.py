@@ -14,6 +14,7 @@ from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.distilbert import Cosine, DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, TEACHER, Distillation, Distilled, WithTeacher
 from plmjax.compression.distillation.readings import ComputedScores, Reading
+from plmjax.compression.distillation.stored import StoredScores
 from plmjax.compression.distillation.terms import SoftTargets, Term
 from plmjax.compression.distillation.tinybert import MAP, HiddenStates
 from plmjax.finetuning.tasks.sentences import SequenceClassification
@@ -45,6 +46,19 @@ def test_distances_of_distributions(temperature: float) -> None:
     np.testing.assert_allclose(losses.soft_cross_entropy(student, teacher, temperature), crossed, rtol=1e-5)
     expected = temperature**2 * (crossed - entropy)
     np.testing.assert_allclose(losses.soft_divergence(student, teacher, temperature), expected, rtol=1e-4)
+
+
+def test_stored_scores_of_a_place_without_a_text_add_nothing() -> None:
+    """With all classes stored the sum is that of the scores themselves."""
+    batch, mine, taught = {"example_ids": jnp.array([[4, -1], [0, 2]])}, drawn(2, 2, 3), drawn(2, 2, 3)
+    classes = np.argsort(-taught, axis=-1)
+    scores = StoredScores(jnp.asarray(classes), jnp.asarray(np.take_along_axis(taught, classes, axis=-1)))
+    student = reading(outputs=types.SimpleNamespace(logits=jnp.asarray(mine)))
+    term, live = SoftTargets(1.0, 2.0), reading(outputs=types.SimpleNamespace(logits=jnp.asarray(taught)))
+    found = [float(term.sum(TASK, student, teacher, batch, {})) for teacher in (reading(outputs=scores), live)]
+    p, log_q = softmax(taught / 2, -1), log_softmax(mine / 2, -1)
+    apart = 4 * (p * (np.log(p) - log_q)).sum(-1)
+    assert found == pytest.approx([apart.sum() - apart[0, 1]] * 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("by_classes", [False, True])
