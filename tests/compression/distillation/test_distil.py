@@ -201,7 +201,7 @@ def test_a_student_has_the_labels_of_its_teacher(labels: tuple[str, ...], monkey
     """Whose parameters must be those of the task, for the teacher's own sizes."""
     checked = []
     monkeypatch.setattr(command.start, "check_parameters", lambda *arguments: checked.append(arguments))
-    objective = SequenceClassification(labels=labels, dropout=0.35)
+    objective = SequenceClassification(labels=labels)
     run = Experiment(BertConfig.tiny(), objective, Sentences())
     found = command._with_task(source := of_task(LEARNED), run)
     objective = dataclasses.replace(objective, labels=("a", "b", "c"))
