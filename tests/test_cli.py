@@ -1,4 +1,4 @@
-"""What a command finds in the environment before JAX is imported, whatever the machine has."""
+"""The environment of a command before JAX is imported, whatever the machine has."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How arguments are divided and how commands end, without a command."""
+"""The division of arguments and the ends of commands, without a command."""
 
 import pytest
 

@@ -111,7 +111,7 @@ def recorded_parameters(text: str) -> dict[str, tuple[list[int], list[str]]]:
 
 
 def test_groups_and_the_table_of_tokens_are_those_of_the_recorded_parameters():
-    """Of the first experiment of every system: a group for each layer of a stack, and no prefix of nothing."""
+    """The first experiment of every system has a group for each layer of a stack, and no prefix of nothing."""
     absent = {
         "direct",
         "generator/embeddings",

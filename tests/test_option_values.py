@@ -1,4 +1,4 @@
-"""What the words of an option are read as, and what its help writes for a default."""
+"""The values that the words of an option become, and the defaults in its help."""
 
 import dataclasses
 from pathlib import Path

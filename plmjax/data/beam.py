@@ -111,15 +111,13 @@ def _check_class(runner: str) -> None:
     module, _, name = runner.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
+        reason = "" if isinstance(found, type) and issubclass(found, PipelineRunner) else "not a runner"
     except (ImportError, AttributeError, ValueError) as error:
+        reason = str(error)
+    if reason:
         raise UserError(
-            f"Expected the module and class of a runner of Apache Beam, found {quoted(runner)} ({error}); install its "
+            f"Expected the module and class of a runner of Apache Beam, found {quoted(runner)} ({reason}); install its "
             "package on every machine, and write for example apache_beam.runners.dask.dask_runner.DaskRunner."
-        ) from None
-    if not (isinstance(found, type) and issubclass(found, PipelineRunner)):
-        raise UserError(
-            f"Expected the class of a runner of Apache Beam, found {quoted(runner)}, which is none; write for example "
-            "apache_beam.runners.dask.dask_runner.DaskRunner."
         )
 
 

@@ -95,7 +95,7 @@ def test_the_run_that_trains_is_that_of_the_checkpoint_or_the_named_one() -> Non
     found = composed(source, compression, "finetune_sentences", [], "command", smaller)
     assert found.model == smaller and found.data == named.data and found.optimizer == named.optimizer
     assert composed(source, compression, "finetune_sentences", [], "command").model == own.model
-    steps = dataclasses.replace(named.training, steps=50, evaluate_every=25)  # of its epochs, which count anew
+    steps = dataclasses.replace(named.training, steps=50, evaluate_every=25)  # its epochs are counted anew
     tuned = dataclasses.replace(named, model=own.model, training=steps)
     assert named.finetuning.epochs and named.training.steps == 0
     assert composed(source_of(tuned), compression, None, [], "command").training.steps == 0

@@ -118,7 +118,7 @@ def test_an_error_of_a_task_is_its_sentence(tokenizer, tmp_path, monkeypatch):
             (),
             r"the module and class of a runner of Apache Beam, found 'no.such.Runner' \(No module named",
         ),
-        ("pathlib.Path", (), "the class of a runner of Apache Beam, found 'pathlib.Path', which is none"),
+        ("pathlib.Path", (), r"the module and class of a runner of Apache Beam, found 'pathlib.Path' \(not a runner\)"),
         ("DirectRunner", ("direct_num_worker=2",), "found 'direct_num_worker'; did you mean 'direct_num_workers'"),
         ("DirectRunner", ("--direct_num_workers=2",), "of the form NAME=VALUE, or NAME for a switch"),
     ],

@@ -109,6 +109,6 @@ def test_a_folder_may_have_any_name() -> None:
 
 
 def test_the_largest_remainders_are_rounded_up() -> None:
-    """Of 65,536 rows: 29,998.78, 29,998.38, 5,534.75 and 4.10. Two rows are left over after rounding down."""
+    """For 65,536 rows: 29,998.78, 29,998.38, 5,534.75 and 4.10. Two rows are left over after rounding down."""
     shares = {name: Fraction(number) for name, number in zip("abcd", (300_007, 300_003, 55_351, 41), strict=True)}
     assert mixing.rounded(shares) == {"a": 29_999, "b": 29_998, "c": 5_535, "d": 4}

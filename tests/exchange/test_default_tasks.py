@@ -1,4 +1,4 @@
-"""What an imported module is trained on and by, unless a run says otherwise."""
+"""The data and the objective of an imported module, unless a run says otherwise."""
 
 from typing import Any
 

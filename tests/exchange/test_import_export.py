@@ -353,7 +353,7 @@ def test_a_head_reads_the_rows_of_its_task_and_another_one_those_of_its_class():
 
 
 def test_languages_are_those_of_the_tokenizer_that_is_named(tmp_path, monkeypatch):
-    """Which may lie elsewhere; the settings of generation lie beside the model."""
+    """The tokenizer may lie elsewhere; the settings of generation lie beside the model."""
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
@@ -382,7 +382,7 @@ def test_languages_are_those_of_the_tokenizer_that_is_named(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("whole", "expected"), [(True, {"max_length": 19}), (False, {"max_new_tokens": 18})])
 def test_a_length_of_generation_counts_the_prompt_of_a_decoder(whole, expected, tmp_path):
-    """Of an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
+    """In an encoder-decoder it counts the token before the text. The tokenizer's own end is no setting."""
     config = Gpt2Config.tiny(vocab_size=9) if whole else TransformerConfig.tiny(vocab_size=9)
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "generation_config.json").write_text('{"max_length": 19, "eos_token_id": 4}')

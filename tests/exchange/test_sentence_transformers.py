@@ -73,7 +73,7 @@ def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
     ids=["first", "mean", "last"],
 )
 def test_a_vector_is_that_of_the_whole_row(config, pooling: str, expected: list[float], monkeypatch) -> None:
-    """Of a token: its number and 1. Texts are cut where the positions end; XLNet's [CLS] comes last."""
+    """A token has its number and 1. Texts are cut where the positions end; XLNet's [CLS] comes last."""
 
     def outputs(module, params, row: dict[str, np.ndarray]) -> types.SimpleNamespace:
         assert row["attention_mask"].all()

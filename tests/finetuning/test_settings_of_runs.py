@@ -1,4 +1,4 @@
-"""What a fine-tuning makes of its settings: numbers of steps, the tokenizer, the model, the checkpoint that stands."""
+"""Settings of a fine-tuning: numbers of steps, the tokenizer, the model, the checkpoint that stands."""
 
 import dataclasses
 from pathlib import Path
@@ -40,7 +40,7 @@ RUN = Experiment(
 
 
 def test_numbers_of_steps_follow_from_epochs() -> None:
-    """Of 160 rows in batches of 16 an epoch is 10 steps: 4 evaluations in each, the next group after each half."""
+    """160 rows in batches of 16 are an epoch of 10 steps: 4 evaluations in each, the next group after each half."""
     found = resolve(RUN, 160)
     assert (found.training.steps, found.training.evaluate_every, found.checkpoint.every) == (30, 2, 2)
     assert (found.optimizer.unfreeze_every, found.optimizer.schedule.warmup_steps) == (5, 3)

@@ -146,7 +146,7 @@ def test_temperature_comes_first_then_the_best_then_the_nucleus(options: dict[st
 def test_the_best_are_taken_of_cooled_scores_and_the_nucleus_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a temperature of 2 chances of .5, .3, .15 and .05 are .379, .294, .207 and .12: 0.7 needs three, not two.
 
-    Of the best two the first has 5/8, which is all that 0.55 needs.
+    The first of the best two has 5/8, which is all that 0.55 needs.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""What a generator hands to its writer: prompts as tokens, the devices, the settings that are in force."""
+"""A generator hands prompts as tokens, the devices and the settings in force to its writer."""
 
 import dataclasses
 from collections.abc import Sequence

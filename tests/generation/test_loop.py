@@ -114,7 +114,7 @@ def test_nothing_is_compiled_for_another_length() -> None:
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(2)], ids=["greedy", "beams"])
 def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(strategy: Any) -> None:
-    """Of 24 tokens the prompts have 5, 1 and 11. A text of fewer tokens is the beginning of a longer one."""
+    """The prompts have 5, 1 and 11 of 24 tokens. A text of fewer tokens is the beginning of a longer one."""
     found = writer()(PROMPTS, Settings(strategy, max_length=24, min_length=24))
     whole = writer()(PROMPTS, Settings(strategy, max_new_tokens=23, min_new_tokens=23))
     assert [len(text.tokens) for (text,) in found] == [19, 23, 13] and found[1] == whole[1]

@@ -23,7 +23,7 @@ SHAPES = {"table": (8, 4), "scale": (4,), "kernel": (2, 4, 6), "bias": (2, 6), "
 
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_products_are_cast_and_layers_apart_where_code_is_straight(unroll: int) -> None:
-    """What is added, or scales a norm, stays in float32, in every layer."""
+    """Biases and the scales of norms stay in float32, in every layer."""
     random = np.random.default_rng(0)
     params = {name: np.asarray(random.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
     boxed = {

@@ -175,7 +175,7 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
 
 
 def test_the_layers_and_their_mix_are_those_asked_for():
-    """Of an encoder with two layers, of which a task has learned a mix."""
+    """The encoder has two layers, and a task has learned a mix of them."""
     learned = {"scalar_mix": {"weights": np.array([0.5, -1.0, 2.0]), "scale": np.float32(3.0)}}
     layers = {layer: embedding._wanted(layer, "cls", (), 2, learned).layer for layer in range(-3, 3)}
     assert layers == {-3: 0, -2: 1, -1: 2, 0: 0, 1: 1, 2: 2}

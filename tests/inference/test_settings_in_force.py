@@ -1,4 +1,4 @@
-"""What a user asks for reaches the part that does it: the share of unknown tokens, the text's reading, the rows."""
+"""Settings of a user reach the part that reads them: the share of unknown tokens, the reading of the text, the rows."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ from tests.strangers import experiments
 
 
 class Reached(Exception):
-    """What a test looks at is done."""
+    """Ends a command when the test has seen enough."""
 
 
 class Recorder(members.Member):
@@ -220,7 +220,7 @@ def test_the_dataset_is_the_one_named_else_that_of_the_run(monkeypatch: pytest.M
 def evaluated(
     run: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory: int | None = None, **asked: Any
 ) -> dict[str, Any]:
-    """What is said of raw text of two datasets, for which the program of a run has these sums."""
+    """Return the metrics of raw text of two datasets, for which the program of a run has these sums."""
     totals = {"loss": (12.0, 8.0), "forward_nats": (4.0, 8.0), "backward_nats": (16.0, 8.0)}
     held_out = SimpleNamespace(totals=lambda program, inputs: totals, means=lambda totals: {"loss": 1.5})
     tokenizer = SimpleNamespace(vocabulary=Vocabulary(9, unknown=3), normalize=str.lower)

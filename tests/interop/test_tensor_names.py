@@ -56,7 +56,7 @@ def test_a_head_is_named_by_the_whole_first_part() -> None:
 
 
 def test_slots_of_every_optimizer_are_no_variables() -> None:
-    """Of BERT's own Adam, TensorFlow's, and LAMB."""
+    """The optimizers are BERT's own Adam, TensorFlow's, and LAMB."""
     slots = ("adam_m", "adam_v", "Adam", "Adam_1", "lamb_m", "lamb_v")
     for slot in ("global_step", "beta1_power", "beta2_power", *(f"bert/pooler/dense/kernel/{name}" for name in slots)):
         assert google_bert._SLOT.match(slot), slot

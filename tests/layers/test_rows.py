@@ -1,4 +1,4 @@
-"""What the layers of a call get: positions, what is visible, and a cache with the tokens before."""
+"""The inputs of the layers in a call: positions, visibility, and a cache with the tokens before."""
 
 from types import SimpleNamespace
 

@@ -203,7 +203,7 @@ def test_each_side_has_its_sizes_and_rates() -> None:
 
 
 def test_train_flops_are_those_of_the_products_of_both_sides() -> None:
-    """Of 11 tokens of a source and 7 of a target; the keys and values of the source are the decoder's."""
+    """A source has 11 tokens and a target 7; the keys and values of the source are the decoder's."""
     encoder = 3 * 11 * (4 * 24 * 24 + 2 * 24 * 17 + 2 * 11 * 24)
     decoder = 2 * 7 * (6 * 24 * 24 + 2 * 24 * 19 + 2 * (7 + 11) * 24) + 2 * 11 * 2 * 24 * 24
     assert UNLIKE.train_flops(5, 11, 7) == 6 * 5 * (encoder + decoder + 7 * 24 * 31)

@@ -195,7 +195,7 @@ def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() ->
     ("clamp", "told"), [(-1, [6, 5, 4, 3, 2, 1, 0]), (0, [6, 5, 4, 3, 2, 1, 0]), (2, [2] * 5 + [1, 0])]
 )
 def test_distances_are_told_apart_up_to_the_largest_one(clamp: int, told: list[int], monkeypatch) -> None:
-    """Of three tokens behind a memory of four; below 1 all are told apart."""
+    """Three tokens stand behind a memory of four; below 1 all distances are told apart."""
     asked = []
     monkeypatch.setattr(transformer_xl, "sinusoids", lambda apart, size: asked.append(apart) or sinusoids(apart, size))
     config = dataclasses.replace(TXL, mem_len=4, clamp_len=clamp, n_layer=1)

@@ -97,7 +97,7 @@ def test_masking_has_the_published_distribution() -> None:
 
 
 def test_runs_are_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five words at most, with chances of 60, 30, 20, 15 and 12 in 137."""
+    """A run has five words at most, with chances of 60, 30, 20, 15 and 12 in 137."""
     asked = []
     monkeypatch.setattr(albert, "draw_runs", lambda order, runs, *fields: asked.append(fields[-1]) or runs)
     ids = jnp.full(10_000, 10)

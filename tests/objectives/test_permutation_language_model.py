@@ -277,7 +277,7 @@ def test_settings_are_checked() -> None:
 
 
 def test_rows_that_are_just_long_enough_are_taken() -> None:
-    """Of halves of 8 tokens, the second with three marks: at most 4 there, and one more in the first."""
+    """The halves have 8 tokens, the second with three marks: at most 4 there, and one more in the first."""
     assert PermutationLanguageModel(predictions=9, permutation_size=8).goals(16) == (5, 4)
     assert PermutationLanguageModel(predictions=8, permutation_size=2).goals(16) == (4, 4)
     with pytest.raises(UserError, match="the 5 and 5 to predict, found 8 and 5"):

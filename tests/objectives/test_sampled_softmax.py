@@ -70,7 +70,7 @@ def test_its_gradient_is_on_average_that_of_the_whole_softmax():
 
 
 def test_half_of_what_the_most_frequent_tenth_has_is_enough():
-    """Of eleven words a tenth is two; special tokens are none of them."""
+    """A tenth of eleven words is two; special tokens are none of them."""
     counts = np.array([99, 5, 5, 1, 1, 1, 1, 1, 1, 1, 10, 10, 77])
     check_order(counts, (0, 12))
     with pytest.raises(UserError, match=r"first tenth is 25\.0% of the text and the most frequent tenth 55\.6%"):

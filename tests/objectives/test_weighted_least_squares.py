@@ -110,7 +110,7 @@ def test_a_batch_moves_by_the_sum_of_its_cells():
 
 
 def test_the_weight_of_a_cell_has_the_power_of_the_setting():
-    """Of 5 cooccurrences of 20 the root is a half: 1/2 x 1/2 x 2^2 for a model that is off by 2; of 80 it is 1."""
+    """The root of 5 of 20 is a half: 1/2 x 1/2 x 2^2 for a model that is off by 2; for 80 it is 1."""
     objective = WeightedLeastSquares(x_max=20.0, power=0.5)
     for count, expected in ((5.0, 1.0), (80.0, 2.0)):
         batch = {"cooccurrences": np.float32([[count]])}

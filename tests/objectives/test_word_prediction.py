@@ -159,7 +159,7 @@ def test_windows_reach_over_what_is_left_out_and_end_with_a_document():
 
 @pytest.mark.parametrize(("window", "last"), [(5, 64), (20, 400)])
 def test_windows_reach_into_the_stretches_beside_their_own(window, last):
-    """Of every word as far to the left as to the right, up to the row's ends; every third word is left out.
+    """Each window reaches as far to the left as to the right, up to the row's ends; every third word is left out.
 
     A window may be wider than the 16 words that are scored together by default.
     """

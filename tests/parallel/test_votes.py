@@ -18,7 +18,7 @@ def test_a_vote_is_known_two_steps_later_and_at_once_on_one_host(monkeypatch: py
 
 
 def test_the_largest_request_of_any_host_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of hosts of two devices each, whose requests differ."""
+    """Hosts have two devices each, and their requests differ."""
     monkeypatch.setattr(jax, "process_count", lambda: 4)
     requests = np.repeat(np.array([[0, 3], [15, 0], [2, 0], [0, 1]], np.int32), 2, axis=0)
     monkeypatch.setattr(votes.np, "broadcast_to", lambda row, shape: requests)

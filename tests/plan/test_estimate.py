@@ -377,7 +377,7 @@ def step(zero: bool = True, **training) -> tuple[Experiment, programs.Program]:
 
 
 def findings(*lines: str, **settings) -> list[str]:
-    """What is found in a program of these instructions for such a run."""
+    """Return the findings in a program of these instructions for such a run."""
     run, program = step(**settings)
     text = "\n  ".join(lines)
     read = hlo.Program(f"""HloModule found, num_partitions=8
@@ -546,7 +546,7 @@ def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
 
 
 def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(pretended):
-    """Of twice the rows a step takes 1.8 times as long, and the run has as many steps."""
+    """A step of twice the rows takes 1.8 times as long, and the run has as many steps."""
     slower = {"none": 0.0}
     pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, count: 1.0 + slower.get(remat, 0.1))
     run = dataclasses.replace(experiment(batch_size=16), phases=())

@@ -1,4 +1,4 @@
-"""What goes from microbatch to microbatch; the gradient of all systems is compared in test_step.py."""
+"""Carries and keys of microbatches; the gradient of all systems is compared in test_step.py."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What the constants of a run are made from."""
+"""The data that the constants of a run are made from."""
 
 import numpy as np
 

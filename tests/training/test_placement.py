@@ -102,7 +102,7 @@ def test_the_phase_with_the_fewest_rows_decides():
 @pytest.mark.parametrize(
     ("residuals", "mesh", "reason"),
     [
-        # Of 4 rows on a device, the second phase takes 3 GiB for each: 12 of 16.
+        # The second phase takes 3 GiB for each of 4 rows on a device: 12 of 16.
         ([(1, 2), (3, 6)], (64, 1, 1), "all devices share the batch; needs about 12.0 of the 16.0 GiB of a device"),
         ([(3, 6), (1, 2)], (64, 1, 1), "all devices share the batch; needs about 12.0 of the 16.0 GiB of a device"),
         # 15 GiB that do not depend on the rows are more than nine tenths of 16.

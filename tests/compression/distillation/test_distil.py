@@ -263,7 +263,7 @@ def test_a_student_begins_as_the_command_says(
 
 
 def test_a_student_may_begin_with_a_checkpoint(small_run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    """Which has its own sizes; the constants of the objective, and not the teacher, stay with the result."""
+    """The checkpoint has its own sizes. The result keeps the constants of the objective and not the teacher."""
     params, description = checkpoints.load_parameters(small_run)
     model = dataclasses.replace(description.experiment.model, hidden_dropout_prob=0.35)
     run = dataclasses.replace(description.experiment, model=model)

@@ -63,7 +63,7 @@ def test_stored_scores_of_a_place_without_a_text_add_nothing() -> None:
 
 @pytest.mark.parametrize("by_classes", [False, True])
 def test_soft_targets_of_texts_that_exist(by_classes: bool) -> None:
-    """Of four places in two rows one has no text."""
+    """One of four places in two rows has no text."""
     batch, mine, taught = {"example_ids": jnp.array([[4, 2], [0, -1]])}, drawn(2, 2, 3), drawn(2, 2, 3)
     mine[0, 0], taught[0, 0] = [5, 0, 0], [0, 5, 0]
     mine[0, 1], taught[0, 1] = [5, 0, 0], [6, 0, 0]

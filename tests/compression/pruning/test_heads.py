@@ -69,7 +69,7 @@ def test_the_least_important_heads_are_removed(rounds: int, params: dict, monkey
 
 
 def test_layers_are_in_the_order_of_their_numbers() -> None:
-    """Of which the tenth follows the ninth."""
+    """The tenth follows the ninth."""
     paths = [f"distilbert/encoder/layer_{number}/attention/output/kernel" for number in range(12)]
     assert sorted(sorted(paths), key=heads._layer) == paths
     assert heads._layer("bert/encoder/layers/attention/output/kernel") == 0

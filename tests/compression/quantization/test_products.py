@@ -126,7 +126,7 @@ class Ranged(nn.Module):
 
 @pytest.mark.parametrize(("batches", "ranges"), [(0, [0, 0]), (1, [66, 67]), (2, [120, 119]), (3, [120, 119])])
 def test_a_range_is_the_largest_magnitude_of_all_batches(batches: int, ranges: list[float], monkeypatch) -> None:
-    """Of the first ones of the last phase, each read whole; the checkpoint and the carry have factors of 2, 1.5 and 2.
+    """The first batches of the last phase are read whole; the checkpoint and the carry have factors of 2, 1.5 and 2.
 
     Its second layer reads what is 1 less.
     """

@@ -12,7 +12,7 @@ from plmjax.errors import UserError
 
 
 def test_the_limit_holds_the_largest_windows_of_each_order() -> None:
-    """Of the pieces that an order visits, whatever the others have."""
+    """The limit is that of the pieces that an order visits, whatever the others have."""
     sizes = [900, 10, 70, 30, 60, 20, 50]
     key = order.fold(0, 0)
     orders = [

@@ -162,7 +162,7 @@ def test_choices_of_a_question_stand_side_by_side():
 
 
 def test_an_example_is_as_long_as_its_longest_choice():
-    """Of 6, 5 and 7 tokens; the other choices would all fit into one row."""
+    """The longest choices have 6, 5 and 7 tokens; the other choices would all fit into one row."""
     examples = ChoiceExamples("", [1, 2, 3], ["7", "8", "9"], [["1", "2 2"], ["3", "4"], ["5 5 5", "6"]], [1, 0, 1])
     made = MultipleChoice().encode(examples, Numbers(), BertConfig.tiny(), Choices(sequence_length=20))
     assert [len(ExampleRows(made, length, 3, 0)) for length in (17, 18)] == [2, 1]

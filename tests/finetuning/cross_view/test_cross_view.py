@@ -147,7 +147,7 @@ def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
 
 
 def test_a_view_of_one_side_needs_a_word_there_in_its_sentence() -> None:
-    """Of two sentences in a row, the first with a token that is no word."""
+    """A row has two sentences, the first with a token that is no word."""
     words = jnp.array([[True, True, False, True, True, True]])
     segment_ids = jnp.array([[1, 1, 1, 1, 2, 2]])
     found = {
@@ -357,7 +357,7 @@ def test_unlabelled_sentences_are_lines_of_the_folder(tmp_path):
 
 
 def test_each_beam_reads_the_source_of_its_sentence():
-    """Of two rows with three sentences each and two beams for every sentence, side by side."""
+    """Two rows have three sentences each, and every sentence two beams, side by side."""
 
     def apply(variables: Any, task: str, states: Any, segment_ids: Any, sentences: Any, words: Any, lstm: Any, method):
         assert (variables, task, states, method) == ("variables", "texts", "states", "write")

@@ -46,7 +46,7 @@ def test_a_place_without_a_sequence_costs_nothing() -> None:
 
 
 def test_choices_compete_with_those_of_their_question() -> None:
-    """Of two questions side by side and a place without one; each choice is a row."""
+    """Two questions and an empty place stand side by side; each choice is a row."""
     batch = fields(example_ids=[[[0, 2, -1], [1, 3, -1]]], labels=[[[1, 0, 0], [1, 0, 0]]])
     logits = jnp.array([[[0.0, LOG2, 9.0], [LOG3, LOG2, 0.0]]])
     nats, weight, metrics = total(MultipleChoice(), SimpleNamespace(logits=logits), batch)
@@ -69,7 +69,7 @@ def test_every_label_of_a_set_is_asked_for_itself() -> None:
 
 
 def test_ends_of_an_answer_compete_with_the_tokens_of_their_sequence() -> None:
-    """Of two sequences in a row and one of padding, whose score is the highest."""
+    """A row has two sequences and one of padding, whose score is the highest."""
     batch = fields(
         example_ids=[[0, 1]], segment_ids=[[1, 1, 1, 2, 2, 0]], sequence_starts=[[0, 3]],
         starts=[[1, 1]], ends=[[2, 0]],

@@ -313,7 +313,7 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
 
 
 def test_answers_are_judged_in_the_language_of_the_task():
-    """Of a name without its middle: two characters of three and two have a run of one in common, or no word."""
+    """A name lacks its middle: two characters of three and two have a run of one in common, or no word."""
     examples = QuestionExamples("", [1], ["村雨城"], [0], ["a"], ["q"], [[(0, "村雨城")]])
     found = [([Candidate("村城", 1.0)], 0.0)]
     f1 = {language: SpanExtraction(language=language)._metrics(examples, found, ["村城"])["f1"] for language in SCORES}
@@ -321,7 +321,7 @@ def test_answers_are_judged_in_the_language_of_the_task():
 
 
 def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
-    """Of four and of three windows of one text. No answer counts as in the window that is surest of having one."""
+    """Two questions have four and three windows. No answer counts as in the window that is surest of having one."""
     path = written(tmp_path, question("q", "20 21 22 23", (12, "14 15")), GOOD[1])
     task = Questions(train=path, sequence_length=10, stride=2, question_length=3)
     objective = SpanExtraction().fit_labels(examples := task.read("train"))

@@ -347,7 +347,7 @@ def test_a_prediction_may_choose_tokens_in_another_way() -> None:
 
 
 def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -> None:
-    """Of an official file each is one line, whatever stands in it."""
+    """Each text of an official file is one line, whatever stands in it."""
     outputs = ["21", " 22\n 23  24 ", ""]
     found, files = GREEDY.answer(EXAMPLES, None, outputs)
     lines = [json.loads(line) for line in files["predictions.jsonl"].splitlines()]

@@ -117,7 +117,7 @@ def test_every_attention_has_its_own_number_of_heads() -> None:
 
 @pytest.mark.parametrize(("size", "new"), [(3, 1), (5, 2), (3, 6), (1, 2)])
 def test_a_convolution_reads_the_inputs_before_its_tokens_and_the_largest_kernel_is_kept(size: int, new: int) -> None:
-    """Of the second of two layers; four inputs are kept, whatever the size of its own kernel."""
+    """The cache of the second of two layers keeps four inputs, whatever the size of its own kernel."""
     cache = LongShortCache(None, None, None, None, jnp.arange(16.0).reshape(2, 1, 4, 2))
     fresh = 100 + jnp.arange(2.0 * new).reshape(1, new, 2)
     both = np.concatenate([cache.inputs[1], fresh], axis=1)

@@ -148,7 +148,7 @@ def test_the_farthest_head_decides_what_is_remembered() -> None:
 
 
 def test_a_dilated_head_has_the_keys_of_a_row_of_its_own() -> None:
-    """Of 13 tokens every third: 5 keys at most; the others see 7 before them and themselves."""
+    """Every third of 13 tokens has 5 keys at most; the others see 7 before them and themselves."""
     config = dataclasses.replace(RUNS, n_layer=1, attention_window=(7,), attention_dilation=(3,))
     size, head = config.d_model, config.d_model // config.n_head
     layer = 2 * 13 * (4 * size**2 + 2 * size * config.d_inner)

@@ -172,7 +172,7 @@ def test_a_token_sees_its_chunk_and_those_before_in_the_circle_of_all_rounds(
 
 @pytest.mark.parametrize("itself", [None, -1e5])
 def test_the_last_token_of_a_cache_weighs_what_it_sees_by_how_often(itself: float | None) -> None:
-    """Of the second layer; places behind it and padding count nothing, and what is not counted overflows nothing."""
+    """The second layer counts; places behind it and padding count nothing, and overflow nothing."""
     random = np.random.default_rng(0)
     keys, values = np.float32(random.normal(size=(2, 2, 2, 6, 3)))  # [B N S H] each
     query = np.float32(random.normal(size=(2, 2, 1, 3)))

@@ -259,7 +259,7 @@ def test_a_layer_has_the_settings_of_its_kind() -> None:
 
 
 def test_a_block_hashes_with_the_number_among_the_layers_that_hash() -> None:
-    """Of two blocks of lsh, local, lsh: what a layer keeps is in a place of its own."""
+    """Two blocks of lsh, local, lsh: each layer has a place of its own in the cache."""
     seen = []
     layers = [
         SimpleNamespace(

@@ -234,7 +234,7 @@ def test_a_memory_and_packed_rows_are_refused() -> None:
 
 
 def test_far_tokens_count_as_the_farthest_on_both_sides() -> None:
-    """Of three queries behind a memory of two tokens; a row that is read backwards has the negated distances."""
+    """Three queries stand behind a memory of two tokens; a row that is read backwards has the negated distances."""
     for clamp, expected in ((-1, [4, 3, 2, 1, 0, -1, -2]), (3, [3, 3, 2, 1, 0, -1, -2]), (1, [1, 1, 1, 1, 0, -1, -1])):
         table = dataclasses.replace(XLNET, clamp_len=clamp).distance_table(3, 5)
         for sign, own in zip((1, -1), table, strict=True):

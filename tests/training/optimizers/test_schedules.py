@@ -109,7 +109,7 @@ def test_slanted_triangular_is_ulmfits():
 
 
 def test_slanted_triangular_cuts_at_a_whole_step():
-    """Of 55 steps 0.13 are 7.15, and of 60 they are 7.8: the rate rises for 7."""
+    """0.13 of 55 steps are 7.15, and of 60 they are 7.8: the rate rises for 7."""
     for steps in (55, 60):
         step = np.arange(steps + 1)
         share = np.where(step < 7, step / 7, 1 - (step - 7) / (steps - 7))
