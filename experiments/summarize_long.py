@@ -4,6 +4,9 @@
     plmjax finetune experiments/summarize_long.py --from runs/bart_large --workdir runs/led \
         --data.train train.jsonl --data.validation validation.jsonl --data.source article --data.target abstract
 
+    plmjax plan experiments/summarize_long.py --from runs/bart_large --topology v5e:4x4 \
+        --data.train train.jsonl --data.validation validation.jsonl --data.source article --data.target abstract
+
 The layers of a BART, whose 1,024 positions are repeated sixteen times, with windows of 1,024 tokens in the encoder. The
 first token of a source is global. A source has up to 16,384 tokens, a target up to 512.
 
@@ -28,10 +31,11 @@ summarize_dialogues.
 
 import dataclasses
 
-from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.experiment import Checkpoint, Experiment, Finetuning, Start, Tokenizer, Training
 from plmjax.finetuning.starts.longformer import LedFromBart
 from plmjax.finetuning.tasks.text_generation import Summarization
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.training.optimizers import AdamW
 
 
@@ -60,6 +64,16 @@ def experiment() -> Experiment:
         finetuning=Finetuning(epochs=10.0, warmup=0.025, evaluations=0.5, dropout=0.1),
         start=LedFromBart(),
         checkpoint=Checkpoint(every=0, keep=2, best="-eval/rougeL", prefer="best"),
+    )
+
+
+def large() -> Experiment:
+    """An LED-Large of random parameters, to plan the run without a checkpoint; the texts train its tokenizer."""
+    return dataclasses.replace(
+        experiment(),
+        model=LedConfig.large(),
+        tokenizer=Tokenizer(kind="byte-bpe", vocab_size=4096, lowercase=False),
+        start=Start(),
     )
 
 

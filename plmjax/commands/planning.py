@@ -1,16 +1,21 @@
 """The command that plans a run for TPU slices that are not available."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from plmjax.commands.arguments import Overrides, Reference
-from plmjax.errors import UserError
+from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference
+from plmjax.errors import UserError, options_named
+
+if TYPE_CHECKING:  # they import JAX, which a command loads only once its options are read
+    from plmjax.experiment import Experiment
+    from plmjax.plan.compilation import Batches
 
 
 def plan(
     experiment: Positional[Reference],
+    from_: Annotated[str, arg(name="from")] = "random",
     topology: UseAppendAction[tuple[str, ...]] = (),
     price: UseAppendAction[tuple[str, ...]] = (),
     search: bool = False,
@@ -24,6 +29,7 @@ def plan(
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; --help after it has its options.
+        from_: Run directory or checkpoint that the run starts from, or `random`, as in pretrain and finetune.
         topology: Chip and shape, such as v3:8x8, or v5e:8x8*2 for two slices; several are compared in one table.
         price: Price of a chip-hour: a number, or v5e=1.2 for one generation; may be given several times.
         search: Search for the microbatches and the remat policy that are fastest on the slice.
@@ -37,8 +43,10 @@ def plan(
     from plmjax.plan import report as pages
     from plmjax.plan import search as searches
     from plmjax.plan.estimate import prices as read_prices
+    from plmjax.training.checkpoints import start
 
-    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax plan {experiment}")
+    composed = start.composed(experiments.load(experiment), from_)
+    composed = experiments.override(composed, overrides, f"plmjax plan {experiment}")
     if not topology:
         raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
     if batch_sizes and not search:
@@ -46,15 +54,39 @@ def plan(
     if breakdown and search:
         raise UserError("Expected --breakdown or --search, found both; leave one out.")
     prices = read_prices(price)
+    with options_named(OF_ANOTHER_FILE):
+        composed, batches = ready(composed, from_)
     if search:
-        found = [searches.search(composed, name, batch_sizes, prices=prices) for name in topology]
+        found = [searches.search(composed, name, batch_sizes, prices=prices, batches=batches) for name in topology]
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
         return
     if len(topology) == 1:
-        made = [plans.plan(composed, topology[0], prices, breakdown)]
+        made = [plans.plan(composed, topology[0], prices, breakdown, batches)]
         print(json.dumps(made[0]) if json_ else pages.page(made[0]))
     else:
-        made = [plans.plan_or_error(composed, name, prices, breakdown) for name in topology]
+        made = [plans.plan_or_error(composed, name, prices, breakdown, batches) for name in topology]
         print(json.dumps(made) if json_ else pages.table(made))
     if strict and any(phase["findings"] for one in made for phase in one.get("phases", ())):
         raise SystemExit(1)
+
+
+def ready(run: "Experiment", checkpoint: str) -> tuple["Experiment", "Batches"]:
+    """Return the experiment as it would run, and its batches.
+
+    The examples of a task are read, which set its labels, its rows and the number of its steps. Text is not read.
+
+    Raises:
+        UserError: the checkpoint or a file of the task is wrong, or either does not fit the experiment.
+    """
+    from plmjax.experiment import Data
+    from plmjax.finetuning import run as finetuning
+    from plmjax.plan.compilation import Batches
+    from plmjax.pretraining import run as pretraining
+    from plmjax.training import checks
+
+    if isinstance(run.data, Data):
+        run, _ = pretraining.started(run, checkpoint)
+        checks.complete(run)
+        return run, Batches.of_text(run)
+    run, source = finetuning.ready(run, checkpoint)
+    return run, Batches(source.vocabulary, source.batch)

@@ -76,12 +76,8 @@ def finetune(
     Raises:
         UserError: the experiment, the checkpoint or a file of the task is wrong.
     """
-    check_settings(run)
     workdir = storage.path(workdir)
-    origin = Origin.find(checkpoint, like)
-    run = with_model(run, origin)
-    check_model(run)
-    origin = origin.mapped(run)
+    run, origin = started(run, checkpoint, like)
     ready = prepare(run, origin, workdir)
     record(ready, origin, workdir)
     new_head = in_head if run.compression is None else lambda name: False  # a compressed model keeps its head
@@ -93,6 +89,33 @@ def finetune(
         write_evaluation(workdir, metrics | ready.evaluation.signatures(), ready.evaluation.predictions)
     hosts.agree("the end")
     return metrics
+
+
+def ready(run: Experiment, checkpoint: str | Path) -> tuple[Experiment, TaskSource]:
+    """Return a run with the model, the labels and the numbers of steps that it will have, and the source of its rows.
+
+    It is checked as `finetune` checks it, and nothing is written.
+
+    Raises:
+        UserError: the experiment, the checkpoint or a file of the task is wrong.
+    """
+    run, origin = started(run, checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(run, origin, Path(folder))
+    return prepared.run, prepared.source
+
+
+def started(run: Experiment, checkpoint: str | Path, like: str | Path | None = None) -> tuple[Experiment, Origin]:
+    """Return the run with its model, and the origin with the parameters of that model. The arguments are `finetune`'s.
+
+    Raises:
+        UserError: the experiment or the checkpoint is wrong.
+    """
+    check_settings(run)
+    origin = Origin.find(checkpoint, like)
+    run = with_model(run, origin)
+    check_model(run)
+    return run, origin.mapped(run)
 
 
 def with_model(run: Experiment, origin: Origin) -> Experiment:

@@ -7,7 +7,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -28,6 +28,22 @@ class DoesNotFit(Exception):
     def __init__(self, needed: float, available: float) -> None:
         super().__init__(f"{needed:.0f} of {available:.0f} bytes")
         self.needed, self.available = needed, available
+
+
+class Batches(NamedTuple):
+    """The batches of a run, as far as its program depends on them.
+
+    vocabulary: the vocabulary of the tokenizer, or a placeholder.
+    shapes: function from a phase to a dict from field to shape and dtype of its global batch.
+    """
+
+    vocabulary: Vocabulary
+    shapes: placement.Shapes
+
+    @classmethod
+    def of_text(cls, experiment: Experiment) -> Self:
+        """Return the batches of an experiment on text, whose layout gives their shapes; no text is read."""
+        return cls(Vocabulary.placeholder(experiment.model.vocab_size), placement.of_layout(experiment))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +70,10 @@ class Compilation:
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:
-    """Check that an experiment can be planned on a slice. Raises UserError if not."""
-    if not isinstance(experiment.data, Data):
-        raise UserError(
-            f"Expected an experiment on text to plan, found one on {type(experiment.data).__name__}; name another."
-        )
+    """Check that an experiment can be planned on a slice. Raises UserError if not.
+
+    A fine-tuning was checked when its examples were read (`plmjax.finetuning.run.ready`).
+    """
     if part.slices > 1 and not part.chip.network:
         raise UserError(
             f"Expected a generation whose network between slices is known, found {part.name}; plan one slice of it."
@@ -67,24 +82,25 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
         jax.config.update("jax_platforms", "cpu")  # only the compiler is used, no accelerator of this machine
     # JAX decides at its first program if it caches programs. It could not read back those of the slice.
     jax.config.update("jax_enable_compilation_cache", False)
-    checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+    if isinstance(experiment.data, Data):
+        checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
 
 
-def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:
     """Return the mesh of an experiment on a slice without its hardware."""
-    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    return placement.place(experiment, part.devices(), vocabulary, placement.of_layout(experiment))
+    return placement.place(experiment, part.devices(), *batches)
 
 
-def compile_phase(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> Compilation:
+def compile_phase(
+    experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh
+) -> Compilation:
     """Compile a phase's train step for the mesh's devices.
 
     Raises:
         DoesNotFit: the step needs more HBM than a device has.
     """
     start = time.perf_counter()
-    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    program = programs.build(experiment, phase, mesh, *batches)
     memory, text, written = compiled_for_slice(program.train.lower(program.state, program.batch))
     return Compilation(program, memory, text, written, time.perf_counter() - start)
 

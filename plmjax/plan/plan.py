@@ -11,18 +11,23 @@ from plmjax.experiment import Experiment
 from plmjax.parallel import topologies
 from plmjax.plan import compilation as compilations
 from plmjax.plan import search
-from plmjax.plan.compilation import DoesNotFit, check, place
+from plmjax.plan.compilation import Batches, DoesNotFit, check, place
 from plmjax.plan.estimate import describe, price_of
 from plmjax.training import phases
 
 
 def plan(
-    experiment: Experiment, topology: str, prices: dict[str, float] | None = None, breakdown: bool = False
+    experiment: Experiment,
+    topology: str,
+    prices: dict[str, float] | None = None,
+    breakdown: bool = False,
+    batches: Batches | None = None,
 ) -> dict[str, Any]:
     """Return all values that `plmjax plan` prints, as JSON data, in bytes, seconds and FLOPs unless a name differs.
 
     prices: generation (or "" for every other) -> price of a chip-hour, in any currency.
     breakdown: add the cycles of a step by category.
+    batches: those of a task's examples; None for an experiment on text, whose layout gives their shapes.
 
     Raises:
         UserError: an unknown topology, no libtpu, a batch that does not divide by the mesh, or one that does not fit
@@ -30,15 +35,16 @@ def plan(
     """
     part = topologies.parse(topology)
     check(experiment, part)
-    placed = place(experiment, part)
+    batches = batches or Batches.of_text(experiment)
+    placed = place(experiment, batches, part)
     mesh, parts = placed.mesh, []
     devices = list(mesh.devices.flat)
     for phase in phases.resolve(experiment):
         print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
         try:
-            compilation = compilations.compile_phase(experiment, phase, mesh)
+            compilation = compilations.compile_phase(experiment, batches, phase, mesh)
         except DoesNotFit as error:
-            raise UserError(search.what_fits(experiment, phase, mesh, part, error)) from None
+            raise UserError(search.what_fits(experiment, batches, phase, mesh, part, error)) from None
         parts.append(describe(experiment, compilation, part, breakdown))
     price = price_of(part, prices)
     seconds = sum(made["steps"] * made["estimate"]["step_seconds"] for made in parts)
@@ -68,11 +74,15 @@ def plan(
 
 
 def plan_or_error(
-    experiment: Experiment, topology: str, prices: dict[str, float], breakdown: bool = False
+    experiment: Experiment,
+    topology: str,
+    prices: dict[str, float],
+    breakdown: bool = False,
+    batches: Batches | None = None,
 ) -> dict[str, Any]:
     """Return a plan, or the topology and the error if the run does not fit a slice."""
     topologies.parse(topology)  # an unknown slice is an error, not a result
     try:
-        return plan(experiment, topology, prices, breakdown)
+        return plan(experiment, topology, prices, breakdown, batches)
     except UserError as error:
         return {"topology": topology, "error": str(error)}

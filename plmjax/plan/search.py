@@ -13,11 +13,10 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan import compilation as compilations
 from plmjax.plan import estimate as estimates
-from plmjax.plan.compilation import DoesNotFit
+from plmjax.plan.compilation import Batches, DoesNotFit
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 FITTING_COMPILES = 6
 """Maximum number of programs to compile in the search for a batch that fits."""
@@ -26,7 +25,12 @@ COMPILES = 24
 
 
 def what_fits(
-    experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh, part: topologies.Slice, error: DoesNotFit
+    experiment: Experiment,
+    batches: Batches,
+    phase: ResolvedPhase,
+    mesh: jax.sharding.Mesh,
+    part: topologies.Slice,
+    error: DoesNotFit,
 ) -> str:
     """Return the error for a batch that is too large. It names a batch that fits, found by compiling smaller ones."""
     shards = meshes.batch_shards(mesh)
@@ -41,14 +45,14 @@ def what_fits(
         _print_progress(f"phase {phase.index}: trying {rows} rows a device x {accumulation} ...")
         smaller = dataclasses.replace(phase, batch_size=rows * shards * accumulation, accumulation=accumulation)
         try:
-            compilations.compile_phase(experiment, smaller, mesh)
+            compilations.compile_phase(experiment, batches, smaller, mesh)
         except DoesNotFit as too_large:
             return too_large
         return None
 
     # Memory is about linear in the rows: extrapolate first, then bisect to 5 %.
     low, high, compiles = 0, rows, 0
-    fixed = min(_fixed(experiment, phase, mesh), error.available)
+    fixed = min(_fixed(experiment, batches, phase, mesh), error.available)
     while high - low > max(1, high // 20) and compiles < FITTING_COMPILES:
         slope = (error.needed - fixed) / high
         aim = int((error.available - fixed) / slope) if compiles < 2 else (low + high) // 2
@@ -66,10 +70,9 @@ def what_fits(
     return f"{answer}."
 
 
-def _fixed(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
+def _fixed(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:
     """Return about the bytes of a device for any batch: the state, a copy of the parameters and a gradient."""
-    vocabulary = Vocabulary.placeholder(experiment.model.vocab_size)
-    program = programs.build(experiment, phase, mesh, vocabulary, placement.of_layout(experiment))
+    program = programs.build(experiment, phase, mesh, *batches)
     state = program.state
     fixed = sharding.bytes_on_device((state.params, state.optimizer_state, state.collections, state.constants))
     return 2 * sharding.bytes_on_device(program.copy) + fixed
@@ -81,20 +84,23 @@ def search(
     batch_sizes: Sequence[int] = (),
     compiles: int = COMPILES,
     prices: dict[str, float] | None = None,
+    batches: Batches | None = None,
 ) -> dict[str, Any]:
     """Return the fastest way to run an experiment on a slice, over all remat policies and numbers of microbatches.
 
     Each policy is tried with the fewest microbatches that fit, and with more of them as long as a step gets faster: the
     stored values of a smaller microbatch stay on the chip. The first number is from the estimate of
     `plmjax.training.placement`; if the compiler needs more, the next larger ones are tried. `batch_sizes` are tried
-    besides the experiment's own; the fastest run has the shortest time a row. prices: as in `plmjax.plan.plan.plan`.
+    besides the experiment's own; the fastest run has the shortest time a row. prices, batches: as in
+    `plmjax.plan.plan.plan`.
 
     Raises:
         UserError: an unknown topology, or an experiment that cannot be planned.
     """
     part = topologies.parse(topology)
     compilations.check(experiment, part)
-    placed = place(experiment, part)
+    batches = batches or Batches.of_text(experiment)
+    placed = place(experiment, batches, part)
     tried, left_out = [], []
     sizes = [0, *batch_sizes]
     for size in sizes:
@@ -104,7 +110,7 @@ def search(
             if spent + len(phases.resolve(changed)) > compiles:
                 left_out.append(f"Not tried, after {spent} programs: remat {remat} at a batch of {size or 'its own'}.")
                 continue
-            one, used = _try(changed, placed.mesh, part, compiles - spent)
+            one, used = _try(changed, batches, placed.mesh, part, compiles - spent)
             spent += used
             tried.append({"remat": remat, "batch_size": size, **one})
     fitting = [one for one in tried if "hours" in one]
@@ -134,7 +140,7 @@ def _changed(experiment: Experiment, batch_size: int, remat: str) -> Experiment:
 
 
 def _try(
-    experiment: Experiment, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
+    experiment: Experiment, batches: Batches, mesh: jax.sharding.Mesh, part: topologies.Slice, compiles: int
 ) -> tuple[dict[str, Any], int]:
     """Return (result of one policy, number of compiled programs).
 
@@ -143,7 +149,7 @@ def _try(
     """
     made, used = [], 0
     for phase in phases.resolve(experiment):
-        fewest, fastest = fewest_microbatches(experiment, phase, mesh), None
+        fewest, fastest = fewest_microbatches(experiment, batches, phase, mesh), None
         for count in (count for count in _counts(phase, mesh) if count >= fewest):
             if used == compiles:
                 break
@@ -161,7 +167,7 @@ def _try(
             }
             made.append(found)
             try:
-                compilation = compilations.compile_phase(experiment, shaped, mesh)
+                compilation = compilations.compile_phase(experiment, batches, shaped, mesh)
             except DoesNotFit as error:
                 found["memory"] = error.needed
                 continue
@@ -180,20 +186,19 @@ def _try(
     return {"phases": made, "hours": seconds / 3600, "seconds_a_row": seconds / rows}, used
 
 
-def fewest_microbatches(experiment: Experiment, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> int:
+def fewest_microbatches(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> int:
     """Return the estimated minimum number of microbatches with which a phase fits, at most the rows on a device."""
-    devices, vocabulary = list(mesh.devices.flat), Vocabulary.placeholder(experiment.model.vocab_size)
-    shapes, sizes = placement.of_layout(experiment), tuple(mesh.shape.values())
+    devices, sizes = list(mesh.devices.flat), tuple(mesh.shape.values())
     counts = _counts(phase, mesh)
     phase = dataclasses.replace(phase, accumulation=1)
-    (residuals,) = placement.residuals_of_rows(experiment, [phase], "tpu", vocabulary, shapes)
-    state = placement.state_bytes(experiment, phase, sizes, devices, vocabulary, shapes)
+    (residuals,) = placement.residuals_of_rows(experiment, [phase], "tpu", *batches)
+    state = placement.state_bytes(experiment, phase, sizes, devices, *batches)
     memory = placement.USABLE * topologies.device_memory(devices[0])
     cut = {count: dataclasses.replace(phase, accumulation=count) for count in counts}
     return next((n for n in counts if placement.bytes_needed(cut[n], sizes, state, residuals) <= memory), counts[-1])
 
 
-def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement:
+def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:
     """Return the mesh for the maximum number of microbatches: one row a device."""
     devices = part.chips * part.chip.devices
     batch_sizes = [phase.batch_size for phase in phases.resolve(experiment)]
@@ -202,7 +207,8 @@ def place(experiment: Experiment, part: topologies.Slice) -> placement.Placement
         dataclasses.replace(phase, accumulation=max(1, batch_size // devices))
         for phase, batch_size in zip(experiment.phases, batch_sizes, strict=False)
     ]
-    return compilations.place(dataclasses.replace(experiment, training=training, phases=tuple(parts)), part)
+    changed = dataclasses.replace(experiment, training=training, phases=tuple(parts))
+    return compilations.place(changed, batches, part)
 
 
 def _counts(phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> list[int]:

@@ -51,10 +51,7 @@ def pretrain(
             f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
         )
     workdir = storage.path(workdir)
-    origin = Origin.find(checkpoint)
-    if origin.description is not None:
-        run = start.with_task(start.with_model(run, origin.description), origin.description)
-        origin = origin.mapped(run)
+    run, origin = started(run, checkpoint)
     _check(run, origin)
     hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
     source, tokenizer = _prepare(run, origin, workdir, report)
@@ -69,6 +66,19 @@ def pretrain(
         summary.show(result, source, workdir, report)
     hosts.agree("the end")
     return result
+
+
+def started(run: Experiment, checkpoint: str | Path) -> tuple[Experiment, Origin]:
+    """Return the run with its model and its task, and the origin with the parameters of that model.
+
+    Raises:
+        UserError: the checkpoint is damaged, or of another kind.
+    """
+    origin = Origin.find(checkpoint)
+    if origin.description is None:
+        return run, origin
+    run = start.with_task(start.with_model(run, origin.description), origin.description)
+    return run, origin.mapped(run)
 
 
 def _check(run: Experiment, origin: Origin) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from plmjax import cli
+from plmjax.commands import planning
 from plmjax.compression.distillation.augmentation import Settings
 from plmjax.exchange import word_vectors
 from plmjax.generation.options import Devices, Options
@@ -144,19 +145,20 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"checkpoint": RUN, "text": "a [MASK]", "top": 3},
     ),
     "plan": (
-        "plan bert_tiny --topology v5e:2x2 --breakdown --price 2",
+        "plan bert_tiny --from some/run --topology v5e:2x2 --breakdown --price 2",
         "plan.plan:plan",
-        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True},
+        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True}
+        | {"batches": "those from some/run", "origin": "some/run"},
     ),
     "plan of several": (
-        "plan bert_tiny --topology v5e:2x2 --topology v3:2x2 --breakdown --price 2",
+        "plan bert_tiny --from some/run --topology v5e:2x2 --topology v3:2x2 --breakdown --price 2",
         "plan.plan:plan_or_error",
-        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True},
+        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True, "batches": "those from some/run"},
     ),
     "plan by search": (
         "plan bert_tiny --topology v5e:2x2 --search --batch_sizes 8 16 --price 2",
         "plan.search:search",
-        {"topology": "v5e:2x2", "batch_sizes": (8, 16), "prices": {"": 2.0}},
+        {"topology": "v5e:2x2", "batch_sizes": (8, 16), "prices": {"": 2.0}, "batches": "those from random"},
     ),
     "report": (
         "report a b --output page.html --curve c.svg",
@@ -229,6 +231,7 @@ def test_every_option_reaches_the_library(
     monkeypatch.setattr(predict, "decoding", lambda checkpoint, settings: "")
     for inference in (evaluate, predict):
         monkeypatch.setattr(inference, "settings_of", lambda checkpoint, overrides: {"told": overrides})
+    monkeypatch.setattr(planning, "ready", lambda run, checkpoint: (run, f"those from {checkpoint}"))
     monkeypatch.setattr(start, "composed", lambda run, origin: found.update(origin=origin) or run)
     monkeypatch.setattr(library, name, called)
     with pytest.raises(Called):

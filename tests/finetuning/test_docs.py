@@ -181,7 +181,7 @@ def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:
         with pytest.raises(Reached):
             cli.run([verb, *arguments, *(SHORTER if verb == "finetune" else PRETRAINED), *more])
         return
-    cli.run([verb, *arguments])
+    cli.run([verb, *arguments, *(SHORTER if verb == "plan" else [])])
     if "--output" in arguments:
         assert Path(arguments[arguments.index("--output") + 1]).stat().st_size > 0
     else:

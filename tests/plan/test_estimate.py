@@ -21,7 +21,7 @@ from plmjax.parallel import topologies
 from plmjax.plan import estimate, hlo
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
-from plmjax.plan.compilation import Compilation, DoesNotFit, out_of_memory
+from plmjax.plan.compilation import Batches, Compilation, DoesNotFit, out_of_memory
 from plmjax.plan.estimate import price_of, prices
 from plmjax.plan.plan import plan
 from plmjax.plan.refined import RANGE
@@ -214,7 +214,7 @@ def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
 def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
     compiles = []
 
-    def compile_phase(run, phase, mesh):
+    def compile_phase(run, batches, phase, mesh):
         rows = phase.batch_size // (4 * phase.accumulation)
         compiles.append((rows, phase.accumulation))
         needed = 2**30 * (2 + rows / 10 + phase.accumulation / 2)
@@ -238,7 +238,7 @@ def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monk
     """A row takes a tenth of a GiB beside two and a half for each microbatch: 132 rows fit, or 127 of two."""
     compiles = []
 
-    def compile_phase(run, phase, mesh):
+    def compile_phase(run, batches, phase, mesh):
         rows = phase.batch_size // (4 * phase.accumulation)
         compiles.append((rows, phase.accumulation))
         needed = GIB * (2 + rows / 10 + phase.accumulation / 2)
@@ -251,7 +251,7 @@ def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monk
     run = run if index else dataclasses.replace(run, phases=())
     phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=2048, accumulation=accumulation)
     mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
-    said = plan_search.what_fits(run, phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
+    said = plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
     rows = 512 // accumulation
     assert f"fit into the 15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need 53.70 GiB" in said
     best = int(said.split(f"--{option}.batch_size ")[1].split(" ")[0]) // (4 * accumulation)
@@ -339,7 +339,7 @@ def test_a_chip_of_two_devices_is_one_chip():
 def test_a_plan_counts_chips_cores_devices_and_hosts_apart(monkeypatch):
     """On 16 chips of a v3 with two cores, which are devices, each; a chip-hour has a price."""
     costly = {"step_seconds": 36.0, "roofline_seconds": 9.0}
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", lambda run, phase, mesh: phase)
+    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", lambda run, batches, phase, mesh: phase)
     monkeypatch.setattr(
         "plmjax.plan.plan.describe",
         lambda run, phase, part, breakdown: {
@@ -485,7 +485,7 @@ def pretended(monkeypatch):
     compiled = []
 
     def pretend(gib, seconds):
-        def compile_phase(run, phase, mesh):
+        def compile_phase(run, batches, phase, mesh):
             rows = phase.batch_size // (4 * phase.accumulation)
             compiled.append((phase.batch_size, phase.index, run.training.remat, phase.accumulation))
             needed = 2**30 * (1 + rows * gib[run.training.remat])
@@ -593,7 +593,7 @@ def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypa
     monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
     for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):
         monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False))
-        assert plan_search.fewest_microbatches(run, phase, mesh) == fewest
+        assert plan_search.fewest_microbatches(run, Batches.of_text(run), phase, mesh) == fewest
 
 
 @pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU

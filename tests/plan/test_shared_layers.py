@@ -47,7 +47,9 @@ def compiled(name: str, depth: int) -> compilation.Compilation:
     """Its train step for one TPU chip."""
     run = experiment(name, depth)
     (phase,) = phases.resolve(run)
-    return compilation.compile_phase(run, phase, compilation.place(run, topologies.parse("v5e:1x1")).mesh)
+    batches = compilation.Batches.of_text(run)
+    mesh = compilation.place(run, batches, topologies.parse("v5e:1x1")).mesh
+    return compilation.compile_phase(run, batches, phase, mesh)
 
 
 def arrays(jaxpr: Any) -> Iterator[Any]:

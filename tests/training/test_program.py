@@ -48,7 +48,7 @@ def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(plan
     mesh, (phase,) = meshes.make(run.mesh, devices), phases.resolve(run)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_option_that_is_not_there"):
         if planned:
-            compilation.compile_phase(run, phase, mesh)
+            compilation.compile_phase(run, compilation.Batches.of_text(run), phase, mesh)
         else:
             program = programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
             program.train.lower(program.state, program.batch).compile()
