@@ -20,7 +20,9 @@ def documented() -> list[re.Pattern]:
 def undocumented(names: Iterable[str], tasks: Sequence[str] = ()) -> list[str]:
     """Those of the names that the page does not explain.
 
-    Of a loss with terms the name of the term must stand there, of one of several tasks the metric; tasks: their names.
+    For a loss with terms the name of the term must stand there, for one of several tasks the metric.
+
+    tasks: their names.
     """
 
     def explained(name: str) -> bool:

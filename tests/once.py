@@ -1,4 +1,4 @@
-"""What one process of a parallel run makes, and the others take."""
+"""Files that one process of a parallel run makes, and the others take."""
 
 import fcntl
 import os

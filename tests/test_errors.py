@@ -1,4 +1,4 @@
-"""What a message shows of what a user gave: enough to find it, and never all of a text."""
+"""Values of a user as a message shows them: enough to find it, and never all of a text."""
 
 import contextlib
 import time

@@ -36,7 +36,7 @@ def abstract_params(run: Experiment, phase: ResolvedPhase):
 
 
 def describe(run: Experiment) -> list[str]:
-    """What the golden text says of one experiment."""
+    """The golden text of one experiment."""
     # Classes by their names alone: which module one lives in is no property of an experiment.
     values = {
         name: value.partition(":")[2] if name.endswith("type") and ":" in str(value) else value

@@ -66,7 +66,7 @@ def stopped(number: signal.Signals, *command: object, when: Callable[[subprocess
 
 
 def catches(process: subprocess.Popen) -> bool:
-    """Whether a process handles SIGTERM, which Python does not by itself: its first line has been run."""
+    """Tell if a process handles SIGTERM, which Python does not by itself: its first line has been run."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

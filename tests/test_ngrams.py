@@ -27,7 +27,7 @@ def grams(length: int) -> list[tuple[int, ...]]:
 
 @functools.cache
 def counted(length: int, order: int) -> Counter:
-    """How often n-grams stand there; of shorter ones than the longest, after how many different tokens."""
+    """Counts of n-grams; of shorter ones than the longest, the number of different tokens before them."""
     return Counter(grams(length) if length == order else [gram[1:] for gram in set(grams(length + 1))])
 
 

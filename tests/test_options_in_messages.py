@@ -181,7 +181,7 @@ def descendants(base: type) -> Iterator[type]:
 def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(Class.function, string) of every string that is no docstring and no name for `options_named`.
 
-    What is filled in is {}.
+    A value that is filled in is {}.
     """
     inner: dict[int, str] = {}
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)):
@@ -216,7 +216,7 @@ def options(message: str) -> Iterator[tuple[str, str]]:
 
 
 def lacks(by: By, option: str) -> bool:
-    """Whether a command has no such option."""
+    """Tell if a command has no such option."""
     named = by.names.get(option, option)
     named = "--" + re.sub(r"(?<!\.)\{\}$", "", named[2:]).replace("-", "_")  # a word may follow, filled in
     pattern = re.escape(named).replace(r"\{\}", r"[\w.]+").replace(r"\.N\.", r"\.0\.")

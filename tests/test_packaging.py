@@ -1,4 +1,4 @@
-"""What the package says of itself: its dependencies and the versions that go together, its licence, its version."""
+"""The metadata of the package: its dependencies and the versions that go together, its licence, its version."""
 
 import dataclasses
 import importlib.metadata
@@ -132,7 +132,7 @@ class Checkout:
     root: Path
 
     def git(self, *arguments: str) -> str:
-        """What git prints."""
+        """Return the output of git."""
         who = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
         return subprocess.run(
             ["git", *who, *arguments], cwd=self.root, capture_output=True, text=True, check=True

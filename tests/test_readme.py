@@ -35,7 +35,7 @@ SHORTER = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, prose: Path, small_run: Path, decoder_run: Path) -> Path:
-    """What the README takes for granted: the experiments, some text, two finished runs, a labelled task."""
+    """The files that the README takes for granted: the experiments, some text, two finished runs, a labelled task."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     shutil.copytree(small_run, folder / "runs" / "bert_tiny")

@@ -1,4 +1,4 @@
-"""What a run of the tests says of those that it skipped."""
+"""The summary of the skipped tests at the end of a run."""
 
 import types
 from pathlib import Path

@@ -92,7 +92,7 @@ def test_every_mark_of_the_table_has_its_proof_on_the_page() -> None:
 
 
 def is_there(shown: str) -> bool:
-    """Whether a file has the test, and the test the row; or whether there is such an experiment or page."""
+    """Tell if a file has the test, and the test the row; or if there is such an experiment or page."""
     path, _, test = shown.partition("::")
     if not test:
         return (ROOT / path.partition("#")[0]).is_file()

@@ -42,7 +42,7 @@ def shortened(command: list[str]) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, prose: Path) -> Path:
-    """What the pages take for granted: some text, and a task."""
+    """The files that the pages take for granted: some text, and a task."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     (tmp_path / "my_text").mkdir()
     shutil.copy(prose, tmp_path / "my_text")

@@ -401,7 +401,7 @@ class T5Decoder(nn.Module):
 class T5Model(EncoderDecoderModel):
     """The word table, which both stacks share, the encoder and the decoder.
 
-    Of given positions only the shapes are checked, because the distance of two tokens of a sequence is that of their
+    Only the shapes of given positions are checked, because the distance of two tokens of a sequence is that of their
     positions in the row.
     """
 

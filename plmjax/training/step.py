@@ -70,9 +70,9 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[s
 def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, Metrics]:
     """Run one optimizer step on one global batch.
 
-     Every device updates its share of the float32 parameters. The model computes with gathered parameters, and their
-    gradient is summed and scattered to the shares (`plmjax.training.gradients`). Of the tables that the objective names
-    only some rows are looked up.
+    Every device updates its share of the float32 parameters. The model computes with gathered parameters, and their
+    gradient is summed and scattered to the shares (`plmjax.training.gradients`). Only some rows are looked up in the
+    tables that the objective names.
     """
     objective, tables, shares = forward.objective, forward.tables, forward.shares
     corruption, dropout = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))

@@ -149,7 +149,7 @@ def test_a_rank_with_as_many_weights_as_the_matrix_is_not_worth_it() -> None:
 
 
 def test_every_matrix_keeps_its_share_of_the_energy() -> None:
-    """Of two matrices of 5 x 5 the first has one singular value, the second five that are equal."""
+    """One of two matrices of 5 x 5 has one singular value, the other five that are equal."""
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
     factors = Factors.of({"layers/inner/kernel": kernel}, {"layers/inner": True})
     assert [factors.rank_of(energy) for energy in (0.1, 0.5, 0.9)] == [1, 3, 5]

@@ -56,7 +56,7 @@ def value_and_gradients(attend: Any) -> Any:
 
 
 def attended(backend: Any, draw: jax.Array | None = None) -> Any:
-    """What `backend` computes, with dropout if there is a key."""
+    """The output of `backend`, with dropout if there is a key."""
     return lambda query, key, value, term: backend(query, key, value, VISIBILITY, (term,), RATE, draw)
 
 

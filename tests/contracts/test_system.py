@@ -187,7 +187,7 @@ def test_a_derived_config_is_of_the_same_system_and_another_one_needs_its_own() 
         """More layers."""
 
     class Undeclared(ModelConfig):
-        """Of no system."""
+        """A config without a system."""
 
     assert Larger().system is system_of(BertConfig) and Larger().system.kind is Kind.ENCODER
     with pytest.raises(TypeError, match=r"a declared system for Undeclared, found none; end its file with declare"):

@@ -10,7 +10,7 @@ from plmjax.vocabulary import Vocabulary
 
 
 class Words:
-    """What `store.finish` asks of a tokenizer."""
+    """The part of a tokenizer that `store.finish` needs."""
 
     fingerprint, kind = "f00d", "word"
 
@@ -53,5 +53,5 @@ def write(directory: Path, train: list, validation: list, vocab_size: int, shard
 
 
 def phase(sequence_length: int, batch_size: int, index: int = 0) -> SimpleNamespace:
-    """What a source is asked for."""
+    """A phase with the settings that a source reads."""
     return SimpleNamespace(index=index, sequence_length=sequence_length, batch_size=batch_size)

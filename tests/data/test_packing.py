@@ -7,7 +7,7 @@ from plmjax.data import order, packing
 
 
 def test_rows_are_padded_to_the_next_power_of_two_or_three_quarters_of_it():
-    """Of a length that is such a width not at all, and never beyond the model's positions."""
+    """A length that is such a width is not padded, and no row is longer than the model's positions."""
     widths = {1: 16, 16: 16, 17: 24, 24: 24, 25: 32, 32: 32, 33: 48, 48: 48, 49: 64, 65: 96, 97: 128}
     assert {length: packing.padded_width(length, None) for length in widths} == widths
     assert [packing.padded_width(length, 40) for length in (24, 33, 40)] == [24, 40, 40]

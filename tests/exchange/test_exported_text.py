@@ -1,4 +1,4 @@
-"""What transformers writes from an export is what `plmjax generate` writes from the run."""
+"""transformers writes the same text from an export as `plmjax generate` from the run."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.night)],
 )
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
-    """Of a tokenizer that was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
+    """The tokenizer was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
     run = a_run(tmp_path, dataclasses.replace(config, **IDS))
     said = export_checkpoint(run, tmp_path / "out")
     assert "the ids of 8 texts and pairs are the run's, so are 16 tokens that transformers writes" in said

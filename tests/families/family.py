@@ -1,4 +1,4 @@
-"""What a row of the table of systems is, and what its modules are given."""
+"""A row of the table of systems, and the inputs of its modules."""
 
 import dataclasses
 import math
@@ -86,7 +86,7 @@ def ended_sources(config: Any) -> Batch:
 
 
 def side_of(name: str) -> str:
-    """What the names of the fields of its side begin with: of a decoder beside an encoder, with decoder_."""
+    """The prefix of the names of the fields of its side: of a decoder beside an encoder, with decoder_."""
     return "decoder_" if name.startswith("decoder_") else ""
 
 
@@ -112,7 +112,7 @@ def nothing(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Which tokens reach an output.
+    """The tokens that reach an output.
 
     queries, keys: the sides that output and tokens are of: what the names of their fields begin with.
     visible: segments of both, int [T] and int [S] -> bool [T S].
@@ -272,7 +272,7 @@ class Family:
         return [head.module for head in self.heads] + [*self.bodies, *self.stored, *self.shared_heads]
 
     def batch(self, module: nn.Module, kind: str | None = None) -> Batch:
-        """What the module is given, of a kind or the first one; a head that takes no target has none."""
+        """The inputs of the module of a kind, or of the first one; a head that takes no target has none."""
         batch = self.batches[kind or next(iter(self.batches))](module.config)
         sides = taken_sides(module)
         return {name: field for name, field in batch.items() if side_of(name) in sides and takes(module, name)}

@@ -117,7 +117,7 @@ DECODER_TRAINED = dataclasses.replace(
 
 
 def decoder_attention(config: Any, p: Mapping[str, jax.Array], layer: int, x: jax.Array, u: Any, v: Any) -> jax.Array:
-    """Of [T D], with a mask of whole rows; the vector of each pair's distance is computed for the pair."""
+    """Attention of [T D], with a mask of whole rows; the vector of each pair's distance is computed for the pair."""
     query, key, value = (
         jnp.einsum("td,dnh->tnh", x, p[f"attention/{name}/kernel"]) for name in ("query", "key", "value")
     )

@@ -48,7 +48,7 @@ SEGMENT = 9
 
 @flax.struct.dataclass
 class Segments:
-    """What a reader of segments found, joined."""
+    """The outputs of a reader of segments, joined."""
 
     last_hidden_state: jax.Array
     logits: jax.Array
@@ -82,7 +82,7 @@ def normalised(x: jax.Array, params: Mapping[str, jax.Array], name: str, layer: 
 
 
 def txl_attention(config: Any, params: Mapping[str, jax.Array], layer: int, seen: jax.Array, tokens: int) -> jax.Array:
-    """Of the last `tokens` of [S D]; the vector of each pair's distance is looked up (appendix B)."""
+    """Attention of the last `tokens` of [S D]; the vector of each pair's distance is looked up (appendix B)."""
     own = (layer,) if config.untie_r else ()
     kernels = {name: params[f"layers/attention/{name}/kernel"][layer] for name in ("query", "key", "value", "output")}
     u, v = (params[f"{'layers/' if own else ''}{name}_bias"][own] for name in ("content", "position"))
@@ -233,7 +233,7 @@ SPAN_TRAINED = dataclasses.replace(SPAN.with_dropout(0.2), vocab_size=56, d_mode
 
 
 def span_attention(config: Any, params: Mapping[str, jax.Array], layer: int, seen: jax.Array, tokens: int) -> jax.Array:
-    """Of the last `tokens` of [S D], as the released code has it: softmax, mask, sum of 1 again."""
+    """Attention of the last `tokens` of [S D], as the released code has it: softmax, mask, sum of 1 again."""
     kernels = {name: params[f"layers/attention/{name}/kernel"][layer] for name in ("query", "key", "value", "output")}
     queries, keys, values = (
         jnp.einsum("td,dnh->tnh", x, kernels[name])

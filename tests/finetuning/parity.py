@@ -1,4 +1,4 @@
-"""What the tests of every kind of task share: transformers' model of one, losses, gradients, a tokenizer of numbers."""
+"""Shared by the tests of every kind of task: transformers' model of one, losses, gradients, a tokenizer of numbers."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_answers_are_found_in_what_the_decoder_read(bart_run: Path, tmp_path: Pa
 
 
 def asked(path: Path) -> None:
-    """Which word praises, in texts of several lengths."""
+    """Questions for the word that praises, in texts of several lengths."""
     draws, paragraphs = np.random.default_rng(0), []
     for number in range(8):
         words = [*draws.choice(WORDS[3:], number).tolist(), WORDS[0]]

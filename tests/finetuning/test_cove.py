@@ -37,7 +37,7 @@ VECTORS = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the page takes for granted: vectors, and the files of the tasks as they are handed out."""
+    """The files that the page takes for granted: vectors, and the files of the tasks as they are handed out."""
     folder = tmp_path_factory.mktemp("cove")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     word2vec.write(folder / "vectors.txt", ["man", "runs", "elsewhere"], VECTORS)

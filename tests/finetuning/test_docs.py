@@ -80,7 +80,7 @@ def questions(path: str, impossible: bool) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Path:
-    """What the page takes for granted: four pretrained runs, text, and the files of every task as handed out."""
+    """The files that the page takes for granted: four pretrained runs, text, and the published files of every task."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "runs").mkdir()

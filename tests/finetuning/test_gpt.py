@@ -132,7 +132,7 @@ def flat(params: Any) -> dict[str, np.ndarray]:
 
 
 def test_the_loss_of_the_next_token_is_a_mean_of_means() -> None:
-    """Of packed sequences of 3, 5 and 2 tokens: the mean over them of the mean over all their tokens but the first."""
+    """Sequences of 3, 5 and 2 tokens are packed: the mean over them of the mean over all their tokens but the first."""
     lengths = (3, 5, 2)
     segments = np.array([[1] * 3 + [2] * 5 + [0] * 2, [1] * 2 + [0] * 8])
     ids = np.random.default_rng(0).integers(0, 53, segments.shape)

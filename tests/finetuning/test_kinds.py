@@ -47,7 +47,7 @@ def tagged(draws: np.random.Generator, count: int) -> str:
 
 
 def asked(draws: np.random.Generator, count: int) -> str:
-    """What is praised; nothing is in every fourth text."""
+    """Questions for the thing that is praised; nothing is praised in every fourth text."""
     paragraphs = []
     for number in range(count):
         praise = [] if number % 4 == 0 else [str(draws.choice(PRAISE))]
@@ -59,7 +59,7 @@ def asked(draws: np.random.Generator, count: int) -> str:
 
 
 def chosen(draws: np.random.Generator, count: int) -> str:
-    """Which of three sentences praises."""
+    """The choice of the one of three sentences that praises."""
     rows = []
     for _ in range(count):
         right = int(draws.integers(3))

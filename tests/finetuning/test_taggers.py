@@ -100,7 +100,7 @@ def parameters(run: Path) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def folder(elmo_run, tmp_path, monkeypatch) -> Path:
-    """What the page takes for granted: a pretrained run, and files of words."""
+    """The files that the page takes for granted: a pretrained run, and files of words."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "elmo_tiny").symlink_to(elmo_run)

@@ -89,7 +89,7 @@ class GPTClassification(SequenceClassification):
 
 @dataclasses.dataclass(frozen=True)
 class Continuation(GPTClassification):
-    """What the model writes greedily after each text."""
+    """The text that the model writes greedily after each text."""
 
     generates: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("words",)

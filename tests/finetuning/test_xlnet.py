@@ -57,7 +57,7 @@ def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_pa
 
 
 def paired(draws: np.random.Generator, count: int) -> str:
-    """Which texts of a pair praise, as a label and as a number, for which the first counts twice."""
+    """Pairs with the texts that praise as a label and as a number, for which the first counts twice."""
     rows = ["first\tsecond\tlabel\tscore"]
     for _ in range(count):
         number = int(draws.integers(4))

@@ -1,4 +1,4 @@
-"""What may happen to a file on its way, or be done to it: seeded changes of its bytes, lines, cells, JSON and place."""
+"""Seeded changes of a file that may happen on its way: of its bytes, lines, cells, JSON and place."""
 
 import bz2
 import functools

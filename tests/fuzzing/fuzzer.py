@@ -60,7 +60,7 @@ class Hang(BaseException):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a case came to; `fault` says what was wrong with that, if anything."""
+    """The result of a case; `fault` says what was wrong with it, if anything."""
 
     reader: str
     number: int
@@ -127,7 +127,7 @@ def run(reader: Reader, number: int, sample: Path, scratch: Path) -> Outcome:
 
 
 def fault_of(message: str, named: str) -> str:
-    """What is wrong with a sentence about a damaged file; empty where it is as it should be."""
+    """Return the fault of a sentence about a damaged file; empty where it has none."""
     if message.splitlines() != [message]:
         return "said more than one line"
     if not message.endswith((".", "?")):

@@ -227,7 +227,7 @@ def _known() -> WordVectors:
 
 @functools.cache
 def _model() -> Any:
-    """What the tasks ask of a language model: a tokenizer, and the nats of rows."""
+    """A stand-in with all that the tasks ask of a language model: a tokenizer, and the nats of rows."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Which tokens may come next, against transformers and against the definition."""
+"""The tokens that may come next, against transformers and against the definition."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_the_nucleus(mass: float) -> None:
 
 @pytest.mark.parametrize(("mass", "kept"), [(0.25, [1]), (0.5, [1, 3]), (0.75, [1, 3, 4]), (0.76, [1, 3, 4, 6])])
 def test_the_nucleus_ends_where_its_mass_is_reached_exactly(mass: float, kept: list[int]) -> None:
-    """Of four tokens with a probability of a quarter each, which floating point holds exactly."""
+    """Four tokens have a probability of a quarter each, which floating point holds exactly."""
     scores = np.full((1, 7), -np.inf, np.float32)
     scores[0, [1, 3, 4, 6]] = 2.0
     assert np.flatnonzero(np.isfinite(nucleus(scores, mass)[0])).tolist() == kept

@@ -197,7 +197,7 @@ def test_sources_that_do_not_fit() -> None:
 
 
 def test_prompts_and_texts_that_just_fit() -> None:
-    """Of 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
+    """Positions: 48. a prompt and its text take all; so does a source, and a text with the token before it."""
     for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
         own.check([[1] * prompt], Settings(max_new_tokens=new))
         with pytest.raises(UserError, match=f"at most the .* 48 positions.* found {prompt + 1} "):

@@ -185,7 +185,7 @@ def test_the_layers_and_their_mix_are_those_asked_for():
 
 
 def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monkeypatch):
-    """Of a model without special tokens: [CLS] and [SEP] stand for an empty line."""
+    """The model has no special tokens: [CLS] and [SEP] stand for an empty line."""
     monkeypatch.setattr(embedding, "BLOCK", 3)
     lines = _text(tmp_path / "lines.txt", "the\n\nthe plot\n")
     for pooling in ("mean", "cls"):

@@ -1,4 +1,4 @@
-"""What evaluate and fill-mask answer, on a model that has hardly learned."""
+"""The answers of evaluate and fill-mask, on a model that has hardly learned."""
 
 import math
 

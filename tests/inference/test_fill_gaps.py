@@ -69,7 +69,7 @@ def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 
 
 def log_probability(checkpoint: Path, source: list[int], written: list[int], given: int) -> float:
-    """Of the tokens of a text but the first `given` ones, read at once behind the decoder's start token."""
+    """Return that of a text's tokens after the first `given` ones, read at once behind the decoder's start token."""
     params, description = checkpoints.load_parameters(checkpoint)
     model = description.experiment.model
     decoder = jnp.array([[model.decoder_start_token_id, *written[:-1]]])

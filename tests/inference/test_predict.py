@@ -1,4 +1,4 @@
-"""What is predicted of files without labels: what evaluation writes of the same examples, and in their order."""
+"""Predictions for files without labels: what evaluation writes of the same examples, and in their order."""
 
 import csv
 import gzip

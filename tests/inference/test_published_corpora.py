@@ -72,7 +72,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def evaluated(capsys: pytest.CaptureFixture, *arguments: object) -> dict[str, Any]:
-    """What `plmjax evaluate` prints."""
+    """Return the output of `plmjax evaluate`."""
     capsys.readouterr()
     cli.run(["evaluate", *map(str, arguments), "--json"])
     return json.loads(capsys.readouterr().out)

@@ -96,7 +96,7 @@ def test_one_host_of_several_says_how_many_words_have_a_vector(monkeypatch, tmp_
 
 
 def options(folder: Path) -> list[str]:
-    """Of a run of one step that changes nothing."""
+    """The options of a run of one step that changes nothing."""
     sizes = (
         "--tokenizer.vocab_size 13 --model.vocab_size 13 --model.vector_size 6 --model.hidden_size 4 "
         "--data.sequence_length 16 --data.held_out 0 --training.batch_size 2 --training.steps 1 "

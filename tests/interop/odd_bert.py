@@ -1,4 +1,4 @@
-"""What the interop tests share: a BERT of odd sizes, random parameters for any module, a folder as Google's."""
+"""Shared by the interop tests: a BERT of odd sizes, random parameters for any module, a folder as Google's."""
 
 import json
 import re

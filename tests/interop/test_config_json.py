@@ -1,4 +1,4 @@
-"""What a config.json leaves out has the default of transformers' own class."""
+"""A value that config.json leaves out has the default of transformers' own class."""
 
 import contextlib
 import dataclasses

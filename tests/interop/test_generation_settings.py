@@ -163,7 +163,7 @@ def test_what_is_not_supported_is_named(file: dict[str, Any], named: str) -> Non
 
 
 def test_every_setting_of_transformers_is_known() -> None:
-    """What transformers has and this table lacks would be named as unsupported even with its default."""
+    """A setting that transformers has and this table lacks would be named as unsupported even with its default."""
     theirs = transformers.GenerationConfig()
     known = {*SUPPORTED, *NEUTRAL, *WITHOUT_EFFECT}
     assert {name for name, value in vars(theirs).items() if name not in known and value is not None} == set()

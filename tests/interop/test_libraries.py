@@ -127,7 +127,7 @@ VECTORS = np.array([[0.1, -2.5], [1e-9, 3.0], [-0.0, 1 / 3], [7.0, 1e20], [32.0,
 
 
 def saved_by_word2vec_c(binary):
-    """What word2vec.c writes: fprintf(fo, "%lld %lld\\n"), then "%s ", then fwrite or "%lf ", then "\\n"."""
+    """The file as word2vec.c writes it: fprintf(fo, "%lld %lld\\n"), then "%s ", then fwrite or "%lf ", then "\\n"."""
     out = b"%d %d\n" % VECTORS.shape
     for word, vector in zip(WORDS, VECTORS, strict=True):
         out += word.encode() + b" "
@@ -137,7 +137,7 @@ def saved_by_word2vec_c(binary):
 
 
 def read_by_distance_c(contents):
-    """What distance.c reads of a binary file: fscanf of the sizes, fgetc to the next space, fread of a row."""
+    """Vectors as distance.c reads them from a file: fscanf of the sizes, fgetc to the next space, fread of a row."""
     (count, size), at = map(int, contents.split(b"\n", 1)[0].split()), contents.index(b"\n")
     words, rows = [], []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What transformers' T5 is here besides its parameters, which tests/systems compares."""
+"""The settings of transformers' T5 here, besides its parameters, which tests/systems compares."""
 
 import pytest
 

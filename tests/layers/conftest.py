@@ -1,4 +1,4 @@
-"""What the tests of layers share."""
+"""Fixtures of the tests of layers."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -17,7 +17,7 @@ from plmjax.parallel import sharding
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("rate", [0.1, 0.02])
 def test_rate_and_independence(implementation: str, rate: float) -> None:
-    """Of elements that come from one word, four or two of them, and of neighbours."""
+    """Four or two elements that come from one word, and neighbours, are independent."""
     key = jax.random.key(0, impl=implementation)
     mask = np.asarray(keep_mask(key, rate, (2, 500, 999)))[0]
     assert abs(mask.mean() - (1 - drawn_rate(rate))) < 5 * np.sqrt(rate / mask.size)

@@ -119,7 +119,7 @@ def test_execution_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layer_draws_dropout_of_its_own(kind: str) -> None:
-    """What a layer drops it does not add."""
+    """A dropped element is not added."""
     rngs = {"dropout": jax.random.key(0)}
     _, outputs = jax.jit(Model(kind, rate=0.5).apply)(params_of(kind), X, caches(), 0, rngs=rngs)
     dropped = np.diff([X, *np.asarray(outputs["x"])], axis=0) == 0

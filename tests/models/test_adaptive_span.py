@@ -27,7 +27,7 @@ def parameters() -> Any:
 
 
 def outputs(config: AdaptiveSpanConfig):
-    """Of the second half of each row, after the first half."""
+    """Return those of the second half of each row, after the first half."""
     module = AdaptiveSpanForCausalLM(config)
 
     @jax.jit

@@ -94,7 +94,7 @@ def test_the_head_of_the_generator_alone_has_always_the_exact_gelu() -> None:
 
 
 def test_train_flops() -> None:
-    """Of the products, told one by one: a token's through 12 layers, a prediction's through the generator's head."""
+    """FLOPs of the products, one by one: a token's through 12 layers, a prediction's through the generator's head."""
     base, rows, length, predictions = ElectraConfig.base(), 2, 128, 19
     discriminator = 12 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 128 * 768)
     assert base.train_flops(rows, length, 0) == 6 * rows * length * discriminator

@@ -109,7 +109,7 @@ def test_dropout_takes_the_same_from_all_tokens_of_a_row(params: dict) -> None:
 
 
 def test_attention_drops_whole_heads_of_a_token() -> None:
-    """What it drops of the values: the same of all queries as of the probabilities."""
+    """The dropped part of the values: the same of all queries as of the probabilities."""
     config = dataclasses.replace(CONFIG, dropout_rate=0.5)
     layer, x = T5EncoderLayer(config, Execution()), jnp.ones((2, 9, 24))
     values = []

@@ -174,7 +174,7 @@ def test_each_dropout_of_the_head_is_at_its_place(dropouts: tuple[float, float],
 
 
 def test_no_gradient_goes_back_beyond_a_window() -> None:
-    """Of the last state; the pooled tokens of a window have a gradient of their own."""
+    """This holds for the last state; the pooled tokens of a window have a gradient of their own."""
     encoder = UlmfitForSequenceClassification(CONFIG, num_labels=3)
     variables = drawn(encoder)
     ids = np.arange(4, 15)[None]

@@ -60,9 +60,9 @@ class Reached(Exception):
 
 
 def test_the_commands_of_the_page(run, tmp_path, monkeypatch, capsys):
-    """Of docs/word_vectors.md, in its order and with words of the text, up to the training of those that train.
+    """The commands of docs/word_vectors.md run in its order, with words of the text, up to the start of a training.
 
-    How a run is pretrained is proved above.
+    The tests above prove the pretraining.
     """
 
     def reached(*given, **named):

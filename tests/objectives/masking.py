@@ -1,4 +1,4 @@
-"""What the tests of masking share: rows of packed sequences, and which of their tokens an objective chose."""
+"""Shared by the tests of masking: rows of packed sequences, and which of their tokens an objective chose."""
 
 import dataclasses
 

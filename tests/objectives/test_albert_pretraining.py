@@ -66,7 +66,7 @@ def test_runs_are_drawn_as_published() -> None:
 
 
 def test_masking_has_the_published_distribution() -> None:
-    """How many are hidden, in how many runs of neighbouring words, and where, agree within five standard errors."""
+    """Numbers of hidden tokens, and of runs of neighbouring words, and places agree within five standard errors."""
     rows, length, objective = 6000, 48, AlbertPretraining(rate=0.3, max_predictions=12)
     batch = batch_of([[length]], length)
     ids = batch["input_ids"].copy()

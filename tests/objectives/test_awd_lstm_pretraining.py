@@ -92,7 +92,7 @@ def test_held_out_text_is_read_once_though_rows_repeat_it() -> None:
 
 
 def test_lengths_have_the_deviation_that_is_asked_for() -> None:
-    """Of 4,000 windows; with room for the draws in the overlap."""
+    """Measured on 4,000 windows, with room for the draws in the overlap."""
     task, wide = AwdLstmPretraining(), {"input_ids": TEXT[:, :1], "overlap": np.full(BATCH, 40, np.int32)}
     ends = jax.vmap(lambda number: task.corrupt(wide, jax.random.key(number), WORDS)["repeated"])(jnp.arange(4001))
     lengths = np.diff(np.asarray(ends)[:, 0])

@@ -1,4 +1,4 @@
-"""Which objectives have which capability, and that the base has none."""
+"""The capabilities of each objective; the base has none."""
 
 import dataclasses
 

@@ -18,7 +18,7 @@ from tests.objectives.test_albert_pretraining import published as published_runs
 
 
 def numbers(key: jax.Array, length: int) -> np.ndarray:
-    """What a row's tokens are sorted by: random bits, the position in the lowest of them."""
+    """The keys by which a row's tokens are sorted: random bits, the position in the lowest of them."""
     bits = np.asarray(jax.random.bits(key, (length,), jnp.uint32))
     return (bits << np.uint32(max(1, (length - 1).bit_length()))) | np.arange(length, dtype=np.uint32)
 

@@ -227,7 +227,7 @@ def test_a_sequence_keeps_its_tokens_and_another_key_hides_others() -> None:
 
 
 def published_fakes(ids: np.ndarray, positions: np.ndarray, used: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """What the discriminator is shown in one row: google-research/electra scatter_update, told again."""
+    """The inputs of the discriminator in one row: google-research/electra scatter_update, told again."""
     updates, times = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     for position, token in zip(positions[used], drawn[used], strict=True):
         updates[position] += token

@@ -36,7 +36,7 @@ def shortest_code(counts: list[float]) -> float:
 def one_by_one(counts: list[float]) -> list[list[tuple[int, int]]]:
     """(node, code) on the path of every word, from the root; trees are joined two by two.
 
-    Of equal weights a word comes before a tree, and what was there first before what was made later.
+    With equal weights a word comes before a tree, and an older one before a newer one.
     """
     heap = [(count, 0, word, word) for word, count in enumerate(counts)]
     heapq.heapify(heap)
@@ -76,7 +76,7 @@ def test_trees_of_one_word_and_of_none():
 
 @pytest.mark.parametrize("architecture", [SkipGram(), ContinuousBagOfWords()], ids=["skip-gram", "cbow"])
 def test_the_probabilities_of_all_words_add_up_to_one(architecture):
-    """Of the words that are learned: exp of minus the loss of each of them beside the same neighbour."""
+    """This holds for the words that are learned: exp of minus the loss of each of them beside the same neighbour."""
     objective = HierarchicalSoftmax(architecture=architecture, window=1, threshold=0.0, longest_path=9)
     tables = nn.meta.unbox(objective.constants(None, SOURCES))
     np.testing.assert_array_equal(np.abs(tables["turns"]).any(axis=1), np.isin(np.arange(len(COUNTS)), LEARNED))

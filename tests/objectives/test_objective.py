@@ -1,4 +1,4 @@
-"""What holds for every objective: rows are corrupted each by draws of its own, and modules get the carry."""
+"""Rules for every objective: rows are corrupted each by draws of its own, and modules get the carry."""
 
 import chex
 import flax.linen as nn

@@ -80,7 +80,7 @@ def published(begins: np.ndarray, goal: int, generator: np.random.Generator) -> 
 
 
 def test_spans_are_distributed_as_published() -> None:
-    """How often each token is chosen, and each two neighbours: within four standard deviations of the transcription."""
+    """Frequencies of each token, and of each two neighbours: within four standard deviations of the transcription."""
     random = np.random.default_rng(0)
     begins, goal, draws = random.random(48) < 0.6, 8, 20_000
     keys = jax.random.split(jax.random.key(0), draws)
@@ -102,7 +102,7 @@ def test_parts_of_a_half_have_the_same_order() -> None:
 
 @pytest.mark.parametrize("size", [0, 4])
 def test_the_order_of_a_row(size: int) -> None:
-    """Which tokens are predicted, which come first in their half, and that the second half follows the first."""
+    """The predicted tokens, those that come first in their half, and the second half after the first."""
     objective = PermutationLanguageModel(predictions=6, permutation_size=size)
     batch = batch_of()
     made = corrupted(objective, batch)

@@ -52,7 +52,7 @@ def batch(part: int, length: int = LENGTH) -> dict[str, np.ndarray]:
 
 
 def nats(objective: TransformerXlPretraining, training: bool) -> np.ndarray:
-    """Of every row of the text, [parts], its memory carried on."""
+    """The nats of every row of the text, [parts], with its memory."""
     start = objective.initial_carry if training else objective.evaluation_carry
     carry, found = nn.meta.unbox(start(CONFIG, ROWS, LENGTH)), []
     for part in range(PARTS):

@@ -76,7 +76,7 @@ def program_of(cells: int, steps: int, rate: float) -> programs.Program:
 
 
 def test_batches_of_one_cell_are_the_sequential_rule():
-    """Of the authors' code, over 40 steps of the compiled train step with a falling rate; of cells of one word too."""
+    """The rule is that of the authors' code, over 40 compiled steps with a falling rate, with cells of one word too."""
     steps, rate = 40, 0.5
     program = program_of(1, steps, rate)
     state = program.initialize(0, SOURCES)

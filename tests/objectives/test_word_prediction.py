@@ -48,7 +48,7 @@ def batch_of(ids) -> dict[str, np.ndarray]:
 
 
 class OnePrediction:
-    """Of all pairs only those of one prediction: the field `chosen` is 1 for it."""
+    """Only the pairs of one prediction are left: the field `chosen` is 1 for it."""
 
     def windows(self, batch, key, vocabulary, constants):
         found = super().windows(batch, key, vocabulary, constants)
@@ -97,7 +97,7 @@ def word2vec_c(syn0, syn1, context, asked, rate, mean) -> None:
     ids=["sampling", "sampling-cbow", "sampling-sum", "tree", "tree-cbow"],
 )
 def test_batches_of_one_prediction_are_the_sequential_rule(objective):
-    """Of the authors' code, over 20 steps of the compiled train step with a falling rate."""
+    """The rule is that of the authors' code, over 20 steps of the compiled train step with a falling rate."""
     steps, random, architecture = 20, np.random.default_rng(1), objective.architecture
     run = Experiment(
         Word2VecConfig(vocab_size=VOCABULARY.size, vector_size=6),

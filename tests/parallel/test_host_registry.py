@@ -1,4 +1,4 @@
-"""What the guard of host 0 makes of what it hears, without a socket or a clock."""
+"""The decisions of host 0's guard from its messages, without a socket or a clock."""
 
 import json
 

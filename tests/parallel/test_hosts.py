@@ -34,7 +34,7 @@ EVERY_TWO = (
 
 @dataclasses.dataclass
 class Ended:
-    """How one host ended: its exit code, what it printed, and the seconds from the first end to this one."""
+    """The end of one host: its exit code, what it printed, and the seconds from the first end to this one."""
 
     code: int
     out: str
@@ -129,7 +129,7 @@ def test_two_hosts_lose_what_one_loses(one, two):
 
 
 def test_a_job_that_goes_on_with_more_hosts_and_with_fewer_loses_what_one_loses(one, tmp_path):
-    """What one host had at step 4, then two hosts, of which one gets SIGTERM and both save the same step, then one."""
+    """One host has it at step 4, then two hosts, of which one gets SIGTERM and both save the same step, then one."""
     run = tmp_path / "run"
     shutil.copytree(one, run)
     for step in (6, 8, 10, 12):

@@ -1,4 +1,4 @@
-"""What JAX is told to start, on machines with and without accelerators and their libraries."""
+"""The platform that JAX is told to start, on machines with and without accelerators and their libraries."""
 
 import ctypes
 import importlib.util

@@ -481,7 +481,7 @@ def test_options_that_do_not_go_together_are_named(options, sentence):
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """What a search compiles, with memory and time as given, without a compiler."""
+    """The programs that a search compiles, with memory and time as given, without a compiler."""
     compiled = []
 
     def pretend(gib, seconds):

@@ -1,4 +1,4 @@
-"""What ALBERT's sharing saves, in the compiled train step: the weights of one layer, whatever the depth."""
+"""The savings of ALBERT's sharing, in the compiled train step: the weights of one layer, whatever the depth."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What pretraining shows when it has ended: texts that were written, by a decoder after a prompt or of a source."""
+"""The summary of a pretraining that has ended: texts that were written, by a decoder after a prompt or of a source."""
 
 import dataclasses
 import importlib.util

@@ -177,7 +177,7 @@ def test_the_legend_stands_below_the_lines(tmp_path):
 
 
 def place(text: ElementTree.Element) -> float:
-    """How far down a text stands."""
+    """Return the distance of a text from the top."""
     moved = re.search(r"translate\([-\d.]+ ([-\d.]+)\)", text.get("transform", ""))
     return float(moved[1] if moved else text.get("y"))
 

@@ -149,7 +149,7 @@ class ChainSource:
         return {name: values.astype(np.int32) for name, values in fields.items()} | weights
 
     def _both_directions(self, tokens: np.ndarray, begun: np.ndarray) -> dict[str, np.ndarray]:
-        """What two-way streams add: rows from the middle of documents, but for those that have `begun`."""
+        """The fields that two-way streams add: rows from the middle of documents, but for those that have `begun`."""
         shape = len(tokens), tokens.shape[1] - 1
         starts = np.zeros(shape, bool)
         starts[:, 0] = begun

@@ -1,4 +1,4 @@
-"""What tests make of a module: shapes, initial values, values far from those, outputs."""
+"""Parameters and outputs of a module for tests: shapes, initial values, values far from those, outputs."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from plmjax.layers.dropout import Dropout
 
 
 def taken_sides(module: nn.Module) -> list[str]:
-    """What the names of the inputs of each side begin with: of a decoder beside an encoder, with decoder_."""
+    """The prefixes of the names of the inputs of each side: of a decoder beside an encoder, with decoder_."""
     taken = inspect.signature(type(module).__call__).parameters
     of_words = {"": {"input_ids", "characters"}, "decoder_": {"decoder_input_ids"}}
     return [side for side, names in of_words.items() if names & taken.keys()]
@@ -29,7 +29,7 @@ IDS = ("input_ids", "decoder_input_ids", "output_ids", "context_ids")
 
 
 def takes(module: nn.Module, name: str) -> bool:
-    """Whether the module has an input of this name."""
+    """Tell if the module has an input of this name."""
     taken = inspect.signature(type(module).__call__).parameters
     return name in taken or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
 
@@ -79,13 +79,13 @@ def initial_params(module: nn.Module) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def outputs(module: nn.Module, params: Any, batch: dict[str, Any]) -> Any:
-    """What the module says of a batch, without dropout."""
+    """The module's outputs for a batch, without dropout."""
     return module.apply({"params": params}, **batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def dropped(module: nn.Module, params: Any, batch: dict[str, Any], seed: int = 0) -> Any:
-    """What the module says of a batch, with dropout."""
+    """The module's outputs for a batch, with dropout."""
     return module.apply({"params": params}, **batch, deterministic=False, rngs={"dropout": jax.random.key(seed)})
 
 

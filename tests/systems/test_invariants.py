@@ -1,4 +1,4 @@
-"""What holds for every system whatever its weights are."""
+"""Invariants of every system, whatever its weights are."""
 
 import dataclasses
 import functools
@@ -201,7 +201,7 @@ def test_bfloat16_computes_close_by_with_float32_parameters(family: Family, head
 
 @functools.partial(jax.jit, static_argnums=0)
 def loss_and_gradient(head: Head, params: Any, batch: Batch) -> Any:
-    """Of a number that the head's last output, and its `of_sequences`, go into; with dropout, always the same."""
+    """Those of a number that depends on the head's last output and its `of_sequences`; dropout is always the same."""
 
     def loss(params: Any) -> jax.Array:
         rngs = {"dropout": jax.random.key(5)}

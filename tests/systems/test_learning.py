@@ -1,6 +1,6 @@
 """Every system learns from its context: a text in which each sequence repeats one word is learned within seconds.
 
-How much real text teaches a system is in the docstrings of its experiments; here a defect that keeps a gradient from
+The docstrings of the experiments say how much a system learns from real text; here a defect that keeps a gradient from
 flowing, or a position from being seen, shows at once.
 """
 

@@ -1,4 +1,4 @@
-"""What the API server checks of the fields that our JobSets use, as JSON schema; any other field is refused.
+"""The API server's checks of the fields that our JobSets use, as JSON schema; any other field is refused.
 
 Names, kinds and enumerations follow the Go types of jobset.x-k8s.io/v1alpha2 (kubernetes-sigs/jobset,
 api/jobset/v1alpha2/jobset_types.go) and of Kubernetes' batch/v1 and core/v1. Beyond their structure it holds what the

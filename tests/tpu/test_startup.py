@@ -86,7 +86,7 @@ def store():
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Of a host: nothing of this process but the path, and what the rehearsal replaces."""
+    """The environment of a host: nothing of this process but the path, and what the rehearsal replaces."""
     install = home.parent / "install"
     install.write_text(INSTALL.format(libraries=sysconfig.get_path("purelib")))
     install.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What is checked before anything is asked of the network, and what --dry-run says."""
+"""The checks before the first request to the network, and the output of --dry-run."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a host makes of the exit codes of plmjax; a stand-in for the command ends as it is told."""
+"""A host's answer to the exit codes of plmjax; a stand-in for the command ends as it is told."""
 
 import os
 import signal
@@ -215,7 +215,7 @@ def test_a_bucket_that_does_not_answer_ends_nothing(host, cloud, monkeypatch: py
 
 @pytest.mark.parametrize(("size", "count"), [(100, 13), (1, 50)])
 def test_a_long_log_is_copied_in_parts_that_join_to_it(tmp_path: Path, bucket: Path, size: int, count: int) -> None:
-    """Of four lines each, or of one line each, as long as the one before it."""
+    """Parts have four lines each, or one line each, as long as the one before it."""
     log = Log(tmp_path / "log", Bucket(str(bucket)), "logs/0")
     log.PART = size
     for number in range(50):

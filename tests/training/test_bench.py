@@ -1,4 +1,4 @@
-"""What a bench prints."""
+"""The output of a bench."""
 
 import json
 import types
@@ -31,7 +31,7 @@ def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
 def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     """On a clock that goes on by 7 seconds, 3 of them of the processor, with every batch that a step takes.
 
-    Of two devices, which share the cores of a CPU, but have a data sheet each.
+    Two devices share the cores of a CPU, but have a data sheet each.
     """
     taken, rate, arrays = [], 1e9, feed.on_device
     clock = types.SimpleNamespace(perf_counter=lambda: 7.0 * len(taken), process_time=lambda: 3.0 * len(taken))

@@ -1,4 +1,4 @@
-"""What is wrong with a run is found before any text is read, whichever command is given it."""
+"""A mistake in a run is found before any text is read, by every command."""
 
 import contextlib
 import dataclasses

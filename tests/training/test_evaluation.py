@@ -1,4 +1,4 @@
-"""What is made of the sums of an evaluation."""
+"""The metrics that are made of the sums of an evaluation."""
 
 import types
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of evaluations goes through checkpoints: a resume is bit-identical, a mean is saved."""
+"""An optimizer's state of evaluations goes through checkpoints: a resume is bit-identical, a mean is saved."""
 
 import dataclasses
 

@@ -86,7 +86,7 @@ def begun(name: str):
 
 
 def materials(name: str) -> ConstantSources:
-    """What constants are made from: the counts of the source's text, and numbers for its tokens."""
+    """The sources of constants: the counts of the source's text, and numbers for its tokens."""
     make, source = STEPS[name]
     source = source(make().data)
     return ConstantSources(

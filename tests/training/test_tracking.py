@@ -1,4 +1,4 @@
-"""What a run sends to Weights & Biases: to a library that writes down what it is asked, and to the real one offline."""
+"""Calls of a run to Weights & Biases: to a library that writes down what it is asked, and to the real one offline."""
 
 import dataclasses
 import importlib.util

@@ -9,7 +9,7 @@ from plmjax.word_vectors.vectors import WordVectors
 
 
 def test_words_of_two_kinds_lie_apart_along_the_first_axis():
-    """Of directions: a vector's length does not count. What lies in a plane keeps its distances."""
+    """The axes are directions: a vector's length does not count. Points in a plane keep their distances."""
     random = np.random.default_rng(0)
     angles = np.array([0.1, 0.2, 0.3, 2.1, 2.2, 2.3])
     basis, _ = np.linalg.qr(random.normal(size=(7, 2)))

@@ -3,7 +3,7 @@ google-research/mobilebert).
 
 The student has as many layers as its teacher, an IB-BERT, and hidden states of the same size between them. It begins
 with random layers, and with the embeddings and heads of its teacher. Stage `layers` transfers one layer after the
-other, each for `steps_per_layer` steps S. Of layer l, with the states h behind it:
+other, each for `steps_per_layer` steps S. The losses of layer l, with the states h behind it:
 
     hidden     x  mean (norm(h) - norm(h'))^2          norm without scale and bias
     means      x  mean (mean(h) - mean(h'))^2          mean and variance over the features

@@ -81,7 +81,7 @@ def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -
 def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str = "") -> list[Path]:
     """Return the files of `inputs`, with folders in sorted order and without hidden files.
 
-    Of a published corpus they are the files of `split`, or of the training and the validation split.
+    For a published corpus they are the files of `split`, or of the training and the validation split.
 
     Raises:
         UserError: a path does not exist or is not UTF-8, a folder has no files, there is no path, or the format is
@@ -211,7 +211,7 @@ def texts(
     likely as any other, wherever it is, and the same text gives the same sample. The whole text is read for it. None
     gives all documents, one by one.
 
-    Of a published corpus they are the documents of the splits whose symbols its vocabulary counts.
+    For a published corpus they are the documents of the splits whose symbols its vocabulary counts.
     """
     if format in CORPORA:
         found = _corpus_documents(inputs, format, CORPORA[format].counted, parts, lambda count: None)

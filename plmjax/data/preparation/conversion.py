@@ -93,7 +93,7 @@ class Conversion:
 
         Args:
             output: folder of the dataset.
-            number: the stage. What the last rule of the stage before repeats in the unit must be known.
+            number: the stage. The repetitions that the last rule of the stage before finds in the unit must be known.
             progress: takes the bytes that are read from the input, and the tokens that are made.
             results: calls methods on batches in several processes; None stands for this one.
 

@@ -1,4 +1,4 @@
-"""Which predictions a student takes over from its teacher: as many as the batch has, each among its own classes."""
+"""The predictions that a student takes over from its teacher: as many as the batch has, each among its own classes."""
 
 import types
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which heads are removed, in one round or several."""
+"""The choice of the heads that are removed, in one round or several."""
 
 import itertools
 import types

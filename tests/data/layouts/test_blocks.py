@@ -34,7 +34,7 @@ def joined(texts, end):
 
 
 def test_packed_rows_of_real_text_waste_less_than_three_percent(shared_data, tmp_path):
-    """Of all tokens that are read, and of the positions of all rows: what is left out, padded or not asked for."""
+    """Shares of all tokens that are read, and of the positions of all rows: left out, padded, or not asked for."""
     text = gzip.decompress((shared_data / "pretrain" / "wikipedia_en" / "sample_blankline_docs.txt.gz").read_bytes())
     documents = [[[5 + len(word) % 9 for word in line.split()]] for line in text.decode()[:500_000].split("\n\n")]
     cut = len(documents) * 19 // 20

@@ -142,7 +142,7 @@ def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, wor
 
 
 def test_a_later_sentence_may_go_to_the_first_segment(tmp_path):
-    """What the release does where the first segment has room left, and why a segment is no run of the text."""
+    """The release does so where the first segment has room left, so that a segment is no run of the text."""
     texts = [[[7] * 20, [8] * 30, [9] * 5, [10] * 40]] * 200
     dataset = write(tmp_path, texts, [], V)
     found = sequences(all_fields(rows_of(dataset, Segments(single_probability=0.0, short_probability=0.0), 80)))

@@ -126,7 +126,7 @@ def published(texts, index, sequence_length, layout, draws):
 
 
 def drawn(split, layout, sequence_length, seed, passes):
-    """What the project draws, as token lists."""
+    """The pairs that the project draws, as token lists."""
     found = np.concatenate(list(pairs.draw_pairs(split, layout, sequence_length, seed, passes)))
     return [
         (

@@ -64,7 +64,7 @@ def test_evaluation_passes_over_the_file_once_and_fills_the_last_batch():
 
 
 def test_padding_may_be_on_the_left():
-    """Of one sequence, and of several; a row that fills the batch is empty."""
+    """Rows of one sequence, and of several; a row that fills the batch is empty."""
     made = encoded(3)
     for pack, length, padding in ((1, 8, 2), (2, 15, 3)):
         rows = ExampleRows(made, length, pack, 9, padding="left")

@@ -132,7 +132,7 @@ def test_the_losses_of_labels_are_those_of_torch():
 
 
 def test_what_the_views_lose_is_their_cross_entropy_to_the_primary_module():
-    """Of both tasks at once, added up in numpy, word by word."""
+    """The losses of both tasks are added up in numpy, word by word."""
     sums, _, said = learned(batch("none"))
     for task, views in (("tags", TAGGING_VIEWS), ("trees", PARSING_VIEWS)):
         chances = {name: np.asarray(jax.nn.log_softmax(scores), np.float64) for name, scores in said[task].items()}
@@ -412,7 +412,7 @@ def test_mistakes_in_one_sentence():
 
 
 def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
-    """Of sentences whose words say all."""
+    """The words of these sentences determine their trees."""
     monkeypatch.chdir(tmp_path)
     Path("experiments").symlink_to(ROOT / "experiments")
     words = {"DET": ("the", "a"), "NOUN": ("cat", "dog"), "VERB": ("eats", "sees")}

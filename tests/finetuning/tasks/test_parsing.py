@@ -67,7 +67,7 @@ def test_a_file_without_heads(read):
 
 
 def test_scores_are_those_of_counting():
-    """Of random trees, against numpy over all words at once."""
+    """Random trees, against numpy over all words at once."""
     random, sizes = np.random.default_rng(0), (3, 8, 1, 5)
     trees = [[(random.integers(0, 3, size), random.integers(0, 2, size)) for size in sizes] for _ in range(2)]
     gold, said = ([(heads.tolist(), relations.tolist()) for heads, relations in one] for one in trees)

@@ -260,7 +260,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 
 
 def answered(tmp_path, scores: list[dict[int, float]], **options):
-    """What is made of scores for beginning and ending at tokens of the two questions of GOOD; -1 is [CLS]."""
+    """The answers from scores for beginning and ending at tokens of the two questions of GOOD; -1 is [CLS]."""
     path = written(tmp_path, *copy.deepcopy(GOOD))
     task = Questions(train=path, sequence_length=32, stride=8, question_length=4)
     objective = SpanExtraction(**options).fit_labels(task.read("train"))

@@ -99,7 +99,7 @@ def test_a_decoder_reads_both_texts_in_one_row_and_is_asked_for_the_second() -> 
 
 
 def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
-    """Of 12 places two are the start and the delimiter, and 6 are kept for the text."""
+    """Two of 12 places are the start and the delimiter, and 6 are kept for the text."""
     one_row = TextPairs(sequence_length=12, target_length=0)
     fits = TextPairExamples("dev.en", [1], ["1 2 3 4"], ["21 22 23 24 25"])
     rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, 0)

@@ -229,7 +229,7 @@ def test_the_first_and_the_last_projection_may_have_an_initializer_of_their_own(
 
 
 def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
-    """What the backward pass closes over: less than one such array, where the formula keeps several."""
+    """The arrays that the backward pass closes over: less than one such array, where the formula keeps several."""
     length = 64
     rows = jnp.ones((1, length, 2, 4))
 

@@ -18,7 +18,7 @@ from tests.optional import torch, transformers
 @pytest.mark.parametrize("both_sides", [True, False])
 @pytest.mark.parametrize(("buckets", "largest"), [(32, 128), (8, 20), (32, 64), (16, 128)])
 def test_buckets_are_those_of_transformers(both_sides: bool, buckets: int, largest: int) -> None:
-    """Of every distance, farther ones than the largest included."""
+    """Every distance is compared, farther ones than the largest included."""
     attention = transformers.models.t5.modeling_t5.T5Attention
     places = np.arange(-5000, 5001)
     expected = attention._relative_position_bucket(torch.tensor(places), both_sides, buckets, largest).numpy()
@@ -51,7 +51,7 @@ def test_numbers_are_an_array_only_where_all_scores_are(attention: str, conditio
 
 
 def test_a_few_heads_at_a_time_read_and_teach_their_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the table itself, which is the term where attention is computed in bands."""
+    """The table itself is the term where attention is computed in bands."""
     query, key, value, table = (
         jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(2, 6, 4, 3)] * 3 + [(8, 4)])
     )

@@ -204,7 +204,7 @@ def test_distances_begin_with_the_farthest() -> None:
 
 
 def test_sinusoids_are_sines_then_cosines() -> None:
-    """Of distances on both sides: the sine of a later key is the negative one."""
+    """Distances are on both sides: the sine of a later key is the negative one."""
     found = sinusoids(np.array([[3, -3]]), 6)
     angles = 3 / 10000 ** (np.array([0, 2, 4]) / 6)
     np.testing.assert_allclose(found[0], [[*s * np.sin(angles), *np.cos(angles)] for s in (1, -1)], rtol=1e-6)

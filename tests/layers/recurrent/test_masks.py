@@ -1,4 +1,4 @@
-"""Which tokens a recurrent layer reads, and where a text begins."""
+"""The tokens that a recurrent layer reads, and the place where a text begins."""
 
 import numpy as np
 

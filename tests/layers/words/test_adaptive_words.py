@@ -139,7 +139,7 @@ def expected(name: str, tied: tuple[bool, bool], kind: str) -> Any:
     ],
 )
 def test_losses_and_gradients_are_those_of_the_formula(name, tied, kind) -> None:
-    """Of targets within the capacity of the tails and above it."""
+    """Targets are within the capacity of the tails and above it."""
     ids, targets, weights = batch(kind)
 
     def loss(params: Any) -> tuple[jax.Array, Any]:

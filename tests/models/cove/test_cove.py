@@ -52,7 +52,7 @@ def params() -> Any:
 
 
 def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
-    """Of the cells and of what is fed: padding between two words, and behind them, changes nothing."""
+    """Padding between two words, and behind them, changes neither the cells nor the vector that is fed back."""
     module = CoveForTranslation(COVE)
     short = {name: field[:1] for name, field in BATCH.items()} | {
         "decoder_input_ids": TARGETS[:1, :2],

@@ -90,7 +90,7 @@ def test_packed_sentences_are_read_as_alone():
 
 
 def test_every_dropout_has_the_rate_of_its_place():
-    """Of the encoder both rates, of which each row takes one; primary modules have that of labelled sentences."""
+    """The encoder has both rates, of which each row takes one; primary modules have that of labelled sentences."""
     labelled, others, attention = 0.5, 0.25, 0.125
     rates = {"dropout": labelled, "unlabelled_dropout": others, "attention_dropout": attention}
     module = cvt.OBJECTIVE.module(dataclasses.replace(cvt.CONFIG, **rates), Execution())
@@ -120,7 +120,7 @@ def test_dropout_is_that_of_the_kind_of_sentence():
 
 
 def test_flops_are_those_of_the_products():
-    """Of the encoder, and of the primary modules and all views of three tasks upon it."""
+    """The products are those of the encoder, and of the primary modules and all views of three tasks upon it."""
     rows = cvt.inputs([[3, 2], [4, 5]], 9)
     read = step_flops(
         cvt.CONFIG.module(Purpose.ENCODING, Execution()),

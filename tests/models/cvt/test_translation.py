@@ -84,7 +84,7 @@ def test_scores_and_gradients_are_those_of_torch():
 
 
 def test_attention_dropout_hides_words_of_the_source():
-    """Of this view alone, at its rate: a word whose weight is dropped has no part in what is said.
+    """This view alone does so, at its rate: a word whose weight is dropped has no part in what is said.
 
     Attention is even here; else a word has a part in the weights of the others too.
     """
@@ -113,7 +113,7 @@ def test_attention_dropout_hides_words_of_the_source():
 
 
 def test_a_word_more_is_as_all_at_once():
-    """Of all translations side by side, each after its own words."""
+    """All translations are side by side, each after its own words."""
     tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])
     begins = np.array([[0, 2], [0, 0]])
     whole = said(parameters(), STATES)[PRIMARY]

@@ -72,7 +72,7 @@ def test_flops_are_those_of_the_products(convolution: str) -> None:
 
 
 def test_the_released_settings() -> None:
-    """Of configs/wikitext-103/attention/multibranch_v2/embed896.yml of the released code."""
+    """They are those of configs/wikitext-103/attention/multibranch_v2/embed896.yml of the released code."""
     config = LiteTransformerDecoderConfig.wikitext103()
     assert (config.d_model, config.decoder_ffn_dim, config.decoder_layers) == (896, 896, 12)
     assert config.decoder_kernel_sizes == (15, 15, 31, 31, 31, 31, 63, 63, 63, 63, 63, 63)

@@ -35,7 +35,7 @@ def whole(params: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["dense", "blockwise"])
 def test_bands_change_nothing(backend: str, params: Any, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows that are longer than a band, cut or not."""
+    """Rows are longer than a band, cut or not."""
     monkeypatch.setattr(bands, "LEAST", 4)
     module = LongformerDecoderForCausalLM(DECODER, Execution(attention=backend))
     cut = jax.jit(lambda params: module.apply({"params": params}, IDS))  # traced anew, with this size of a band

@@ -30,7 +30,7 @@ BATCH = rows(REFORMER)
 
 
 def gradient(module: nn.Module, params, **inputs):
-    """Of a number of all hidden states of real tokens."""
+    """Return that of a number of all hidden states of real tokens."""
 
     def score(params) -> jax.Array:
         found = module.apply({"params": params}, **BATCH, **inputs)

@@ -159,7 +159,7 @@ def test_no_gradient_passes_into_the_memory() -> None:
 
 
 def test_a_memory_without_tokens_changes_nothing() -> None:
-    """Of length 0, and of a length with no token that exists; the second remembers the row."""
+    """The memory has length 0, or a length with no token that exists; the second remembers the row."""
     params, inputs = random_params(MODULE), inputs_of()
     expected = outputs(MODULE, params, inputs).logits
     run = jax.jit(functools.partial(MODULE.apply, reuse_length=REUSE))
@@ -171,7 +171,7 @@ def test_a_memory_without_tokens_changes_nothing() -> None:
 
 
 def test_a_memory_is_as_the_text_before() -> None:
-    """Of one layer, in which no token depends on those after it: a row with its memory equals the longer row."""
+    """No token of this one layer depends on those after it: a row with its memory equals the longer row."""
     config = dataclasses.replace(XLNET, n_layer=1)
     encoder = XlnetModel(config)
     params, ids = random_params(encoder), inputs_of()["input_ids"]

@@ -1,4 +1,4 @@
-"""What the tests of text-to-text tasks share: rows of text, and both streams of a corrupted batch as lists."""
+"""Shared by the tests of text-to-text tasks: rows of text, and both streams of a corrupted batch as lists."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def corrupt(objective: TextToText, batch: dict, seed: int = 0, vocabulary: Vocab
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """What a row became, without padding."""
+    """The two sides of a row, without padding."""
 
     text: list[int]
     source: list[int]

@@ -1,4 +1,4 @@
-"""Which evaluation is the best one, and when a run has waited long enough."""
+"""The choice of the best evaluation, and the end of a run that has waited long enough."""
 
 import math
 

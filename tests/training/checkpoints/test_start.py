@@ -1,4 +1,4 @@
-"""What a checkpoint in --from gives to an experiment, and which kinds of it are refused."""
+"""The parts of a checkpoint in --from that an experiment takes, and the kinds that are refused."""
 
 import dataclasses
 import types

@@ -146,7 +146,7 @@ def test_layers_may_be_stacked_separate_or_shared():
 
 @pytest.mark.parametrize("rule", [BertAdamW, AdamW, Lamb])
 def test_groups_are_unfrozen_from_the_head_down(rule):
-    """Two steps each: head; pooler; layers 2, 1, 0; embeddings. What waits does not move, decay or count."""
+    """Two steps each: head; pooler; layers 2, 1, 0; embeddings. A group that waits does not move, decay or count."""
     settings = rule(learning_rate=0.05, schedule=Constant(), weight_decay=0.1, unfreeze_every=2)
     gradients = [tree(seed) for seed in range(1, 13)]
     waits = {name: np.log2(1 / np.asarray(factor)).astype(int) for name, factor in factors(0.5).items()}
