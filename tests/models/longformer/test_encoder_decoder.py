@@ -127,8 +127,3 @@ def test_a_source_is_read_with_its_first_token_global_or_those_named() -> None:
     chosen = jnp.asarray([[0, 1, 0, 1], [0, 1, 1, 0]])
     named = read(attention_mask=mask, global_attention_mask=chosen)
     assert named.tokens.positions.tolist() == [[1, 4, 4, 4], [1, 2, 4, 4]]
-
-
-def test_sizes_may_be_the_largest_that_are_allowed() -> None:
-    for fields in ({"attention_window": (24,)}, {"max_global_tokens": 6}):
-        dataclasses.replace(LED, **fields)
