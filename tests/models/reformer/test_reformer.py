@@ -15,10 +15,17 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers import reversible_stack
+from plmjax.models.families.task_heads import ClassificationHead
 from plmjax.models.reformer.attention import LshAttention
 from plmjax.models.reformer.axial_positions import AxialPositions
 from plmjax.models.reformer.chunked_attention import Chunks
-from plmjax.models.reformer.heads import ReformerForCausalLM
+from plmjax.models.reformer.heads import (
+    OutputLayer,
+    ReformerForCausalLM,
+    ReformerForMaskedLM,
+    ReformerForSequenceClassification,
+    ReformerOutput,
+)
 from plmjax.models.reformer.layers import ReformerBlock, ReformerLayer
 from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
@@ -328,3 +335,40 @@ def test_hashes_are_those_of_a_seed_or_are_drawn() -> None:
     for other in (buckets(7), drawn, buckets(0, 2)):
         assert np.mean(fixed != other) > 0.5
     assert np.mean(drawn != buckets(0, 2)) > 0.5
+
+
+def test_heads_of_an_encoder_look_at_the_tokens_asked_for() -> None:
+    """At three positions of each row, or at the first token of a sequence."""
+    ids, places = jnp.zeros((2, 32), jnp.int32), jnp.asarray([[5, 1, 9], [0, 2, 31]])
+    states = jnp.arange(64.0).reshape(2, 32, 1) + jnp.zeros(2 * ENCODER.hidden_size)
+
+    def looked_at(module: nn.Module, **inputs) -> tuple[ReformerOutput, list[np.ndarray]]:
+        """The output, and what the layer behind the encoder reads."""
+        seen = []
+
+        def intercepted(method, given, named, context):
+            if isinstance(context.module, ReformerModel):
+                return ReformerOutput(states)
+            if isinstance(context.module, OutputLayer | ClassificationHead) and context.method_name == "__call__":
+                seen.append(given[0])
+                return SimpleNamespace(logits=lambda: "scores") if isinstance(context.module, OutputLayer) else "labels"
+            return method(*given, **named)
+
+        with nn.intercept_methods(intercepted):
+            output = module.apply({}, ids, **inputs)
+        return output, [np.asarray(one)[..., 0].tolist() for one in seen]
+
+    output, seen = looked_at(ReformerForMaskedLM(ENCODER), masked_positions=places)
+    assert output.head_logits == "scores" and seen == [[[5, 1, 9], [32, 34, 63]]]
+    assert np.shape(looked_at(ReformerForMaskedLM(ENCODER))[1]) == (1, 2, 32)
+    labels = ReformerForSequenceClassification(ENCODER)
+    output, seen = looked_at(labels)
+    assert output.head_logits == "labels" and seen == [[0, 32]]
+    assert looked_at(labels, cls_positions=jnp.asarray([[3], [4]]))[1] == [[[3], [36]]]
+
+
+def test_rows_of_a_pretraining_have_all_positions() -> None:
+    REFORMER.check_sequence_length(32)
+    for length in (31, 33):
+        with pytest.raises(UserError, match=f"rows of 32 tokens, .* found a sequence length of {length}; change it"):
+            REFORMER.check_sequence_length(length)
