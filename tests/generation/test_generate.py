@@ -119,7 +119,9 @@ def test_an_empty_prompt_begins_behind_the_token_between_documents(writers: list
 
     bare = Generator(DECODER, {}, Alone())
     assert bare(["11"]) and writers[1].prompts == [[11]]
-    with pytest.raises(UserError, match="a prompt in line 2, found an empty one and a tokenizer without a token between"):
+    with pytest.raises(
+        UserError, match="a prompt in line 2, found an empty one and a tokenizer without a token between"
+    ):
         bare.check(["11", ""], Settings(), ["line 1", "line 2"])
 
 

@@ -276,6 +276,7 @@ def test_no_dataset_is_shorter_than_a_memory(monkeypatch: pytest.MonkeyPatch, tm
 def test_an_evaluation_remembers_as_many_tokens_as_asked_for() -> None:
     run = experiments.transformer_xl()
     assert perplexity.remembering(run, 5).objective == dataclasses.replace(run.objective, evaluation_mem_len=5)
+    assert perplexity.remembering(run, 0).objective.evaluation_mem_len == 0
     with pytest.raises(UserError, match="--memory of at least 0 tokens, found -1"):
         perplexity.remembering(run, -1)
     with pytest.raises(UserError, match=r"whose evaluations remember tokens, .* found a run of NextToken"):

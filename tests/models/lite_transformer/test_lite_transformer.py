@@ -155,6 +155,8 @@ def test_every_layer_reads_the_keys_that_it_made_of_the_source_itself() -> None:
     def read(params: Any) -> Any:
         source = module.apply({"params": params}, source_ids, BATCH["attention_mask"], method="encode")
         written = module.apply({"params": params}, ids, source, method="decode")
-        return written.logits, module.apply({"params": params}, source_ids, BATCH["attention_mask"], decoder_input_ids=ids).logits
+        return written.logits, module.apply(
+            {"params": params}, source_ids, BATCH["attention_mask"], decoder_input_ids=ids
+        ).logits
 
     np.testing.assert_allclose(*read(params), rtol=1e-5, atol=1e-5)

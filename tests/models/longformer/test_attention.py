@@ -178,9 +178,7 @@ def test_heads_keep_their_order_whatever_their_dilations_are() -> None:
     zeros = jnp.zeros((1, 11, 3, 1))
     values = zeros + jnp.arange(11.0)[:, None, None] + 100 * jnp.arange(3.0)[:, None]
     rows = Reading(real, real, None, side)
-    found = jax.jit(
-        lambda: module.apply({}, zeros, KeyValues(zeros, values), rows, side, None, method="_dilated")
-    )()
+    found = jax.jit(lambda: module.apply({}, zeros, KeyValues(zeros, values), rows, side, None, method="_dilated"))()
     for head, step in enumerate(dilation):
         for place in range(10):
             seen = [place + step * near for near in range(-side, side + 1) if 0 <= place + step * near < 10]

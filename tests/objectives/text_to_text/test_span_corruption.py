@@ -185,7 +185,11 @@ def test_settings_that_make_no_sense(wrong, words):
 
 def test_a_tokenizer_without_what_is_needed():
     batch = rows([60], 60)
-    for changed, words in (({"sentinels": ()}, "at least 3 sentinels.*found 0"), ({"pad": -1}, "a pad token"), ({"end": -1}, "an end token")):
+    for changed, words in (
+        ({"sentinels": ()}, "at least 3 sentinels.*found 0"),
+        ({"pad": -1}, "a pad token"),
+        ({"end": -1}, "an end token"),
+    ):
         with pytest.raises(UserError, match=words):
             SpanCorruption().corrupt(batch, jax.random.key(0), dataclasses.replace(VOCABULARY, **changed))
 
