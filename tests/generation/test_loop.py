@@ -99,6 +99,23 @@ def test_the_end_comes_token_by_token() -> None:
         next(writer().stream(PROMPTS[0], Settings(BeamSearch())))
 
 
+def test_a_text_that_is_shown_is_written_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt stands in a row of each of four devices that divide the rows, at its own width."""
+
+    class Asked(Exception):
+        """Ends the writer before anything is compiled."""
+
+    def prefill(self: Writer, *arguments: Any) -> None:
+        raise Asked(*arguments)
+
+    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2))
+    monkeypatch.setattr(Writer, "_prefill", prefill)
+    for prompt, width in (([3] * 17, 24), ([3], 16)):
+        with pytest.raises(Asked) as found:
+            next(sharded.stream(prompt, Settings(max_new_tokens=2)))
+        assert found.value.args == ([prompt], [0] * 4, width, Settings(max_new_tokens=2))
+
+
 def test_nothing_is_compiled_for_another_length() -> None:
     writer()([[1, 2, 3]], Settings(max_new_tokens=3))
     before = loop.prefill._cache_size(), loop.decode._cache_size()
