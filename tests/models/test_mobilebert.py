@@ -124,6 +124,8 @@ def test_mistakes_are_named() -> None:
         MobileBertConfig.mini(embedding_size=128)
     with pytest.raises(UserError, match="a bottleneck whose size divides by the heads, found 32 and 5 heads"):
         MobileBertConfig.mini(num_attention_heads=5)
+    with pytest.raises(UserError, match="found 32 and 0 heads"):
+        MobileBertConfig.mini(num_attention_heads=0)
     with pytest.raises(UserError, match="did you mean 'no_norm'"):
         MobileBertConfig.mini(normalization_type="nonorm")
     with pytest.raises(UserError, match=r"at most one of .* found both; set the second to False"):

@@ -206,6 +206,7 @@ def test_a_decoder_does_not_do_what_an_encoder_does(config, purpose, message) ->
         ({"axial_pos_embds_dim": (0, 18)}, r"numbers from 1, at least two, found 4 8 and 0 18; "),
         (CHUNKED | {"axial_pos_shape": (5, 6)}, r"a multiple of 8, in which all chunks end, found 5 6, whose product"),
         ({"num_buckets": (2, 3)}, r"even numbers from 2, found 2 3; "),
+        ({"num_buckets": (0,)}, r"even numbers from 2, found 0; "),
         ({"num_buckets": ()}, r"even numbers from 2, found none; "),
         ({"num_buckets": (8, 8)}, r"at most the 32 tokens of the longest row, found 8 8, whose product is 64; "),
         ({"lsh_num_chunks_after": 1}, r"no chunks after a token's own in a decoder, found .*_after 0 and .*_after 1"),
@@ -375,3 +376,16 @@ def test_rows_of_a_pretraining_have_all_positions() -> None:
     for length in (31, 33):
         with pytest.raises(UserError, match=f"rows of 32 tokens, .* found a sequence length of {length}; change it"):
             REFORMER.check_sequence_length(length)
+
+
+def test_a_row_that_is_one_chunk_may_have_any_length() -> None:
+    chunks = {"local_attn_chunk_length": 24, "lsh_attn_chunk_length": 32, "num_buckets": (4,)}
+    assert dataclasses.replace(REFORMER, **chunks, axial_pos_shape=(4, 5)).longest == 20
+    with pytest.raises(UserError, match="a multiple of 96, in which all chunks end, found 5 5, whose product is 25"):
+        dataclasses.replace(REFORMER, **chunks, axial_pos_shape=(5, 5))
+
+
+def test_rows_behind_a_cache_have_one_document() -> None:
+    ids, cache = jnp.zeros((2, 3), jnp.int32), REFORMER.empty_cache(2, 8, Execution())
+    with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
+        ReformerModel(REFORMER).apply({}, ids, segment_ids=ids + 1, cache=cache)
