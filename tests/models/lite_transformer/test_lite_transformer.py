@@ -147,7 +147,7 @@ def test_an_empty_cache_has_the_sizes_of_the_decoder() -> None:
 
 def test_every_layer_reads_the_keys_that_it_made_of_the_source_itself() -> None:
     """Layers of two runs, whose keys and values of all sources are made before the first word is written."""
-    sizes = {"encoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_kernel_sizes": (2, 2, 3)}
+    sizes = {"encoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_layers": 2, "decoder_kernel_sizes": (2, 3)}
     module = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes))
     params, ids, source_ids = random_params(module), BATCH["decoder_input_ids"], BATCH["input_ids"]
 
