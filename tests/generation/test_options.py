@@ -82,7 +82,8 @@ def test_one_line_names_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("repetition_penalty", 0.0), ("bad_words_ids", ("1,x",)), ("bad_words_ids", ("1,\u00b2",)), ("eos_token_id", (-1,)), ("beams", 0),
+        ("repetition_penalty", 0.0), ("bad_words_ids", ("1,x",)), ("bad_words_ids", ("1,\u00b2",)),
+        ("eos_token_id", (-1,)), ("beams", 0),
         ("max_length", 0), ("min_length", -1), ("forced_eos_token_id", -2), ("forced_bos_token_id", -2),
     ],
 )  # fmt: skip

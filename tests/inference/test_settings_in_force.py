@@ -226,7 +226,7 @@ def test_a_run_without_its_dataset_says_where_it_looked(tmp_path: Path) -> None:
 
 
 def test_a_split_is_that_of_a_text(classifiers: Path) -> None:
-    with pytest.raises(UserError, match="Expected a run on text for --split, found one on a task in .*one; leave it"):
+    with pytest.raises(UserError, match=r"Expected a run on text for --split, found one on a task in .*one; leave it"):
         evaluation.evaluate(classifiers / "one", split="test")
     assert evaluation._split(None, "enwik8") == "validation" and evaluation._split("test", "enwik8") == "test"
     assert evaluation._split(None, "jsonl") == evaluation._split(None, "") == ""
