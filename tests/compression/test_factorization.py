@@ -152,7 +152,10 @@ def test_every_matrix_keeps_its_share_of_the_energy() -> None:
     """One of two matrices of 5 x 5 has one singular value, the other five that are equal."""
     kernel = np.stack([np.diag([1.0, 0, 0, 0, 0]), np.eye(5)])
     factors = Factors.of({"layers/inner/kernel": kernel}, {"layers/inner": True})
-    assert [factors.rank_of(energy) for energy in (0.1, 0.5, 0.9)] == [1, 3, 5]
+    assert [factors.rank_of(energy) for energy in (0.1, 0.4, 0.5, 0.9)] == [1, 2, 3, 5]
+    assert [factors.kept(rank) for rank in (1, 4)] == [0.2, 0.8]
+    nothing = Factors.of({"layers/inner/kernel": np.zeros((1, 3, 4))}, {"layers/inner": True})
+    assert (nothing.rank_of(0.9), nothing.kept(1), nothing.full) == (1, 1.0, 3)
 
 
 def test_each_kind_has_the_rank_of_its_energy(tmp_path: Path, monkeypatch) -> None:

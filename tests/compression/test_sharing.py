@@ -127,6 +127,8 @@ def test_models_that_cannot_be_shared(fails, small_run: Path, tmp_path: Path) ->
     output = ["--output", tmp_path / "out"]
     assert "--groups from 1 to the 1 layers, found 2" in fails("compress", "share", small_run, *output, "--groups", 2)
     assert "Expected no options" in fails("compress", "share", small_run, *output, "--training.steps", 3)
+    with pytest.raises(UserError, match="--groups from 1 to the 4 layers, found 0"):
+        with_groups(BERT, 0)
     with pytest.raises(UserError, match="Expected a BERT or an ALBERT"):
         with_groups(Gpt2Config(), 1)
     with pytest.raises(UserError, match="found matrices of a lower rank"):

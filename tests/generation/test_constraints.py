@@ -46,14 +46,22 @@ def test_no_ngram_comes_twice(size: int) -> None:
         assert np.flatnonzero(np.isinf(scores)).tolist() == banned
 
 
+@pytest.mark.parametrize(("size", "banned"), [(7, [1]), (8, []), (9, []), (12, [])])
+def test_an_ngram_longer_than_a_row_never_comes_twice(size: int, banned: list[int]) -> None:
+    """A row of 8 places has 7 tokens, all alike."""
+    written = Written.after(np.ones((1, 7), np.int32), np.ones((1, 7)), 8)
+    found = np.asarray(without_repeats(np.zeros((1, 3), np.float32), written, size))
+    assert np.flatnonzero(np.isinf(found[0])).tolist() == banned
+
+
 ROWS = np.array([[3, 4, 3, 4, 3, 9], [4, 3, 5, 5, 9, 4], [1, 1, 1, 1, 1, 1], [0, 7, 7, 2, 3, 4], [9, 9, 3, 4, 5, 4]])
 PROCESSORS = {
     "repetition_penalty": ({"repetition_penalty": 1.5}, {"RepetitionPenalty": (1.5,)}),
     "repetition_reward": ({"repetition_penalty": 0.5}, {"RepetitionPenalty": (0.5,)}),
     "ngrams": ({"no_repeat_ngram_size": 2}, {"NoRepeatNGram": (2,)}),
     "bad_words": (
-        {"bad_words": ((8,), (3, 9), (4, 7), (5, 9, 4, 1), (9, 3, 4, 5, 4, 11), (0,) * 9)},
-        {"NoBadWords": ([[8], [3, 9], [4, 7], [5, 9, 4, 1], [9, 3, 4, 5, 4, 11], [0] * 9],)},
+        {"bad_words": ((8,), (3, 9), (4, 7), (5, 9, 4, 1), (9, 3, 4, 5, 4, 11), (0,) * 9, (1,) * 12)},
+        {"NoBadWords": ([[8], [3, 9], [4, 7], [5, 9, 4, 1], [9, 3, 4, 5, 4, 11], [0] * 9, [1] * 12],)},
     ),
     "forced_first": ({"first": 5}, {"ForcedBOSToken": (5,)}),
     "forced_last": ({"last": 5}, {"ForcedEOSToken": (9, 5)}),

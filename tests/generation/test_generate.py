@@ -114,6 +114,16 @@ def test_an_empty_prompt_begins_behind_the_token_between_documents(writers: list
     Generator(DECODER, {}, Separated())(["", "11"])
     assert writers[0].prompts == [[6], [11]]
 
+    class Alone(Numbers):
+        vocabulary = Vocabulary(97)
+
+    bare = Generator(DECODER, {}, Alone())
+    assert bare(["11"]) and writers[1].prompts == [[11]]
+    with pytest.raises(
+        UserError, match="a prompt in line 2, found an empty one and a tokenizer without a token between"
+    ):
+        bare.check(["11", ""], Settings(), ["line 1", "line 2"])
+
 
 def test_prompts_of_a_task_are_its_sources_and_no_text_goes_on_with_them(writers: list[Recorder]) -> None:
     translator = of_task(TRANSLATOR, sequence_length=6, target_length=8, prefix="7 8 ")
@@ -134,7 +144,10 @@ def test_what_the_tokenizer_lacks_is_counted_in_every_prompt_and_named_by_its_pl
     generator = Generator(DECODER, {}, words, max_unknown=0.4)
     found = generator.unknown(["one", "two three", "four"])
     assert (found.count, found.total) == (2, 4)
+    lenient = Generator(DECODER, {}, words, max_unknown=1.0)
+    assert [text.unknown_tokens for (text,) in lenient(["one", "two three", "four five six"])] == [0, 1, 3]
     generator.check(["one", "one two"], Settings(seed=3), ["line 1", "line 2"])
-    assert writers[0].places == ["line 1", "line 2"] and writers[0].settings.seed == 3
+    writer = writers[0]
+    assert writer.places == ["line 1", "line 2"] and writer.settings.seed == 3
     with pytest.raises(UserError, match=r"knows in line 2 of x, found 50\.0% .* than --max_unknown \(0\.4\)"):
         generator.check(["one", "one three"], Settings(), ["line 1 of x", "line 2 of x"])

@@ -14,7 +14,9 @@ from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.generation import loop
 from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.decoder import decoder_of
 from plmjax.generation.sampling import Greedy, Sampling
+from plmjax.generation.search import Lengths
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.bert import BertConfig
 from tests.generation.model import (
@@ -95,6 +97,23 @@ def test_the_end_comes_token_by_token() -> None:
     assert seen[-1] == (whole, True) and not any(ended for _, ended in seen[:-1])
     with pytest.raises(UserError, match="strategy of one text"):
         next(writer().stream(PROMPTS[0], Settings(BeamSearch())))
+
+
+def test_a_text_that_is_shown_is_written_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt stands in a row of each of four devices that divide the rows, at its own width."""
+
+    class Asked(Exception):
+        """Ends the writer before anything is compiled."""
+
+    def prefill(self: Writer, *arguments: Any) -> None:
+        raise Asked(*arguments)
+
+    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2))
+    monkeypatch.setattr(Writer, "_prefill", prefill)
+    for prompt, width in (([3] * 17, 24), ([3], 16)):
+        with pytest.raises(Asked) as found:
+            next(sharded.stream(prompt, Settings(max_new_tokens=2)))
+        assert found.value.args == ([prompt], [0] * 4, width, Settings(max_new_tokens=2))
 
 
 def test_nothing_is_compiled_for_another_length() -> None:
@@ -209,3 +228,30 @@ def test_prompts_and_texts_that_just_fit() -> None:
 def test_an_encoder_asked_to_write() -> None:
     with pytest.raises(UserError, match="a model that writes text, found BertConfig"):
         Writer(BertConfig.tiny(), {}, VOCABULARY)
+
+
+def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -> None:
+    """Of prompts of one length, whose texts have lengths of their own; the last one must not end before four tokens."""
+    prompts, decoder = np.array([[5, 9], [11, 3], [2, 7]], np.int32), decoder_of(CONFIG, Execution())
+    least, most = np.array([0, 0, 4], np.int32), np.array([6, 2, 5], np.int32)
+    constraints = Settings().constraints(VOCABULARY, CONFIG.vocab_size)
+    module = CONFIG.module(Purpose.WRITING, Execution())
+
+    @jax.jit
+    def written(params: Any) -> Any:
+        def loss(params: Any) -> Any:
+            keys, how = jax.random.split(jax.random.key(0), 3), (decoder, Greedy(), constraints, {"params": params})
+            found = loop.written_within(*how, prompts, None, keys, Lengths(least, most), 2 + 6)
+            return jnp.sum(found.log_probabilities), found
+
+        gradient, found = jax.grad(loss, has_aux=True)(params)
+        return gradient, found, jax.nn.log_softmax(module.apply({"params": params}, found.tokens[:, 0]).logits)
+
+    gradient, found, nats = jax.device_get(written(parameters()))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+    for row, count in enumerate(found.counts[:, 0].tolist()):
+        tokens, scores = found.tokens[row, 0, 2 : 2 + count], np.array(nats[row, 1 : 1 + count])
+        np.testing.assert_allclose(found.log_probabilities[row, 0], scores[range(count), tokens].sum(), rtol=1e-5)
+        scores[: least[row], END] = -np.inf
+        assert tokens.tolist() == scores.argmax(axis=-1).tolist()
+        assert count == most[row] or tokens[-1] == END

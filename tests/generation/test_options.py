@@ -82,7 +82,8 @@ def test_one_line_names_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("repetition_penalty", 0.0), ("bad_words_ids", ("1,x",)), ("eos_token_id", (-1,)), ("beams", 0),
+        ("repetition_penalty", 0.0), ("bad_words_ids", ("1,x",)), ("bad_words_ids", ("1,\u00b2",)),
+        ("eos_token_id", (-1,)), ("beams", 0),
         ("max_length", 0), ("min_length", -1), ("forced_eos_token_id", -2), ("forced_bos_token_id", -2),
     ],
 )  # fmt: skip
@@ -123,3 +124,17 @@ def test_a_beams_option_asks_for_a_beam_search_that_a_task_has_by_default() -> N
 
 def test_nothing_of_a_decoder_task_counts_its_prompt() -> None:
     assert Decoding(beams=2).over(BEAMS).explicit().keys().isdisjoint({"max_length", "min_length"})
+
+
+def test_a_seed_has_32_bits_and_a_batch_a_prompt() -> None:
+    assert Settings(seed=2**32 - 1, batch_size=1).seed == 2**32 - 1
+    for wrong, found in (({"seed": 2**32}, 2**32), ({"seed": -1}, -1), ({"batch_size": 0}, 0)):
+        with pytest.raises(UserError, match=f"found {found}; change it"):
+            Settings(**wrong)
+
+
+def test_as_many_tokens_at_least_as_at_most_are_asked_for() -> None:
+    for least, most in (("min_new_tokens", "max_new_tokens"), ("min_length", "max_length")):
+        Settings(**{least: 7, most: 7})
+        with pytest.raises(UserError, match=f"--{least} of at most --{most}, 7, found 8; change one"):
+            Settings(**{least: 8, most: 7})

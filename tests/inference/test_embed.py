@@ -205,6 +205,8 @@ def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monk
         (lambda run, path: embed(run, path / "binary", path / "o.npz"), "Expected UTF-8 text"),
         (lambda run, path: embed(run, path / "empty", path / "o.npz"), "empty"),
         (lambda run, path: embed(run, path / "binary", path / "o.txt"), "Expected an .npz or .jsonl file"),
+        (lambda run, path: embed(run, path / "text", path / "no" / "o.npz"), "in a folder that exists"),
+        (lambda run, path: embed(run, path / "text", path / "o.npz", batch_size=0), "--batch_size of at least 1"),
         (lambda run, path: embed(run, path / "text", path / "o.npz", layer=3), "--layer from 0 to 1"),
         (
             lambda run, path: embed(run, path / "text", path / "o.npz", pooling="max"),

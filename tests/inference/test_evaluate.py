@@ -56,6 +56,7 @@ def test_evaluates_raw_text(small_run, prose, tmp_path):
         (lambda run, path: fill_mask(run, "no mask"), r"Expected a text with one or more \[MASK\]"),
         (lambda run, path: fill_mask(run, "[MASK] " + "film " * 200), "at most 126 tokens"),
         (lambda run, path: fill_mask(run, "[MASK]", 0), "Expected --top from 1"),
+        (lambda run, path: fill_mask(run, "[MASK]", 801), "Expected --top from 1 to the 800 tokens, found 801"),
         (lambda run, path: fill_mask(path, "[MASK]"), "no finished checkpoint"),
     ],
 )

@@ -200,8 +200,9 @@ def test_mistakes_are_named(run, tmp_path) -> None:
         fill_gaps(run("t5"), "The class")
     with pytest.raises(UserError, match="Expected fewer gaps than the tokenizer has sentinels, 100, found 100"):
         fill_gaps(run("t5"), "[MASK]" * 100)
-    with pytest.raises(UserError, match="Expected --top from 1"):
-        fill_gaps(run("bart"), "[MASK]", 0)
+    for top in (0, 10_000):
+        with pytest.raises(UserError, match=f"Expected --top from 1 to the .* tokens, found {top}; change it"):
+            fill_gaps(run("bart"), "[MASK]", top)
     params, description = checkpoints.load_parameters(run("bart"))
     other = dataclasses.replace(description.experiment, objective=SequenceToSequence())
     checkpoints.save_parameters(tmp_path / "run", params, other, description.tokenizer)

@@ -2,12 +2,14 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.inference import language_model
 from plmjax.inference.language_model import LanguageModel
+from plmjax.objectives.objective import LossInputs
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -47,3 +49,18 @@ def test_each_row_has_the_scores_of_its_last_tokens(given: bool, monkeypatch: py
             assert positions[:size].tolist() == [*range(size)]
             wanted = np.flatnonzero(weights).tolist()
             assert wanted == [*range(size - counts[number] if given else 0, size)] or wanted == [*range(size)]
+
+
+class Asked:
+    """A task that scores a token by its id, in evaluations alone."""
+
+    def score(self, module: str, loss_inputs: LossInputs, batch: dict, key: jax.Array, *, training: bool) -> tuple:
+        assert module == "module" and not training
+        return batch["next_ids"] + loss_inputs.params, batch["next_weights"] > 0
+
+
+def test_scores_are_computed_without_dropout_and_with_what_is_before_a_text() -> None:
+    batch = language_model._batch(np.array([[5, 6, 7]]), np.array([[True, True, False]]), np.array([[6, 8, 7]]))
+    nats, likeliest = language_model._score(Asked(), "module", LossInputs(jnp.float32(0.5)), batch)
+    assert nats.tolist() == [[6.5, 8.5, 7.5]] and likeliest.tolist() == [[True, True, False]]
+    assert batch["positions"].tolist() == [[0, 1, 0]] and batch["segment_ids"].tolist() == [[1, 1, 0]]

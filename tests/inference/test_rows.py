@@ -44,6 +44,7 @@ def test_texts_and_pairs_are_laid_out_with_their_types_and_padded_behind() -> No
 def test_a_text_longer_than_the_positions_is_cut() -> None:
     config = BertConfig.tiny(max_position_embeddings=5)
     assert inputs(config, Numbers(), ["11 12 13 14 15"])["input_ids"].tolist() == [[CLS, 11, 12, 13, SEP]]
+    assert inputs(config, Numbers(), ["11"], length=5)["input_ids"].shape == (1, 5)
     with pytest.raises(UserError, match="at most the model's 5 positions, found 6"):
         inputs(config, Numbers(), ["11"], length=6)
     with pytest.raises(UserError, match="one or more texts, found none"):

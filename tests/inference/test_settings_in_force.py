@@ -217,6 +217,24 @@ def test_the_dataset_is_the_one_named_else_that_of_the_run(monkeypatch: pytest.M
     assert opened(elsewhere, tmp_path / "named") == (tmp_path / "named", None, 64)
 
 
+def test_a_run_without_its_dataset_says_where_it_looked(tmp_path: Path) -> None:
+    directory = tmp_path / "run" / "checkpoints" / "5"
+    for path, where in (("", tmp_path / "run" / "dataset"), (str(tmp_path / "moved"), tmp_path / "moved")):
+        run = experiments.changed(experiments.gpt2(), data={"path": path})
+        with pytest.raises(UserError, match=f"Expected the run's dataset at {where}, found none; give held-out text"):
+            evaluation._dataset(run, None, directory, None, tmp_path, "", 0.2)
+
+
+def test_a_split_is_that_of_a_text(classifiers: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected a run on text for --split, found one on a task in .*one; leave it"):
+        evaluation.evaluate(classifiers / "one", split="test")
+    assert evaluation._split(None, "enwik8") == "validation" and evaluation._split("test", "enwik8") == "test"
+    assert evaluation._split(None, "jsonl") == evaluation._split(None, "") == ""
+    for format, found in (("jsonl", "the format jsonl"), ("", "no raw text")):
+        with pytest.raises(UserError, match=f"Expected a published corpus in --data for --split, .* found {found}; "):
+            evaluation._split("test", format)
+
+
 def evaluated(
     run: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory: int | None = None, **asked: Any
 ) -> dict[str, Any]:
@@ -276,10 +294,17 @@ def test_no_dataset_is_shorter_than_a_memory(monkeypatch: pytest.MonkeyPatch, tm
 def test_an_evaluation_remembers_as_many_tokens_as_asked_for() -> None:
     run = experiments.transformer_xl()
     assert perplexity.remembering(run, 5).objective == dataclasses.replace(run.objective, evaluation_mem_len=5)
+    assert perplexity.remembering(run, 0).objective.evaluation_mem_len == 0
     with pytest.raises(UserError, match="--memory of at least 0 tokens, found -1"):
         perplexity.remembering(run, -1)
     with pytest.raises(UserError, match=r"whose evaluations remember tokens, .* found a run of NextToken"):
         perplexity.remembering(experiments.gpt2(), 5)
+
+
+def test_a_model_without_positions_reads_rows_of_any_length() -> None:
+    assert perplexity.row_length(experiments.recurrent(), 10_000) == 10_000
+    with pytest.raises(UserError, match="--window of at least 1, found 0"):
+        perplexity.row_length(experiments.recurrent(), 0)
 
 
 def test_evaluations_lie_in_the_folder_of_the_run() -> None:

@@ -140,3 +140,56 @@ def test_memory_does_not_grow_with_depth() -> None:
     stream = 8 * 512 * FEATURES * 4
     signs = 8 * 512 * FEATURES
     assert bytes_of(24) - bytes_of(8) < 16 * signs * 1.1 + 0.1 * stream
+
+
+class Longer(nn.Module):
+    """Four functions, which read the streams in turn; each has its own kernel and a number of its block."""
+
+    functions = 4
+
+    def setup(self) -> None:
+        self.maps = [Projection((FEATURES,), ("embed", "mlp"), INIT, jnp.float32) for _ in range(4)]
+
+    def function(self, number: int, x: jax.Array, context: jax.Array, inputs: jax.Array, kept: Any) -> tuple:
+        return jnp.tanh(self.maps[number](x) + (number + 1) * context) * inputs, None
+
+
+class LongerModel(nn.Module):
+    """A reversible stack of them."""
+
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
+        streams, inputs = (x, 2 * x), jnp.array([0.5, 1.5])
+        block = Longer(name="layers")
+        return jnp.concatenate(
+            reversible_stack.reversible_stack(block, 2, self.execution, streams, context, inputs), axis=-1
+        )
+
+
+def test_functions_of_a_longer_block_read_the_streams_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every odd one reads the first stream; the backward pass undoes all four."""
+    (of_params, of_x), found = gradients(LongerModel())
+    params = nn.meta.unbox(LongerModel().init(jax.random.key(0), X, CONTEXT))["params"]["layers"]
+    one, two = np.asarray(X), np.asarray(2 * X)
+    for block, scale in enumerate((0.5, 1.5)):
+        for number in range(4):
+            kernel, bias = (params[f"maps_{number}"][name][block] for name in ("kernel", "bias"))
+            y = scale * np.tanh((two if number % 2 == 0 else one) @ kernel + bias + (number + 1) * CONTEXT)
+            one, two = (one + y, two) if number % 2 == 0 else (one, two + y)
+    np.testing.assert_allclose(found, np.concatenate([one, two], axis=-1), rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(reversible_stack, "_run", lambda *arguments: reversible_stack._forward(*arguments)[0])
+    chex.assert_trees_all_close(((of_params, of_x), found), gradients(LongerModel()), rtol=1e-5, atol=1e-5)
+
+
+def test_both_passes_are_unrolled_and_a_function_is_rematerialized_where_that_is_asked_for() -> None:
+    params = nn.meta.unbox(LongerModel().init(jax.random.key(0), X, CONTEXT))
+
+    def program(execution: Execution) -> str:
+        score = lambda params: jnp.sum(LongerModel(execution).apply(params, X, CONTEXT))  # noqa: E731
+        return str(jax.make_jaxpr(jax.grad(score))(params))
+
+    plain, other = program(Execution()), program(Execution(remat="full", unroll=2))
+    assert (plain.count("unroll=1"), other.count("unroll=2")) == (2, 2)
+    assert "remat" not in plain and "checkpoint" not in plain and ("remat" in other or "checkpoint" in other)

@@ -9,6 +9,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.interop.mobilebert import ADAPTER
+from plmjax.models import mobilebert
 from plmjax.models.mobilebert import (
     MobileBertConfig,
     MobileBertForMaskedLM,
@@ -123,7 +124,45 @@ def test_mistakes_are_named() -> None:
         MobileBertConfig.mini(embedding_size=128)
     with pytest.raises(UserError, match="a bottleneck whose size divides by the heads, found 32 and 5 heads"):
         MobileBertConfig.mini(num_attention_heads=5)
+    with pytest.raises(UserError, match="found 32 and 0 heads"):
+        MobileBertConfig.mini(num_attention_heads=0)
     with pytest.raises(UserError, match="did you mean 'no_norm'"):
         MobileBertConfig.mini(normalization_type="nonorm")
     with pytest.raises(UserError, match=r"at most one of .* found both; set the second to False"):
         MobileBertConfig.mini(use_bottleneck_attention=True)
+
+
+def test_a_mask_within_packed_sequences_parts_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding is no sequence; without segments, a row is one sequence of all real words."""
+    params = {"params": {"embeddings": random_params(MobileBertModel(MOBILEBERT))["embeddings"]}}
+    seen = []
+
+    def recorded(x: jax.Array, sequences: jax.Array | None) -> jax.Array:
+        seen.append(None if sequences is None else np.asarray(sequences).tolist())
+        return with_neighbors(x, sequences)
+
+    monkeypatch.setattr(mobilebert, "with_neighbors", recorded)
+    monkeypatch.setattr(mobilebert, "MobileBertEncoder", lambda *_: lambda x, *rest, **named: (x, None))
+    module, ids = MobileBertModel(MOBILEBERT, pooling=False), jnp.zeros((1, 5), jnp.int32)
+    mask, segments = jnp.asarray([[1, 1, 1, 0, 1]]), jnp.asarray([[1, 2, 2, 2, 3]])
+    for masks in ({}, {"attention_mask": mask}, {"segment_ids": segments}):
+        module.apply(params, ids, **masks)
+    module.apply(params, ids, attention_mask=mask, segment_ids=segments)
+    assert seen == [None, [[1, 1, 1, 0, 1]], [[1, 2, 2, 2, 3]], [[1, 2, 2, 0, 3]]]
+
+
+def test_products_of_scores_are_those_of_the_bottleneck_that_queries_read() -> None:
+    """Behind 15 features within a layer of 24, with 11 tokens."""
+    configs = MOBILEBERT, dataclasses.replace(MOBILEBERT, **TINY), IB_BERT
+    assert [config.queries_bottleneck for config in configs] == ["bottleneck_attention", "bottleneck_input", ""]
+    size, inner = 24, 15
+    behind = size * inner + 2 * inner * inner + 11 * inner
+    wide = 2 * size * IB_BERT.intra_bottleneck_size + 11 * IB_BERT.intra_bottleneck_size
+    assert [config.scores_products(11) for config in configs] == [behind, behind, wide]
+
+
+def test_a_windows_tokens_take_the_place_of_those_of_a_row() -> None:
+    whole, windowed = (dataclasses.replace(MOBILEBERT, attention_window=window) for window in (None, 4))
+    saved = whole.layers_flops(3, 13) - windowed.layers_flops(3, 13)
+    assert saved == 6.0 * 3 * 13 * whole.num_hidden_layers * 2 * (13 - 5) * whole.intra_bottleneck_size
+    assert whole.layers_flops(3, 5) == windowed.layers_flops(3, 5)

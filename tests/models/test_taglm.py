@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
@@ -20,7 +21,7 @@ from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.models.families.task_heads import TokenClassification
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.taggers.tagger import TaggerConfig, Words
+from plmjax.models.taggers.tagger import TaggerConfig, Words, _open_forget_gate
 from plmjax.models.taglm import TaglmConfig
 from tests.products import step_flops
 from tests.systems.modules import recorded_draws
@@ -178,3 +179,49 @@ def test_train_flops_are_those_of_the_products(kind):
     if kind == "elmo_tagger":
         found -= 6 * 2 * 2 * (2 * 6 * 6)  # two mixes of two layers
     assert config.train_flops(2, 6, 0) == pytest.approx(found, rel=1e-12)
+
+
+def test_language_models_stand_behind_what_the_tagger_computes() -> None:
+    """Of packed sentences, some of whose words are padding: TagLM's last layer, and ELMo's mix of both layers.
+
+    What the tagger computes stands before them, and is that of the tagger alone.
+    """
+    batch = rows([[0, 1], [2]], 12)
+    mask = np.arange(12) < np.array([[9], [4]])
+    inputs = {name: batch[name] for name in ("characters", "segment_ids")}
+    below = {path: value for path, value in drawn(CONFIGS["taglm"]).items()}
+    mixes = {f"scalar_mix_{end}/{part}": np.float32(value) for end in ("input", "output") for part, value in
+             (("weights", [0.5, -1.0]), ("scale", 1.5))}  # fmt: skip
+    nested = functools.partial(flax.traverse_util.unflatten_dict, sep="/")
+
+    @jax.jit
+    def read() -> Any:
+        tagged = [
+            CONFIGS[kind].module(Purpose.ENCODING, Execution()).apply(
+                {"params": nested(params)}, **batch, attention_mask=mask, output_hidden_states=True
+            ).hidden_states
+            for kind, params in (("taglm", below), ("elmo_tagger", drawn(CONFIGS["elmo_tagger"]) | mixes))
+        ]  # fmt: skip
+        own = [
+            ElmoModel(ELMO).apply(
+                {"params": nested(params)["language_model"]}, **inputs, attention_mask=mask, output_hidden_states=True
+            ).hidden_states
+            for params in (below, drawn(CONFIGS["elmo_tagger"]))
+        ]  # fmt: skip
+        return tagged, own
+
+    ((_, first, _), (words, _, last)), (of_taglm, of_elmo) = read()
+    np.testing.assert_allclose(first[..., 10:], of_taglm[-1], rtol=1e-5, atol=1e-6)
+    shares = np.exp([0.5, -1.0]) / np.exp([0.5, -1.0]).sum()
+    mix = 1.5 * np.tensordot(shares, np.asarray(of_elmo), axes=1)
+    for found in (words, last):
+        np.testing.assert_allclose(found[..., 10:], mix, rtol=1e-5, atol=1e-6)
+
+
+def test_a_forget_gate_is_open_at_first() -> None:
+    np.testing.assert_array_equal(_open_forget_gate(jax.random.key(0), (4, 3)), np.eye(4)[1][:, None] * np.ones(3))
+
+
+def test_the_published_sizes_for_named_entities() -> None:
+    config = TaggerConfig.named_entities()
+    assert (config.cell, config.hidden_size, config.character_features, config.filter_width) == ("gru", 300, 80, 0)

@@ -78,6 +78,24 @@ def test_the_span_that_is_read(before: int | None, longest: float, after: int | 
     assert OBJECTIVE.adapted(config, longest).computed_span == after
 
 
+@pytest.mark.parametrize(
+    ("span", "before", "longest", "after"),
+    [
+        (1024, 640, 512, 640),
+        (1024, 641, 512, 512),
+        (1024, 512, 513, 576),
+        (1024, 641, 449, 512),
+        (250, 64, 240, 250),
+        (250, 200, 64, 64),
+        (250, None, 193, None),
+    ],
+)
+def test_a_quarter_more_than_a_long_span_is_kept(span: int, before: int | None, longest: float, after: int) -> None:
+    """And a longest span that is no multiple of 64 is read as it is."""
+    config = dataclasses.replace(CONFIG, attn_span=span, computed_span=before)
+    assert OBJECTIVE.adapted(config, longest).computed_span == after
+
+
 def test_spans_are_added_over_layers_and_averaged_over_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three heads in each of two layers, and two rows: 256 x (0.2 + 0.5) for each row."""
     monkeypatch.setattr(SegmentRecurrence, "sums", lambda *arguments, **named: LossSums({"next_token": 0.0}, {}))

@@ -264,7 +264,12 @@ def test_inserted_tokens_never_need_more_room_than_the_row_has():
         ({"unit": "spans"}, "known --objective.unit, found .spans.*span"),
         ({"replacement": "two"}, "known --objective.replacement, found .two"),
         ({"mask": 1.5}, "--objective.mask from 0 to 1, found 1.5"),
+        ({"random_share": -0.1}, "--objective.random_share from 0 to 1, found -0.1"),
+        ({"permute": 1.1}, "--objective.permute from 0 to 1, found 1.1"),
+        ({"insert": 1.1}, "--objective.insert from 0 to 1, found 1.1"),
+        ({"rotate": -0.5}, "--objective.rotate from 0 to 1, found -0.5"),
         ({"mean_length": 0.0}, "above 0 and up to 16, found 0.0"),
+        ({"mean_length": 16.5}, "above 0 and up to 16, found 16.5"),
     ],
 )
 def test_settings_that_make_no_sense(wrong, words):
@@ -276,6 +281,7 @@ def test_settings_that_make_no_sense(wrong, words):
     ("lacks", "words"),
     [
         ({"mask": -1}, "<s> and <mask>"),
+        ({"cls": -1}, "<s> and <mask>"),
         ({"sep": -1}, "a sep token"),
         ({"continuation": None}, "set --objective.unit token"),
         ({"full_stop": -1}, "set --objective.permute 0"),
@@ -284,3 +290,21 @@ def test_settings_that_make_no_sense(wrong, words):
 def test_a_tokenizer_without_what_is_needed(lacks, words):
     with pytest.raises(UserError, match=words):
         Denoising().corrupt(rows([9]), jax.random.key(0), dataclasses.replace(VOCABULARY, **lacks))
+
+
+def test_shares_may_be_nothing_or_all_and_a_mean_length_16() -> None:
+    for share in (0.0, 1.0):
+        Denoising(mask=share, random_share=share, permute=share, insert=share, rotate=share, mean_length=16.0)
+
+
+def test_single_tokens_need_no_words_and_sentences_in_place_no_full_stop() -> None:
+    """Rows of a vocabulary without a padding token are filled with 0."""
+    plain = dataclasses.replace(VOCABULARY, continuation=None, full_stop=-1, pad=-1)
+    objective = Denoising(unit="token", permute=0.0)
+    make = jax.jit(lambda batch, key: objective.corrupt(batch, key, plain))
+    found = jax.device_get(make(rows([9, 6], 9), jax.random.key(0)))
+    assert (found["input_ids"][1, :6] == MASK).any() and not found["next_ids"][1, 6:].any()
+    assert not found["input_ids"][1, 6:].any() and not found["decoder_input_ids"][1, 6:].any()
+    for needed in ({"unit": "token"}, {"unit": "word", "permute": 0.0}):
+        with pytest.raises(UserError, match="set --objective"):
+            Denoising(**needed).corrupt(rows([9], 9), jax.random.key(0), plain)

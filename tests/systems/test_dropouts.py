@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import pytest
 
-from tests.families import IN_TRANSFORMERS, REPRESENTATIVES
+from tests.families import FAMILIES, IN_TRANSFORMERS, REPRESENTATIVES
 from tests.optional import torch
 from tests.systems.modules import boxed_shapes, recorded_draws
 
@@ -101,3 +101,23 @@ def test_dropouts_are_those_of_transformers(name: str, monkeypatch: pytest.Monke
     if name == "gpt":  # of whose table rows are dropped before they are looked up: tests/models/test_gpt.py
         ours, theirs = (collections.Counter(rate for rate, _ in draws.elements()) for draws in (ours, theirs))
     assert ours == theirs and len(ours) > 0
+
+
+KEPT = {
+    "activation_dropout": ("transformer", "bart", "led", "lite_transformer"),
+    "attention_dropout": ("cvt",),
+    **{name: () for name in ("classifier_dropout", "classifier_dropout_prob", "qa_dropout", "seq_classif_dropout")},
+    **{name: () for name in ("summary_first_dropout", "summary_last_dropout")},
+}
+"""Rates that are not those of all layers: of a head, or of the systems named."""
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("nnlm", "word2vec", "glove", "elmo")])
+def test_one_rate_is_that_of_all_layers(name: str) -> None:
+    """It changes nothing else; a rate of a head, or of what the published rate leaves out, stays."""
+    config = FAMILIES[name].heads[0].module.config
+    before, after = vars(config), vars(config.with_dropout(0.37))
+    for field, value in before.items():
+        drops = "drop" in field or field == "dropatt"
+        kept = not drops or (field in KEPT and (not KEPT[field] or name in KEPT[field]))
+        assert after[field] == (value if kept else 0.37), field

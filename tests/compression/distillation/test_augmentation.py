@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,6 +15,8 @@ from plmjax.compression.distillation import augmentation
 from plmjax.compression.distillation.augmentation import Augmenter, Settings, augment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.errors import UserError
+from plmjax.models.bert import BertConfig
 
 TEXTS = ["The class of an object, in 3 words.", "an attribute of the Expression"]
 
@@ -167,6 +170,16 @@ def test_one_text_of_a_pair_is_replaced_at_a_time(
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     changed = [tuple(name for name in pair if row[name] != pair[name]) for row in rows]
     assert changed[0] == () and {*changed[1:]} == {("first",), ("second",)}
+
+
+def test_pieces_of_another_kind_are_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, mask in (("byte-bpe", 4), ("wordpiece", -1)):
+        described = SimpleNamespace(experiment=SimpleNamespace(model=BertConfig.tiny()))
+        tokenizer = SimpleNamespace(kind=kind, vocabulary=SimpleNamespace(mask=mask))
+        monkeypatch.setattr(augmentation.checkpoints, "load_parameters", lambda path, found=described: ({}, found))
+        monkeypatch.setattr(augmentation.start, "tokenizer_of", lambda description, found=tokenizer: found)
+        with pytest.raises(UserError, match=f"a wordpiece tokenizer, found {kind} in here; name a BERT"):
+            Augmenter.read("here", None, Settings())
 
 
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from scipy.special import log_softmax, softmax
 from plmjax.compression.distillation import losses
 from plmjax.compression.distillation.distilbert import Cosine, DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, TEACHER, Distillation, Distilled, WithTeacher
+from plmjax.compression.distillation.patient import Patience
 from plmjax.compression.distillation.readings import ComputedScores, Reading
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.compression.distillation.terms import SoftTargets, Term
-from plmjax.compression.distillation.tinybert import MAP, HiddenStates
+from plmjax.compression.distillation.tinybert import MAP, AttentionScores, HiddenStates
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -188,3 +189,25 @@ def test_a_triple_loss_has_its_published_factors() -> None:
     assert DistilBertDistillation().hard == 2.0
     (only,) = DistilBertDistillation(restrict=True, cosine=0.0, soft=3.0, temperature=4.0).terms()
     assert only == SoftTargets(3.0, 4.0, all_tokens=False)
+
+
+@pytest.mark.parametrize(("strategy", "taught_layers"), [("skip", (2, 4)), ("last", (4, 5))])
+def test_patience_is_a_mean_over_layers_of_the_texts_that_exist(strategy: str, taught_layers: tuple[int, ...]) -> None:
+    """Two layers of a student of three; two texts begin in the first row, and one in the second."""
+    mine, taught = drawn(4, 2, 5, 3), drawn(7, 2, 5, 3)
+    student = reading(config=types.SimpleNamespace(depth=3), hidden_states=jnp.asarray(mine))
+    teacher = reading(config=types.SimpleNamespace(depth=6), hidden_states=jnp.asarray(taught))
+    batch = {"example_ids": jnp.array([[4, 7], [2, -1]]), "cls_positions": jnp.array([[0, 3], [1, 0]])}
+    expected = 0.0
+    for row, place in ((0, 0), (0, 3), (1, 1)):
+        a, b = mine[[1, 2], row, place], taught[[*taught_layers], row, place]
+        a, b = (one / np.linalg.norm(one, axis=-1, keepdims=True) for one in (a, b))
+        expected += np.square(a - b).mean()
+    term = Patience(1.0, strategy)
+    assert float(term.sum(TASK, student, teacher, batch, {})) == pytest.approx(expected, rel=1e-5)
+    assert float(term.weight(TASK, batch)) == 3
+
+
+def test_pairs_of_tokens_see_each_other_in_a_sequence_alone() -> None:
+    """Four pairs of two tokens, and two tokens with themselves; padding is in none."""
+    assert float(AttentionScores(1.0).weight(TASK, {"segment_ids": SEGMENTS})) == 4 + 1 + 1

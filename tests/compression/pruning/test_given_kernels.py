@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plmjax.compression.pruning.heads import importance
-from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern
+from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
 from plmjax.compression.pruning.pruned import GradualPruning, SoftMovementPruning, TicketTraining
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig
@@ -120,6 +120,23 @@ def test_the_smallest_weights_of_each_layer_become_0() -> None:
             np.testing.assert_array_equal(found, np.where(kept, own, 0))
     with pytest.raises(UserError, match=r"above that of the checkpoint, 0\.250, found 0\.25"):
         by_magnitude(after, BertConfig(), 0.25)
+
+
+def test_a_ticket_has_earlier_values_where_the_last_ones_are_large() -> None:
+    """What the earlier checkpoint lacks, such as a head, keeps its last values."""
+    last = stacks()
+    before = {path: value + 100 for path, value in last.items() if path != "next_sentence/kernel"}
+    found = ticket(last, before, BertConfig(), 0.25)
+    pruned = by_magnitude(last, BertConfig(), 0.25)
+    assert found.keys() == last.keys()
+    for path, value in found.items():
+        kernel = "/layers/" in path and path.endswith("/kernel")
+        expected = np.where(pruned[path] == 0, 0, before[path]) if kernel else before.get(path, last[path])
+        np.testing.assert_array_equal(value, expected)
+    for other in ({QUERY: before[QUERY][..., :2]}, {QUERY: None}):
+        wrong = {path: value for path, value in (before | other).items() if value is not None}
+        with pytest.raises(UserError, match=r"query/kernel of shape \(2, 8, 2, 3\) in --rewind, found another model"):
+            ticket(last, wrong, BertConfig(), 0.25)
 
 
 @dataclasses.dataclass(frozen=True)

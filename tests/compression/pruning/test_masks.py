@@ -69,3 +69,17 @@ def test_the_schedule_is_the_released_one(step: int) -> None:
 def test_places_out_of_order_are_refused() -> None:
     with pytest.raises(UserError, match=r"in their order from 0 to 1, found 0.9 and 0.8"):
         Cubic(1.0, 0.5, 0.9, 0.8)
+
+
+def test_places_may_be_all_of_the_run_and_not_one_step() -> None:
+    assert [float(Cubic(1.0, 0.5, 0.0, 1.0).at(step, 10)) for step in (0, 10)] == [1.0, 0.5]
+    for begin, end in ((0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)):
+        with pytest.raises(UserError, match=f"found {begin} and {end}; change them"):
+            Cubic(1.0, 0.5, begin, end)
+
+
+def test_a_value_at_the_threshold_is_not_above_it() -> None:
+    """Of 400 values two are kept in any case, the largest: with a threshold of 397 the two above it."""
+    values = np.arange(400, dtype=np.float32).reshape(2, 1, 200)[::-1]
+    for threshold, kept in ((397.0, [1, 2]), (195.0, [4, 200])):
+        assert np.asarray(above(values, threshold, stacked=True)).sum(axis=(1, 2)).tolist() == kept[::-1]

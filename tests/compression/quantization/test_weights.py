@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
-from plmjax.compression.quantization.weights import shared_axes, stored_form
+from plmjax.compression.quantization.weights import comparison, shared_axes, stored_form
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
@@ -83,6 +83,16 @@ def test_layers_that_are_no_stack() -> None:
     model = AlbertConfig(hidden_size=8, num_attention_heads=2)
     assert shared_axes(sizes, model, "channel") == {next(iter(sizes)): (0,)}
     assert shared_axes(sizes, model, "tensor") == {next(iter(sizes)): (0, 1, 2)}
+
+
+def test_the_line_of_a_command_counts_bytes_and_integers() -> None:
+    """Six of eight numbers become integers, with a scale of four bytes."""
+    before = {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(2, np.float32)}
+    after = {
+        "kernel/integers": np.ones((2, 3), np.int8), "kernel/scale": np.ones(1, np.float32), "bias": before["bias"],
+    }  # fmt: skip
+    line = comparison(before, after, {"kernel": (0, 1)})
+    assert line == "32 bytes of parameters became 18 (56.2%); 6 of 8 parameters are stored in int8"
 
 
 def test_all_commands_compute_with_the_rounded_weights(

@@ -58,6 +58,22 @@ def test_cudnn_sees_what_dense_attention_sees(name: str, calls: list[dict]) -> N
     assert (options.get("mask") is None) == (name in ("all", "causal"))
 
 
+@pytest.mark.parametrize(("first", "plain"), [(3, True), (None, False)])
+def test_rows_are_causal_alone_where_queries_and_keys_begin_together(
+    first: int | None, plain: bool, calls: list[dict]
+) -> None:
+    """At a position that is known when the program is made; elsewhere the kernel has a mask."""
+
+    def attend(backend: str, offset: jax.Array) -> jax.Array:
+        place = offset if first is None else first
+        visibility = Visibility((Causal(),), place, 0 if first is None else first)
+        return backends.BACKENDS[backend](*rows(), visibility, (), 0.0, None)
+
+    found, expected = (jax.jit(attend, static_argnums=0)(name, jnp.int32(0)) for name in ("cudnn", "dense"))
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert [(options.get("is_causal", False), "mask" in options) for options in calls] == [(plain, not plain)]
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 6), (2, 6), (5, 5)])
 def test_rows_that_the_kernel_does_not_take_are_dense(queries: int, keys: int, calls: list[dict]) -> None:
     visibility = Visibility((Causal(),), query_offset=keys - queries)

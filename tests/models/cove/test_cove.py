@@ -165,3 +165,23 @@ def test_train_flops_are_those_of_the_products(attention: str) -> None:
     assert config.train_flops(3, 17, 0) == step_flops(
         config.module(Purpose.ENCODING, Execution()), input_ids=sides["input_ids"]
     )
+
+
+def test_a_target_goes_on_from_its_state_beside_others_of_the_same_source(params: Any) -> None:
+    """Two words, then two more, of three targets for each of two sources of unlike lengths."""
+    module, (ids, mask) = CoveForTranslation(COVE), (IDS[:2, :5], MASK[:2, :5])
+    targets = RANDOM.integers(0, 19, (6, 4), np.int32)
+
+    @jax.jit
+    def read(params: Any) -> Any:
+        source = module.apply({"params": params}, ids, mask, method="encode")
+        source = source.replace(states=jax.tree.map(lambda state: jnp.repeat(state, 3, axis=0), source.states))
+        first = module.apply({"params": params}, targets[:, :2], source, method="decode")
+        second = module.apply({"params": params}, targets[:, 2:], source, None, first.cache, method="decode")
+        both = {"input_ids": np.repeat(ids, 3, axis=0), "attention_mask": np.repeat(mask, 3, axis=0)}
+        whole = module.apply({"params": params}, **both, decoder_input_ids=targets)
+        return first.logits, second.logits, whole.logits
+
+    first, second, whole = read(params)
+    np.testing.assert_allclose(np.concatenate([first, second], axis=1), whole, rtol=1e-5, atol=1e-5)
+    assert np.abs(whole[:3] - whole[3:]).max() > 1e-2

@@ -143,3 +143,20 @@ def test_an_empty_cache_has_the_sizes_of_the_decoder() -> None:
     assert cache.keys.shape == (2, 5, heads, half // heads, 9) and heads != config.encoder_attention_heads
     rows = dataclasses.replace(cache, inputs=jnp.arange(5.0)[None, :, None, None] + cache.inputs)
     assert rows.take_rows(jnp.array([4, 4, 1])).inputs[1, :, 0, 0].tolist() == [4, 4, 1]
+
+
+def test_every_layer_reads_the_keys_that_it_made_of_the_source_itself() -> None:
+    """Layers of two runs, whose keys and values of all sources are made before the first word is written."""
+    sizes = {"encoder_layers": 1, "encoder_kernel_sizes": (3,), "decoder_layers": 2, "decoder_kernel_sizes": (2, 3)}
+    module = LiteTransformerForConditionalGeneration(dataclasses.replace(LITE, **sizes))
+    params, ids, source_ids = random_params(module), BATCH["decoder_input_ids"], BATCH["input_ids"]
+
+    @jax.jit
+    def read(params: Any) -> Any:
+        source = module.apply({"params": params}, source_ids, BATCH["attention_mask"], method="encode")
+        written = module.apply({"params": params}, ids, source, method="decode")
+        return written.logits, module.apply(
+            {"params": params}, source_ids, BATCH["attention_mask"], decoder_input_ids=ids
+        ).logits
+
+    np.testing.assert_allclose(*read(params), rtol=1e-5, atol=1e-5)

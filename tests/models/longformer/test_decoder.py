@@ -13,7 +13,8 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.finetuning.starts.longformer import WiderWindows
 from plmjax.layers.attention import bands
-from plmjax.models.longformer.decoder import LongformerDecoderConfig, LongformerDecoderForCausalLM
+from plmjax.models.longformer.decoder import LongformerDecoderConfig, LongformerDecoderForCausalLM, _documents
+from plmjax.models.longformer.decoder_attention import Documents, LongformerDecoderAttention
 from plmjax.models.longformer.longformer import LongformerConfig
 from tests.families.long_texts import DECODER
 from tests.products import flops, step_flops
@@ -156,3 +157,47 @@ def test_a_dilated_head_has_the_keys_of_a_row_of_its_own() -> None:
         keys * size * n * head + 2 * 13 * (3 * keys + 2) * n * head for keys, n in ((8, config.n_head - 1), (5, 1))
     )
     assert config.train_flops(2, 13, 11) == 6 * (layer + 2 * 11 * size * config.vocab_size)
+
+
+def test_a_layer_behind_a_memory_sees_what_it_sees_in_the_whole_row() -> None:
+    """Every third of the tokens for one head of three; a row of 11, the last tokens of which are read by themselves.
+
+    The memory is as long as the farthest head sees, and one place of it is empty.
+    """
+    attention = LongformerDecoderAttention(
+        6, 3, 0.0, nn.initializers.normal(0.7), use_bias=False, window=2, dilation=3, dilated_heads=1
+    )
+    random = np.random.default_rng(0)
+    x, table = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in ((1, 11, 6), (1, 11, 6)))
+    biases = tuple(jnp.asarray(random.normal(size=(3, 2)), jnp.float32) for _ in range(2))
+    documents = jnp.asarray([[0, *[1] * 10]])
+
+    @jax.jit
+    def read() -> Any:
+        whole = Documents(documents, documents)
+        (y, seen), params = attention.init_with_output(jax.random.key(0), x, whole, table, biases, None)
+        found = [(y, seen)]
+        for queries in (1, 4):
+            first = 11 - queries - 6
+            past = jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., first : 11 - queries], seen)  # noqa: B023
+            behind = Documents(documents[:, -queries:], documents[:, first:])
+            found.append(attention.apply(nn.meta.unbox(params), x[:, -queries:], behind, table, biases, past))
+        return found
+
+    (expected, seen), *both = read()
+    for queries, (found, after) in zip((1, 4), both, strict=True):
+        np.testing.assert_allclose(found, expected[:, -queries:], rtol=1e-5, atol=1e-5)
+        first = 11 - queries - 6
+        np.testing.assert_allclose(after.values, seen.values[:, first:], rtol=1e-5, atol=1e-6)
+
+
+def test_padding_and_what_stands_before_a_text_belong_to_no_document() -> None:
+    ids, mask = jnp.zeros((2, 3), jnp.int32), jnp.asarray([[1, 1, 0], [1, 1, 1]])
+    assert [each.tolist() for each in _documents(ids, mask, None)] == [mask.tolist()] * 2
+    assert all((each == 1).all() and each.shape == (2, 3) for each in _documents(ids, None, None))
+    memory = DECODER.empty_cache(2, 4, Execution())
+    memory = memory.replace(documents=jnp.asarray([[0, 0, 1, 1], [0, 1, 1, 1]]))
+    queries, keys = _documents(ids, mask, memory)
+    assert ((queries > 0) == (mask > 0)).all() and (keys[:, 4:] == queries).all()
+    np.testing.assert_array_equal(keys[:, :4], memory.documents)
+    assert (queries[0, :2] == keys[0, 3]).all() and (queries[1] == keys[1, 3]).all()

@@ -13,7 +13,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.interop.led import read_config, write_config
 from plmjax.models.bart.bart import BartConfig
-from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration
+from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration, LedModel
 from tests.families.family import both_sides
 from tests.families.long_texts import LED
 from tests.products import step_flops
@@ -113,3 +113,17 @@ def test_an_led_above_a_bart_has_its_settings_and_targets_as_long_as_before() ->
     assert (led.longest, led.longest_target, led.layer_windows, led.max_global_tokens) == (128, 32, (8, 16), 5)
     others = {field.name for field in dataclasses.fields(bart)} - {"max_position_embeddings"}
     assert {name: getattr(led, name) for name in others} == {name: getattr(bart, name) for name in others}
+
+
+def test_a_source_is_read_with_its_first_token_global_or_those_named() -> None:
+    """Real tokens are those of both masks; the bands are as wide as the widest window asks for."""
+    module, ids = LedModel(LED), jnp.zeros((2, 4), jnp.int32)
+    mask, segments = jnp.asarray([[1, 1, 1, 0], [1, 1, 1, 1]]), jnp.asarray([[1, 1, 1, 1], [1, 1, 0, 0]])
+    read = lambda **masks: module.apply({}, ids, **masks, method="_source").reading  # noqa: E731
+    found = read(attention_mask=mask, segment_ids=segments)
+    assert found.real.tolist() == [[True, True, True, False], [True, True, False, False]]
+    assert found.tokens.positions.tolist() == [[0], [0]] and found.widest == 6
+    assert found.local.tolist() == [[False, True, True, False], [False, True, False, False]]
+    chosen = jnp.asarray([[0, 1, 0, 1], [0, 1, 1, 0]])
+    named = read(attention_mask=mask, global_attention_mask=chosen)
+    assert named.tokens.positions.tolist() == [[1, 4, 4, 4], [1, 2, 4, 4]]

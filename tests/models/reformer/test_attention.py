@@ -213,3 +213,21 @@ def test_every_chunk_drops_probabilities_of_its_own() -> None:
         found = attend(ones, ones, ones, tokens, Chunks(16, 0, 0), False, None, 0.5, jax.random.key(0), at_once)
         chunks = np.asarray(found.result()).reshape(4, 16)
         assert len({chunk.tobytes() for chunk in chunks}) == 4 and 0.8 < chunks.mean() < 1.2
+
+
+@pytest.mark.parametrize("length", [8, 4])
+def test_a_row_longer_than_a_chunk_is_divided_by_its_buckets(length: int) -> None:
+    """Even and odd tokens of one feature: without scores, a token says the mean of the others that it sees.
+
+    A row of four tokens is one chunk, whatever their buckets are.
+    """
+    layer = LshAttention(1, 1, 1, Chunks(4, 0, 0), False, 0.0, nn.initializers.ones, Execution(), buckets=(2,))
+    kernels = {name: {"kernel": jnp.ones((1, 1, 1))} for name in ("value", "output")}
+    params = {"params": kernels | {"query_key": {"kernel": jnp.zeros((1, 1, 1))}}}
+    x, buckets = jnp.arange(float(length))[None, :, None], jnp.arange(length)[None, None, None] % 2
+    given = x, jnp.ones((1, length), jnp.int32), jnp.int32(0), buckets
+    y, _, kept = jax.jit(lambda: layer.apply(params, *given, deterministic=True))()
+    for token in range(length):
+        others = [other for other in range(length) if other != token and (length == 4 or other % 2 == token % 2)]
+        np.testing.assert_allclose(y[0, token, 0], np.mean(others), rtol=1e-5)
+    np.testing.assert_array_equal(kept, buckets)

@@ -15,10 +15,17 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.layers import reversible_stack
+from plmjax.models.families.task_heads import ClassificationHead
 from plmjax.models.reformer.attention import LshAttention
 from plmjax.models.reformer.axial_positions import AxialPositions
 from plmjax.models.reformer.chunked_attention import Chunks
-from plmjax.models.reformer.heads import ReformerForCausalLM
+from plmjax.models.reformer.heads import (
+    OutputLayer,
+    ReformerForCausalLM,
+    ReformerForMaskedLM,
+    ReformerForSequenceClassification,
+    ReformerOutput,
+)
 from plmjax.models.reformer.layers import ReformerBlock, ReformerLayer
 from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.hashes import CHUNKED, ENCODER, REFORMER, REFORMER_ROW, TRAINED, hashed, hashing_with, rows
@@ -194,8 +201,12 @@ def test_a_decoder_does_not_do_what_an_encoder_does(config, purpose, message) ->
         ({"attn_layers": ("local", "global")}, r"known --model.attn_layers, found 'global'"),
         ({"axial_pos_embds_dim": (7, 12)}, r"sum is the hidden size 18, found 7 12, whose sum is 19; "),
         ({"axial_pos_shape": (32,)}, r"as many numbers from 1, at least two, found 32 and 7 11; "),
+        ({"axial_pos_shape": (32,), "axial_pos_embds_dim": (18,)}, r"numbers from 1, at least two, found 32 and 18; "),
+        ({"axial_pos_shape": (-4, -8)}, r"numbers from 1, at least two, found -4 -8 and 7 11; "),
+        ({"axial_pos_embds_dim": (0, 18)}, r"numbers from 1, at least two, found 4 8 and 0 18; "),
         (CHUNKED | {"axial_pos_shape": (5, 6)}, r"a multiple of 8, in which all chunks end, found 5 6, whose product"),
         ({"num_buckets": (2, 3)}, r"even numbers from 2, found 2 3; "),
+        ({"num_buckets": (0,)}, r"even numbers from 2, found 0; "),
         ({"num_buckets": ()}, r"even numbers from 2, found none; "),
         ({"num_buckets": (8, 8)}, r"at most the 32 tokens of the longest row, found 8 8, whose product is 64; "),
         ({"lsh_num_chunks_after": 1}, r"no chunks after a token's own in a decoder, found .*_after 0 and .*_after 1"),
@@ -328,3 +339,53 @@ def test_hashes_are_those_of_a_seed_or_are_drawn() -> None:
     for other in (buckets(7), drawn, buckets(0, 2)):
         assert np.mean(fixed != other) > 0.5
     assert np.mean(drawn != buckets(0, 2)) > 0.5
+
+
+def test_heads_of_an_encoder_look_at_the_tokens_asked_for() -> None:
+    """At three positions of each row, or at the first token of a sequence."""
+    ids, places = jnp.zeros((2, 32), jnp.int32), jnp.asarray([[5, 1, 9], [0, 2, 31]])
+    states = jnp.arange(64.0).reshape(2, 32, 1) + jnp.zeros(2 * ENCODER.hidden_size)
+
+    def looked_at(module: nn.Module, **inputs) -> tuple[ReformerOutput, list[np.ndarray]]:
+        """The output, and what the layer behind the encoder reads."""
+        seen = []
+
+        def intercepted(method, given, named, context):
+            if isinstance(context.module, ReformerModel):
+                return ReformerOutput(states)
+            if isinstance(context.module, OutputLayer | ClassificationHead) and context.method_name == "__call__":
+                seen.append(given[0])
+                return SimpleNamespace(logits=lambda: "scores") if isinstance(context.module, OutputLayer) else "labels"
+            return method(*given, **named)
+
+        with nn.intercept_methods(intercepted):
+            output = module.apply({}, ids, **inputs)
+        return output, [np.asarray(one)[..., 0].tolist() for one in seen]
+
+    output, seen = looked_at(ReformerForMaskedLM(ENCODER), masked_positions=places)
+    assert output.head_logits == "scores" and seen == [[[5, 1, 9], [32, 34, 63]]]
+    assert np.shape(looked_at(ReformerForMaskedLM(ENCODER))[1]) == (1, 2, 32)
+    labels = ReformerForSequenceClassification(ENCODER)
+    output, seen = looked_at(labels)
+    assert output.head_logits == "labels" and seen == [[0, 32]]
+    assert looked_at(labels, cls_positions=jnp.asarray([[3], [4]]))[1] == [[[3], [36]]]
+
+
+def test_rows_of_a_pretraining_have_all_positions() -> None:
+    REFORMER.check_sequence_length(32)
+    for length in (31, 33):
+        with pytest.raises(UserError, match=f"rows of 32 tokens, .* found a sequence length of {length}; change it"):
+            REFORMER.check_sequence_length(length)
+
+
+def test_a_row_that_is_one_chunk_may_have_any_length() -> None:
+    chunks = {"local_attn_chunk_length": 24, "lsh_attn_chunk_length": 32, "num_buckets": (4,)}
+    assert dataclasses.replace(REFORMER, **chunks, axial_pos_shape=(4, 5)).longest == 20
+    with pytest.raises(UserError, match="a multiple of 96, in which all chunks end, found 5 5, whose product is 25"):
+        dataclasses.replace(REFORMER, **chunks, axial_pos_shape=(5, 5))
+
+
+def test_rows_behind_a_cache_have_one_document() -> None:
+    ids, cache = jnp.zeros((2, 3), jnp.int32), REFORMER.empty_cache(2, 8, Execution())
+    with pytest.raises(ValueError, match="rows of one sequence with a cache, found segment_ids"):
+        ReformerModel(REFORMER).apply({}, ids, segment_ids=ids + 1, cache=cache)

@@ -170,7 +170,11 @@ def test_a_model_needs_positions_for_what_is_made_of_a_row():
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"rate": 1.0}, "between 0 and 1, found 1.0"), ({"mean_length": 0.5}, "at least 1, found 0.5")],
+    [
+        ({"rate": 1.0}, "between 0 and 1, found 1.0"),
+        ({"rate": 0.0}, "between 0 and 1, found 0.0"),
+        ({"mean_length": 0.5}, "at least 1, found 0.5"),
+    ],
 )
 def test_settings_that_make_no_sense(wrong, words):
     with pytest.raises(UserError, match=words):
@@ -181,6 +185,28 @@ def test_settings_that_make_no_sense(wrong, words):
 
 def test_a_tokenizer_without_what_is_needed():
     batch = rows([60], 60)
-    for changed, words in (({"sentinels": ()}, "at least 3 sentinels.*found 0"), ({"pad": -1}, "a pad token")):
+    for changed, words in (
+        ({"sentinels": ()}, "at least 3 sentinels.*found 0"),
+        ({"pad": -1}, "a pad token"),
+        ({"end": -1}, "an end token"),
+    ):
         with pytest.raises(UserError, match=words):
             SpanCorruption().corrupt(batch, jax.random.key(0), dataclasses.replace(VOCABULARY, **changed))
+
+
+def test_the_tokens_of_the_text_are_reported_and_all_targets_are_trained() -> None:
+    """Three of five targets of two rows are of the text; a row that fills the batch has none."""
+    objective = SpanCorruption()
+    batch = {
+        "text_weights": np.float32([[0, 1, 1], [0, 1, 0], [0, 0, 0]]),
+        "next_weights": np.float32([[1, 1, 1], [1, 1, 0], [0, 0, 0]]),
+        "next_ids": np.arange(9).reshape(3, 3),
+    }
+    weights = objective.weights(batch)
+    assert (float(weights["text"]), float(weights["target"])) == (3, 5)
+    assert objective.coefficients() == {"text": 0.0, "target": 1.0} and objective.target_term(batch) == "text"
+    nats = np.float32([[1, 2, 4], [8, 16, 32], [64, 64, 64]])
+    assert float(objective.reported(batch, nats)["text"]) == 2 + 4 + 16
+    ids, asked = objective.targets(batch)
+    np.testing.assert_array_equal(ids, batch["next_ids"])
+    np.testing.assert_array_equal(asked, batch["text_weights"])

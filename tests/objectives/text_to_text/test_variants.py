@@ -129,6 +129,7 @@ def test_two_prefixes_and_their_rests_fill_a_row():
     ("objective", "tokens", "words"),
     [
         (TextToTextPrefixLanguageModel(), 7, "an even number of at least 4 tokens.*found 7"),
+        (TextToTextPrefixLanguageModel(), 2, "an even number of at least 4 tokens.*found 2"),
         (ReplacedSpans(rate=0.5), 170, "at least 43 sentinels.*found 40"),
         (MaskedText(), 0, "at least 1 sentinels.*found 0"),
     ],
