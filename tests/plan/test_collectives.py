@@ -1,5 +1,7 @@
 """The communication of compiled programs, for TPUs and of a written one."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
+from plmjax.plan import collectives as written
 from plmjax.plan.collectives import Collective, collectives
 from plmjax.plan.hlo import Program
 from plmjax.plan.traffic import Traffic
@@ -114,3 +117,19 @@ def test_every_gradient_is_reduced_once_in_bfloat16(topology):
     assert {c.group for c in gradients} == {topologies.parse(topology).chips * (2 if topology[:2] == "v3" else 1)}
     assert sum(c.elements * c.count for c in gradients) == layers * 2 * 256 * 1024
     assert sum(c.bytes * c.count for c in gradients) == layers * 2 * 256 * 1024 * 2
+
+
+def test_a_collective_in_chunks_runs_as_often_as_the_rarest_of_them(monkeypatch):
+    """Those of one channel and form are one, unless a fusion starts it: then the chunks belong to that."""
+    one = Collective("all-gather", "f32", bytes=8.0, elements=2, group=4, count=1)
+    runs = {"often": 15, "rarely": 3, "twice": 6}
+    chunks = [(types.SimpleNamespace(name=name, attribute=lambda name: "1"), times) for name, times in runs.items()]
+    program = types.SimpleNamespace(executed=chunks, inside=lambda outer: [(outer, 1)])
+    monkeypatch.setattr(written, "sends", lambda part: True)
+    monkeypatch.setattr(written, "_collective", lambda program, part: one)
+    monkeypatch.setattr(written, "continues", lambda outer, parts: True)
+    assert written.communication(program) == {"rarely": (one, 3)}
+    monkeypatch.setattr(written, "continues", lambda outer, parts: outer.name != "twice")
+    assert written.communication(program) == {"twice": (one, 6)}
+    program.executed = [*chunks, *chunks[2:]]  # an instruction of a computation that two others call
+    assert written.communication(program) == {"twice": (one, 12)}

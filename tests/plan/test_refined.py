@@ -335,6 +335,9 @@ def test_the_categories_add_up_to_both_estimates():
         ("jvp(M)/M/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "residuals"),
         ("while/body/closed_call/vmap(jvp(M))/M/word_embeddings.attend/sub", "ends"),
         ("vmap(jit(_randint))/vmap()/add", "other"),
+        ("attention/key/jvp(M)/M/encoder/while/body/layers/attention/exp", "attention"),
+        ("jvp(M)/query/encoder/while/body/layers/attention/exp", "attention"),
+        ("jvp(M)/layers/encoder/while/body/dynamic_update_slice", "residuals"),
         ("mul", "state"),
         ("shard_map/while/body/closed_call/add", "state"),
     ],
@@ -360,6 +363,24 @@ def test_what_has_the_size_of_a_parameter_and_computes_nothing_else_is_state(ins
     program = hlo.Program(f"{text}  ROOT %c = bf16[4,8]{{1,0}} {instruction}{named}\n}}")
     assert category(program, program.roots["main"], parameters={7, 32}) == expected
     assert category(program, program.roots["main"], parameters={7}) == ("ends" if scope else "other")
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [({32}, "ends"), ({32, 16}, "state"), (set(), "ends")])
+def test_a_copy_is_state_if_all_of_its_arrays_have_the_size_of_a_parameter(parameters, expected):
+    program = hlo.Program(f"""%copies (a: f32[4,8], b: f32[16]) -> (bf16[4,8], bf16[16]) {{
+  %a = f32[4,8]{{1,0}} parameter(0)
+  %b = f32[16]{{0}} parameter(1)
+  %c = bf16[4,8]{{1,0}} convert(%a), {NAMED}jvp(M)/M/word_embeddings/convert"}}
+  %d = bf16[16]{{0}} convert(%b), {NAMED}jvp(M)/M/word_embeddings/convert"}}
+  ROOT %t = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) tuple(%c, %d)
+}}
+
+ENTRY %main (x: f32[4,8], y: f32[16]) -> (bf16[4,8], bf16[16]) {{
+  %x = f32[4,8]{{1,0}} parameter(0)
+  %y = f32[16]{{0}} parameter(1)
+  ROOT %both = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) fusion(%x, %y), kind=kLoop, calls=%copies
+}}""")
+    assert category(program, program.roots["main"], parameters=parameters) == expected
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, "layers"), (7, "layers"), (8, "random bits")])

@@ -115,6 +115,14 @@ def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small,
     assert (size.bytes, size.characters, size.words) == (len(text.encode()), len(text), WORDS["test"])
 
 
+def test_a_vocabulary_counts_the_splits_of_its_paper(small, tmp_path):
+    """All three of text8, and the training split alone of WikiText."""
+    path = write("text8", tmp_path / "text8")
+    assert [len(text) for text in formats.texts([path], "text8")] == [900, 50, 50]
+    texts = list(formats.texts([write("wikitext-2", tmp_path / "text")], "wikitext-2"))
+    assert "\n".join(texts) + "\n" == WIKITEXT["train"]
+
+
 def test_articles_begin_at_titles_between_blank_lines():
     lines = [" ", " = A = ", " ", "text = x = ", " = not a title = ", "text", " ", " = = section = = ", " ", " = B = "]
     articles = list(corpora._articles([*lines, " ", " = J. C. = ", " ", "more"]))

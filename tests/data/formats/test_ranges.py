@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import types
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from plmjax.data import formats, text_files
-from plmjax.data.formats import records
+from plmjax.data.formats import records, tfds
 from plmjax.errors import UserError
 
 
@@ -81,6 +84,29 @@ def test_files_that_are_read_from_their_beginning_are_one_range(tmp_path):
         (part,) = source.ranges(50)
         assert part.begin == 0 and part.end is None and part.bytes == (tmp_path / name).stat().st_size
         assert len(list(source.documents(part))) in (99, 198)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 99}), tmp_path / "c.data")
+    for format in ("auto", "parquet"):
+        assert formats.inputs.boundaries(tmp_path / "c.data", format) == ()
+    for format in ("auto", "text"):
+        assert formats.inputs.boundaries(tmp_path / "a.txt.gz", format) == ()
+
+
+def test_ranges_of_examples_are_as_long_as_asked_or_shorter(monkeypatch):
+    splits = {
+        "train": types.SimpleNamespace(num_bytes=1001, num_examples=50),
+        "test": types.SimpleNamespace(num_bytes=0, num_examples=2),
+        "rest": types.SimpleNamespace(num_bytes=900, num_examples=3),
+    }
+    builder = types.SimpleNamespace(info=types.SimpleNamespace(splits=splits))
+    monkeypatch.setattr(tfds, "_builder", lambda name, inputs: builder)
+    assert tfds.ranges("corpus", (), 500) == [
+        ("train", 0, 16),
+        ("train", 16, 33),
+        ("train", 33, 50),
+        ("test", 0, 2),
+        ("rest", 0, 1),
+        ("rest", 1, 3),
+    ]
 
 
 def test_messages_name_the_range(tmp_path):
@@ -91,6 +117,8 @@ def test_messages_name_the_range(tmp_path):
         for part in source.ranges(100):
             for document in source.documents(part):
                 formats.prose(document)
+    first = next(iter(source.documents(source.ranges(100)[0])))
+    assert first.place == f"{path} line 1"
 
 
 def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
