@@ -133,3 +133,18 @@ def test_a_collective_in_chunks_runs_as_often_as_the_rarest_of_them(monkeypatch)
     assert written.communication(program) == {"twice": (one, 6)}
     program.executed = [*chunks, *chunks[2:]]  # an instruction of a computation that two others call
     assert written.communication(program) == {"twice": (one, 12)}
+
+
+def test_a_collective_has_the_group_of_most_devices_and_a_zero_may_have_a_sign():
+    uneven = WRITTEN.replace("replica_groups={{0,1,2,3},{4,5,6,7}}", "replica_groups={{0,1},{2,3,4,5,6,7}}")
+    assert [one.group for one in collectives(Program(uneven)) if one.kind == "all-reduce"] == [6]
+    gather = """  %none = f32[] constant(ZERO)
+  %zeros = f32[32,8]{1,0} broadcast(%none), dimensions={}
+  %placed = f32[32,8]{1,0} dynamic-update-slice(%zeros, %y, %nine, %nine)
+  %sum = f32[32,8]{1,0} all-reduce(%placed), channel_id=8, to_apply=%add
+  %moved ="""
+    for zero, gathered in (("-0", 256), ("0.0", 256), ("1", 0), ("-1", 0)):
+        text = WRITTEN.replace("  %moved =", gather.replace("ZERO", zero), 1)
+        assert [one.gathered for one in collectives(Program(text)) if one.group == 8 and one.kind == "all-reduce"] == [
+            gathered
+        ]

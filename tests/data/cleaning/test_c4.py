@@ -124,7 +124,7 @@ def test_paragraphs_are_those_of_the_released_code_of_mc4(lengths: list[int], mo
 def test_bad_words_are_those_of_the_released_code(language: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
     words = ["foo", "a b", "c++"]
-    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "words.txt").write_text("\n".join(f"  {word} " for word in words) + "\n \n")
     keeps = c4_utils.get_badwords_filter_fn({language: words})
     rules = cleaner(["c4_bad_words"], tmp_path / "words.txt", language)
     for text in ("A Foo.", "foolish", "Foo", "an a b", "a  b", "write c++ now", "c+", "xfoo"):

@@ -21,6 +21,9 @@ NO_PROSE = {
     "a.csv": ("text,label\nWords.,1\n", "a table"),
     "tabs.txt": ("A good film.\tgood\n" * 12, "a table"),
     "commas.txt": ("id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
+    "array.txt": ('{"data": [\n  1,\n  2\n]}\n', "a JSON object of many lines"),
+    "object.txt": ('{"version": 1,\n "text": "Words."}\n', "a JSON object of many lines"),
+    "spaces.txt": ("id,label\n" + " 1,good\n" * 12, "a table"),
     "old.txt": ("{\\rtf1 Words.}", "RTF"),
 }
 
