@@ -2,6 +2,8 @@
 
 import re
 
+import dataclasses
+
 import pytest
 
 from plmjax.plan import hlo, refined
@@ -408,3 +410,20 @@ def test_a_scalar_starts_no_transfer() -> None:
     assert all(anywhere[one].refined == 0 for one in scalars)
     sending = {"gather": Sending(300.0, LINKS)}
     assert refined.timeline(anywhere, sending).total == refined.timeline(there, sending).total
+
+
+def test_an_instruction_computes_and_moves_its_bytes_at_once_after_its_start():
+    """A schedule without open loops counts alone, whatever the compiler estimates."""
+    cost = refined.Cost(compiler=900, scheduled=50, open_loops=0, products=70.0, hbm_bytes=8.0, hbm=60.0, startup=30.0)
+    for changes, expected in (
+        ({}, 70 + 30),
+        ({"hbm": 80.0}, 80 + 30),
+        ({"scheduled": 90}, 90 + 30),
+        ({"open_loops": 1}, 900 + 30),
+        ({"scheduled": None}, 900 + 30),
+        ({"scheduled": None, "compiler": None}, 70 + 30),
+    ):
+        assert dataclasses.replace(cost, **changes).refined == expected
+    assert (cost.estimated, dataclasses.replace(cost, compiler=None).estimated) == (900, 100)
+    sources = [dataclasses.replace(cost, scheduled=None, compiler=compiler).source for compiler in (900, None)]
+    assert (cost.source, *sources) == ("schedule", "compiler", "none")

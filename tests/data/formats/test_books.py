@@ -109,3 +109,41 @@ def test_a_line_is_short_below_four_fifths_of_the_widest_tenth(length: int, ends
     closed = f"It rained and {'x' * length}"[: length - 1] + "."
     paragraphs = books.prose("\n".join([closed, *lines]))
     assert len(paragraphs) == 1 + ends and paragraphs[0].startswith(closed)
+
+
+@pytest.mark.parametrize(
+    ("line", "left_out"),
+    [
+        ("WIND", True),
+        ("WAR", False),
+        ("THE STORM " * 6 + "AND MORE A", True),
+        ("THE STORM " * 6 + "AND MORE AT", False),
+        ("Chapter " + "x" * 92, True),
+        ("Chapter " + "x" * 93, False),
+        ("Chapter 1;", False),
+        ("Chapter 1,", False),
+        ("the end", True),
+    ],
+)
+def test_a_heading_has_a_bounded_length(line: str, left_out: bool) -> None:
+    found = " ".join(books.prose(f"It was dark.\n\n{line}\n\nIt rained."))
+    assert found == ("It was dark. It rained." if left_out else f"It was dark. {line} It rained.")
+
+
+def test_an_indent_marks_a_paragraph_where_fewer_than_half_of_the_lines_have_one() -> None:
+    lines = ["He came to the shore and,", "  found nobody there,", "but the wind and,", "  the waves,"]
+    assert len(books.prose("\n".join(lines))) == 1 and len(books.prose("\n".join([*lines, "and more,"]))) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whole"),
+    [
+        ("a well-", "known wind", "a well-known wind"),
+        ("he said -", "and went", "he said - and went"),
+        ("pages 1-", "and 2", "pages 1- and 2"),
+        ("he said --", "and went", "he said -- and went"),
+        ("", "and went", "and went"),
+    ],
+)
+def test_a_hyphen_after_a_letter_divides_a_word(before: str, after: str, whole: str) -> None:
+    assert books._join(before, after) == whole

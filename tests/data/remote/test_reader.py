@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import order, store
-from plmjax.data.remote import TwoLevelOrder, dataset
+from plmjax.data.remote import TwoLevelOrder, dataset, reader
 from plmjax.data.remote.reader import check_limit
 from plmjax.errors import UserError
 
@@ -59,3 +59,14 @@ def test_a_piece_has_the_tokens_of_its_longest_stream() -> None:
     ledger["splits"] = {"train": {"shards": [{"file": "a", "pieces": pieces[:1]}, {"file": "b", "pieces": pieces[1:]}]}}
     found = dataset.RemoteDataset(None, ledger, None, 0).pieces
     assert [(piece.tokens, tuple(piece.range)) for piece in found] == [(5, ("a", 0, 70, 1)), (9, ("b", 70, 90, 2))]
+
+
+def test_the_disk_is_filled_to_the_limit_and_knows_how_full_it_was(monkeypatch) -> None:
+    folder = SimpleNamespace(add=lambda piece, data: (piece, data), remove=lambda piece: None)
+    monkeypatch.setattr(reader, "_Folder", lambda parent: folder)
+    disk = reader.Disk(SimpleNamespace(limit=20, copied=5, fingerprint="print"))
+    assert disk.add(0, b"x" * 9) == (0, b"x" * 9) and disk.add(1, b"x" * 6) and disk.bytes == 20
+    with pytest.raises(AssertionError, match="21 bytes would exceed the limit 20"):
+        disk.add(2, b"x")
+    disk.remove(0, 9)
+    assert disk.add(2, b"xx") and (disk.bytes, disk.most_bytes) == (13, 20)
