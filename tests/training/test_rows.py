@@ -131,3 +131,20 @@ def test_scores_of_all_rows_need_the_table():
     np.testing.assert_array_equal(table.apply(variables, jnp.arange(3)), np.full((3, 2), 7))
     with pytest.raises(ValueError, match="a whole table"):
         table.apply(variables, jnp.ones((3, 2)), method="attend")
+
+
+def test_the_state_of_a_table_has_its_path_and_its_shape():
+    """Not a factor of it under the same path, nor a parameter whose name ends alike."""
+    tables = {"words/table": jnp.zeros((4, 2))}
+    state = {
+        "mean": {"words": {"table": jnp.zeros((4, 2))}, "other": {"swords": {"table": jnp.zeros((4, 2))}}},
+        "factor": {"words": {"table": jnp.zeros(4)}},
+        "words": {"table": jnp.zeros((4, 2))},
+    }
+    found = rows._map_tables(lambda leaf, of: leaf + of, {"words/table": 5.0}, tables, state)
+    marked = jax.tree.map(lambda leaf: float(leaf.max()), found)
+    assert marked == {
+        "mean": {"words": {"table": 5.0}, "other": {"swords": {"table": 0.0}}},
+        "factor": {"words": {"table": 0.0}},
+        "words": {"table": 5.0},
+    }

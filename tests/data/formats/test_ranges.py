@@ -150,3 +150,17 @@ def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):
         found = [document for part in source.ranges(size) for document in source.documents(part)]
         assert [formats.streams_of(one, parts)["source"] for one in found] == expected
         assert [formats.fields_of(one, parts) for one in found] == [[n] for n in range(40)]
+
+
+def test_the_last_range_reads_to_the_end_and_an_empty_file_is_one(tmp_path):
+    path = tmp_path / "a.txt"
+    for text, size, expected in (
+        ("one\ntwo\n", 4, [(0, 4, 4), (4, None, 4)]),
+        ("one\ntwo\n", 8, [(0, None, 8)]),
+        ("one\ntwo\nsix\n", 5, [(0, 8, 8), (8, None, 4)]),
+        ("one\ntwo\n", 5, [(0, 8, 8)]),
+        ("", 4, [(0, None, 0)]),
+    ):
+        path.write_text(text)
+        found = formats.Input((str(path),), "lines").ranges(size)
+        assert [(part.begin, part.end, part.bytes) for part in found] == expected

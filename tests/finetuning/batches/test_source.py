@@ -8,6 +8,7 @@ import pytest
 
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
+from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
@@ -217,3 +218,15 @@ def test_rows_need_special_tokens_and_room(objective, examples, task):
         objective.encode(examples, few, BertConfig.tiny(), task())
     with pytest.raises(UserError, match="sequence_length of at least 5"):
         objective.encode(examples, Numbers(), BertConfig.tiny(), task(sequence_length=4))
+
+
+def test_rows_are_shuffled_by_a_key_of_their_own(monkeypatch):
+    keys = []
+    permute = batches.order.permute
+    monkeypatch.setattr(
+        batches.order, "permute", lambda numbers, size, key: keys.append(key.tolist()) or permute(numbers, size, key)
+    )
+    rows = ExampleRows(encoded(10), 8, 1, 0)
+    for epoch in (0, 1):
+        rows.shuffled(epoch, np.array([7], np.uint64))
+    assert len(keys) == len({str(key) for key in keys}) == 4
