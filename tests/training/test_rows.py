@@ -148,3 +148,14 @@ def test_the_state_of_a_table_has_its_path_and_its_shape():
         "factor": {"words": {"table": 0.0}},
         "words": {"table": 5.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("owned", "columns"), [(("data", "fsdp"), "fsdp"), ((None, "data"), "data"), (("data",), None), ((), None)]
+)
+def test_a_device_looks_up_the_columns_of_its_share(owned: tuple, columns: str | None, monkeypatch) -> None:
+    placed = []
+    monkeypatch.setattr(rows, "with_sharding_constraint", lambda array, place: placed.append(place.spec) or array)
+    place = NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec(*owned))
+    rows.Tables({"table": place}, place, by_rows=True)._columns("table", jnp.zeros((2, 3, 4)))
+    assert placed == [PartitionSpec(None, None, columns)]
