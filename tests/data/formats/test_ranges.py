@@ -136,6 +136,18 @@ def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
         list(source.documents(parts[1]))
 
 
+def test_a_file_that_changes_while_it_is_read_is_noticed_at_its_end(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("One.\n\n" * 3)
+    source = formats.Input((str(path),))
+    (part,) = source.ranges(50)
+    found = source.documents(part)
+    assert next(found).text == "One."
+    path.write_text("One.\n\n" * 4)
+    with pytest.raises(UserError, match="to stay as it was when this command began, found it changed"):
+        list(found)
+
+
 def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "No.", "body": f"Number {n}.", "n": n}) + "\n" for n in range(40)))

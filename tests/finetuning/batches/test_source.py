@@ -230,3 +230,18 @@ def test_rows_are_shuffled_by_a_key_of_their_own(monkeypatch):
     for epoch in (0, 1):
         rows.shuffled(epoch, np.array([7], np.uint64))
     assert len(keys) == len({str(key) for key in keys}) == 4
+
+
+def test_only_rows_of_one_mixture_alone_have_portions_of_tasks() -> None:
+    class Mixing:
+        def portions(self, epochs: float) -> dict[str, float]:
+            return {"one": epochs}
+
+    mixed, other = source(train=8), source(train=6)
+    (rows,) = mixed._train
+    assert mixed.portions([phase()], 5) == {}
+    rows.mixing = Mixing()
+    assert mixed.portions([phase()], 5) == {"one": 5 * 4 / 8}
+    several = TaskSource([rows, *other._train], mixed.validation_rows, VOCABULARY, 0)
+    unlabelled = TaskSource([rows], mixed.validation_rows, VOCABULARY, 0, unlabelled=other._train[0])
+    assert several.portions([phase()], 5) == unlabelled.portions([phase()], 5) == {}
