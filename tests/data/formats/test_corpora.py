@@ -128,6 +128,7 @@ def test_articles_begin_at_titles_between_blank_lines():
     articles = list(corpora._articles([*lines, " ", " = J. C. = ", " ", "more"]))
     assert [article.split("\n")[:2] for article in articles] == [lines[:2], [" = B = ", " "], [" = J. C. = ", " "]]
     assert "\n".join(articles).split("\n") == [*lines, " ", " = J. C. = ", " ", "more"]
+    assert len(list(corpora._articles([" = A = ", " ", "text", " ", " = B = ", "text", " "]))) == 1  # no line after it
 
 
 def test_one_split_is_prepared_alone_as_text_without_splits(small, tmp_path):
