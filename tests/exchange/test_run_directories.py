@@ -49,7 +49,9 @@ def imported(
     length: int = 128,
 ) -> Any:
     """The part of a run that a module of so many labels and positions becomes."""
-    module = SimpleNamespace(config=SimpleNamespace(longest=longest), **({} if count is None else {"num_labels": count}))
+    module = SimpleNamespace(
+        config=SimpleNamespace(longest=longest), **({} if count is None else {"num_labels": count})
+    )
     files = run_directories.huggingface
     monkeypatch.setattr(files, "architecture_of", lambda module: "Class")
     monkeypatch.setattr(files, "transformers_installed", lambda: False)
@@ -162,9 +164,7 @@ def test_settings_of_an_export_are_those_of_the_run_and_of_its_end_token(
     run = SimpleNamespace(model=model, objective=None, generation=Generation(beams=3))
     description = SimpleNamespace(experiment=run, tokenizer=tokenizer)
     classes = {"Writes": SimpleNamespace(module="writer"), "Reads": SimpleNamespace(module="reader")}
-    monkeypatch.setattr(
-        run_directories.huggingface, "adapter_of", lambda model: SimpleNamespace(architectures=classes)
-    )
+    monkeypatch.setattr(run_directories.huggingface, "adapter_of", lambda model: SimpleNamespace(architectures=classes))
     vocabulary = SimpleNamespace(document_end=7)
     monkeypatch.setattr(
         run_directories.start, "tokenizer_of", lambda description: SimpleNamespace(vocabulary=vocabulary)

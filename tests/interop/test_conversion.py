@@ -331,7 +331,7 @@ def test_a_module_of_as_many_layers_as_tensors_is_read_and_six_names_are_listed(
     arrays = {f"h.{layer}": np.float32(layer) for layer in range(11)}
     params, _ = conversion.read_parameters(Scales(), example, table, in_memory(arrays))
     assert params["layers"]["scale"].tolist() == list(range(11))
-    with pytest.raises(UserError, match="the tensors of 11 layers in memory, .* found 10 tensors in all"):
+    with pytest.raises(UserError, match=r"the tensors of 11 layers in memory, .* found 10 tensors in all"):
         conversion.read_parameters(Scales(), example, table, in_memory(dict(list(arrays.items())[:10])))
     for extra, listing in ((6, "x.0, x.1, x.2, x.3, x.4, x.5 that"), (7, "x.4, x.5 and 1 more that")):
         more = arrays | {f"x.{number}": np.float32(0) for number in range(extra)}

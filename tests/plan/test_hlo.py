@@ -204,7 +204,9 @@ def test_a_branch_and_what_is_inside_a_fusion_run_as_often_as_their_loops():
   %got = f32[8]{0} get-tuple-element(%many), index=1
 """
     text = CHOICE.replace("%short (", called + looped.replace(r, fused) + "%short (")
-    text = text.replace("  ROOT %first = f32[8]{0} all-reduce(%x)", begin + "  ROOT %first = f32[8]{0} all-reduce(%got)")
+    text = text.replace(
+        "  ROOT %first = f32[8]{0} all-reduce(%x)", begin + "  ROOT %first = f32[8]{0} all-reduce(%got)"
+    )
     program = Program(text)
     assert program.cycles() == 4 * 9 + 5  # one trip of the loop would be shorter than the other branch
     assert [times for one, times in program.every if one.opcode == "exponential"] == [4]

@@ -26,7 +26,7 @@ PRODUCTS = {
     # places -2, 1, 4 | 0, 3, 6 | 2, 5, 8 | ... | 14, 17, 20, of which the even ones from 0 to 18 have a number.
     "f32[4,9,6]{2,1,0} convolution(%a, %b), window={size=3 stride=2 pad=2_2 lhs_dilate=2 rhs_dilate=3}, "
     "dim_labels=b0f_0io->b0f": (("f32[4,10,5]", "f32[3,5,6]"), 4 * 5 * 6 * 16),
-    # Three taps at every second place of a length of eleven, padded on the left alone: one product falls on the padding.
+    # Three taps at every second place of a length of eleven, padded on the left alone: one product falls on padding.
     "f32[4,5,6]{2,1,0} convolution(%a, %b), window={size=3 stride=2 pad=1_0}, dim_labels=b0f_0io->b0f": (
         ("f32[4,11,5]", "f32[3,5,6]"),
         4 * 5 * 6 * 14,

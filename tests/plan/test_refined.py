@@ -1,9 +1,8 @@
 """The refined estimate: what an instruction takes, what a program waits for, and what stands for what is not known."""
 
 import collections
-import re
-
 import dataclasses
+import re
 
 import pytest
 

@@ -166,7 +166,18 @@ def test_numbers_fit_their_column(value, text):
     assert metrics.compact(value) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (184, "3:04 min"), (18360, "5:06 h"), (59.9, "1:00 min"), (59.4, "59 s"), (3599, "59:59 min"), (3600, "1:00 h")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12, "12 s"),
+        (184, "3:04 min"),
+        (18360, "5:06 h"),
+        (59.9, "1:00 min"),
+        (59.4, "59 s"),
+        (3599, "59:59 min"),
+        (3600, "1:00 h"),
+    ],
+)
 def test_durations_read_as_a_clock(seconds, text):
     assert metrics.duration(seconds) == text
 

@@ -87,7 +87,7 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, mo
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f600"])
 def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(character):
     """Characters of one to four bytes."""
-    data = "a".encode() + character.encode()
+    data = b"a" + character.encode()
     for known in range(1, len(data) + 1):
         assert corpora._after_character(data[:known], known) == (known if known in (1, len(data)) else 1)
         assert corpora._after_character(data + b"a", known) == (1 if known == 1 else len(data))

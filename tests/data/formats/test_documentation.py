@@ -95,7 +95,11 @@ def test_a_sentence_has_thirty_characters_and_five_words(text, is_prose):
 def test_a_document_has_two_hundred_characters(monkeypatch):
     """Of paragraphs that no file before it has."""
     monkeypatch.setattr(documentation, "_files", lambda: iter([(f"m{n}", Path(f"{n}")) for n in range(3)]))
-    texts = {"0": ["a" * 100, "b" * 100], "1": ["a" * 100, "c" * 99, "d" * 100, "c" * 99], "2": ["b" * 100, "e" * 199, "a" * 100]}
+    texts = {
+        "0": ["a" * 100, "b" * 100],
+        "1": ["a" * 100, "c" * 99, "d" * 100, "c" * 99],
+        "2": ["b" * 100, "e" * 199, "a" * 100],
+    }
     monkeypatch.setattr(documentation, "_read_all", lambda paths: [[("", texts[str(path)])] for path in paths])
     documents = documentation.documents.__wrapped__()
     assert [(name, len(text)) for name, text in documents] == [("m0", 201)]

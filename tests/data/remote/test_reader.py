@@ -45,7 +45,9 @@ def test_a_dataset_that_the_limit_holds_is_copied_whole(limit: int, opened: str,
     copied = []
     monkeypatch.setattr(store, "local_copy", lambda given, name, expected, report: copied.append([name, *expected]))
     monkeypatch.setattr(dataset, "RemoteDataset", lambda *given: "in pieces" if given[-1] == limit else "")
-    with contextlib.nullcontext() if opened else pytest.raises(UserError, match="more than 20 bytes, .* found 19; rai"):
+    with (
+        contextlib.nullcontext() if opened else pytest.raises(UserError, match=r"more than 20 bytes, .* found 19; rai")
+    ):
         assert dataset.open_dataset("folder", limit) == opened
     assert copied == ([["print.held_out", "held_out"]] if opened == "in pieces" else [])
 
