@@ -1,8 +1,12 @@
 """Text of UTF-8 blocks."""
 
+import re
 from pathlib import Path
 
+import pytest
+
 from plmjax.data import text_files
+from plmjax.errors import UserError
 
 
 def test_a_byte_order_mark_is_left_out_at_the_beginning_alone() -> None:
@@ -13,3 +17,61 @@ def test_a_byte_order_mark_is_left_out_at_the_beginning_alone() -> None:
 def test_a_line_ends_as_on_any_system() -> None:
     assert text_files.divided("a\r\nb\rc\n\nd\n") == ["a", "b", "c", "", "d"]
     assert text_files.divided("a\n\n") == ["a", ""] and text_files.divided("") == [""]
+
+
+@pytest.mark.parametrize("text", [b"one\ntwo\n\n\nthree\n \nfour", b"\n\none\n", b"one two", b"\n"])
+def test_a_boundary_is_the_first_record_that_begins_at_a_byte_or_later(
+    text: bytes, tmp_path: Path, monkeypatch
+) -> None:
+    """Of blocks of four bytes, in which a run of line ends may continue in the next block."""
+    monkeypatch.setattr(text_files, "BLOCK", 4)
+    monkeypatch.setattr(text_files, "_LOOK_BACK", 3)
+    path, lines = tmp_path / "a.txt", re.compile(rb"\n[ \n]*")
+    path.write_bytes(text)
+    begins = [0, *(match.end() for match in lines.finditer(text)), len(text)]
+    for at in range(-1, len(text) + 2):
+        if not 0 < at < len(text) or text[at - 1] != ord(" "):  # within a run of them it has its last ones alone
+            expected = min((begin for begin in begins if begin >= at), default=len(text))
+            assert text_files.boundary(path, at, [lines]) == expected
+
+
+def test_the_next_kind_of_boundary_is_taken_where_a_window_has_none_of_the_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(text_files, "BLOCK", 4)
+    monkeypatch.setattr(text_files, "WINDOW", 8)
+    monkeypatch.setattr(text_files, "LAST_WINDOW", 16)
+    path, kinds = tmp_path / "a.txt", [re.compile(rb"\n"), re.compile(rb"\."), re.compile(rb" ")]
+
+    def found(text: bytes, *kinds: re.Pattern[bytes]) -> int:
+        path.write_bytes(text)
+        return text_files.boundary(path, 1, kinds)
+
+    assert found(b"a b.cd\nefg" + 16 * b"x", *kinds) == 7
+    assert found(b"a b.cdefg\nh" + 16 * b"x", *kinds) == 4  # the line ends behind the window of eight bytes
+    assert found(b"a bcdefghi.j\n" + 16 * b"x", *kinds) == 2  # so does the sentence
+    assert found(b"abcdefghijk lm" + 16 * b"x", *kinds) == 12  # the window of the last kind is longer
+    assert found(40 * b"a" + b" b", *kinds) == 42
+    assert found(b"a b.cd", *kinds) == 6  # the last record goes on to the end
+
+
+def test_a_range_of_a_file_ends_within_a_block_and_tells_what_was_read(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(text_files, "BLOCK", 4)
+    path, read = tmp_path / "a.txt", []
+    path.write_bytes(b"0123456789")
+    assert list(text_files.range_blocks(path, 1, 7, read.append)) == [b"1234", b"56"] and read == [4, 2]
+    assert list(text_files.range_blocks(path, 8, 20, read.append)) == [b"89"]
+    read.clear()
+    assert list(text_files.blocks(path, read.append)) == [b"0123", b"4567", b"89"] and sum(read) == 10
+    assert read[:3] == [4, 4, 2]
+
+
+def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for blocks, place in (
+        ((b"abcd", b"e\0f"), "a zero byte at offset 5:"),
+        ((b"abcd", b"e\xfff"), "byte 0xff at offset 5,"),
+        ((b"abc\xe2\x82", b"e"), "byte 0xe2 at offset 3,"),  # a character that the next block does not complete
+        ((b"abc\xe2",), "byte 0xe2 at offset 3,"),
+    ):
+        with pytest.raises(UserError, match=f"Expected UTF-8 text in {path}, found {place}"):
+            list(text_files.characters(path, blocks))
+    assert "".join(text_files.characters(path, (b"\xe2", b"\x82", b"\xac"))) == "\u20ac"

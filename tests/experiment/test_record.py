@@ -28,6 +28,8 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     ),
     "a whole number with a fraction": ("training.steps", 60.5, "Training.steps of type int"),
     "a number that is true": ("training.batch_size", True, "Training.batch_size of type int"),
+    "a rate that is true": ("optimizer.learning_rate", True, "learning_rate of type float"),
+    "a fraction that is false": ("data.held_out", False, "held_out of type float"),
     "text that is a number": ("data.format", 3, "format of type .*, found 3"),
     "a list that is text": ("data.input", "text.txt", "input of type .*, found 'text.txt'"),
     "a list of numbers": ("data.input", [1], r"input of type .*, found \(1,\)"),

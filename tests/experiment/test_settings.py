@@ -22,6 +22,7 @@ from plmjax.experiment import (
     override,
 )
 from plmjax.experiment.catalogue import functions
+from plmjax.experiment.override import normalized_option
 from plmjax.training.optimizers import Lamb, Optimizer, StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Cosine, Linear, Schedule, SlantedTriangular
 from tests.paths import ROOT
@@ -343,3 +344,12 @@ def test_a_compression_changes_what_is_trained_and_what_is_evaluated() -> None:
     assert run.trained is run.evaluated is run.objective
     run = dataclasses.replace(run, compression=Compression())
     assert run.trained == ("trained", run.objective, 7) and run.evaluated == ("evaluated", run.objective, 7)
+
+
+@pytest.mark.parametrize(
+    "option", ["--training.evaluation-batch-size", "--training.evaluation_batch-size", "training.evaluation-batch_size"]
+)
+def test_every_dash_in_the_name_of_an_option_is_an_underscore(option: str) -> None:
+    assert normalized_option(option) == "--training.evaluation_batch_size"
+    changed = override(experiments.bert(), ["--training.evaluation-batch-size", "5", "--tracking.wandb=-a=b-c"])
+    assert (changed.training.evaluation_batch_size, changed.tracking.wandb) == (5, "-a=b-c")

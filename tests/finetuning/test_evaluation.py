@@ -129,3 +129,33 @@ class Sequences:
 
     def __len__(self) -> int:
         return 3
+
+
+@pytest.mark.parametrize(
+    ("terms", "names"),
+    [
+        (("one",), ["loss", "f1"]),
+        (("one", "two"), ["loss", "one_loss", "two_loss", "joint_loss", "f1"]),
+    ],
+)
+def test_several_terms_have_a_loss_each_and_a_joint_one(terms: tuple[str, ...], names: list[str]) -> None:
+    objective = SimpleNamespace(
+        weights=lambda batch: dict.fromkeys(terms, jnp.zeros(())), reported=lambda task: ["f1", "loss"]
+    )
+    run = SimpleNamespace(objective=objective, data=None)
+    found = evaluation.TaskEvaluation(run, None, None, None).names(SimpleNamespace(evaluation_batch={}))
+    assert found == names
+
+
+def test_a_term_that_does_not_occur_in_a_file_has_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch has a little weight of it. The loss is that of the first term that occurs."""
+    sums = {"loss": (0.0, 2e-9), "one_loss": (0.0, 2e-9), "two_loss": (6.0, 4.0)}
+    monkeypatch.setattr(evaluation, "losses_of", lambda objective, program: list(sums))
+    monkeypatch.setattr(
+        evaluation, "batches", lambda *given: iter([(sums, (np.zeros((1, 1)), np.full((1, 1), -1), np.zeros((1, 1))))])
+    )
+    objective = SimpleNamespace(generates=False, per_token=False)
+    run = SimpleNamespace(objective=objective, training=SimpleNamespace(seed=0))
+    source = SimpleNamespace(validation_rows=SimpleNamespace(encoded=Sequences()))
+    means, _ = Forward(run, None)(None, LossInputs(()), source)
+    assert means == {"two_loss": 1.5, "loss": 1.5}

@@ -313,3 +313,27 @@ def test_shapes_come_from_the_inputs_that_a_module_takes():
     made = Translator().init(jax.random.key(0), **example)["params"]
     leaves = flax.traverse_util.flatten_dict(made, sep="/")
     assert shapes == {path: leaf.shape for path, leaf in leaves.items()}
+
+
+def test_a_module_of_as_many_layers_as_tensors_is_read_and_six_names_are_listed():
+    class Scale(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return x * self.param("scale", nn.initializers.ones, ()), None
+
+    class Scales(nn.Module):
+        @nn.compact
+        def __call__(self, x, deterministic=True):
+            layers = nn.scan(Scale, {"params": 0}, split_rngs={"params": True}, length=11)
+            return layers(name="layers")(x, None)[0]
+
+    table, example = (parameter("layers/scale", "h.{layer}"),), {"x": np.zeros(2, np.float32)}
+    arrays = {f"h.{layer}": np.float32(layer) for layer in range(11)}
+    params, _ = conversion.read_parameters(Scales(), example, table, in_memory(arrays))
+    assert params["layers"]["scale"].tolist() == list(range(11))
+    with pytest.raises(UserError, match=r"the tensors of 11 layers in memory, .* found 10 tensors in all"):
+        conversion.read_parameters(Scales(), example, table, in_memory(dict(list(arrays.items())[:10])))
+    for extra, listing in ((6, "x.0, x.1, x.2, x.3, x.4, x.5 that"), (7, "x.4, x.5 and 1 more that")):
+        more = arrays | {f"x.{number}": np.float32(0) for number in range(extra)}
+        with pytest.raises(UserError, match=listing):
+            conversion.read_parameters(Scales(), example, table, in_memory(more))

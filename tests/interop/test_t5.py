@@ -1,12 +1,14 @@
 """The settings of transformers' T5 here, besides its parameters, which tests/systems compares."""
 
+import dataclasses
+
 import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks
 from plmjax.exchange.default_tasks import task_of
-from plmjax.interop.t5 import tied
+from plmjax.interop.t5 import ADAPTER, tied
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 
@@ -32,3 +34,9 @@ def test_a_checkpoint_is_evaluated_and_trained_on_as_it_was_pretrained() -> None
 def test_the_output_layer_is_its_own_where_outputs_are_not_scaled(settings: dict[str, bool], expected: bool) -> None:
     """transformers 5 writes both settings of a T5 1.1: its tables are tied no more, whatever the older one says."""
     assert tied(settings) is expected
+
+
+def test_a_tied_class_is_untied_by_a_checkpoint_of_its_own_output_layer() -> None:
+    whole = ADAPTER.architectures["T5ForConditionalGeneration"]
+    assert whole.of({}).tied and not whole.of({"tie_word_embeddings": False}).tied
+    assert not dataclasses.replace(whole, tied=False).of({}).tied

@@ -131,6 +131,14 @@ def test_hosts_go_on_when_they_agree():
     assert all(said == [{"agreed": "the data"}] for said in run.said.values())
 
 
+def test_the_last_host_has_to_agree_too():
+    run = Run(4)
+    for host, value in enumerate(("abc", "abc", "abc", "abd")):
+        run.registry.handle(host, {"agree": "the data", "value": value}, 1.0)
+    assert "abd on host 3 and abc on host 0" in run.registry.stopped["sentence"]
+    assert all(said == [run.registry.stopped] for said in run.said.values())
+
+
 @pytest.mark.parametrize(
     ("other", "named"),
     [

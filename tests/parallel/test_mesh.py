@@ -38,6 +38,7 @@ def test_data_is_preferred_to_fsdp_and_fsdp_to_tensor():
     found = meshes.candidates(experiment.Mesh(), 4)
     assert found == [(4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4)]
     assert meshes.candidates(experiment.Mesh(), 4, slices=2) == [(4, 1, 1), (2, 2, 1), (2, 1, 2)]
+    assert meshes.candidates(experiment.Mesh(), 6, slices=2) == [(6, 1, 1), (2, 3, 1), (2, 1, 3)]
 
 
 @pytest.mark.parametrize("name", ["v2:4x4", "v3:8x8", "v4:2x2x4", "v5p:4x4x4", "v5e:8x8", "7x:2x2x4"])

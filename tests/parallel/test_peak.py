@@ -46,6 +46,13 @@ def test_runs_and_phases_of_a_process_share_what_it_has_measured(mesh, monkeypat
     assert first.rate == 100.0 and peak.PeakFlops(mesh).rate == 400.0
 
 
+def test_a_slower_measurement_does_not_replace_a_faster_one(mesh, monkeypatch):
+    rates = iter([400.0, 100.0])
+    monkeypatch.setattr(peak, "measured_flops", lambda: next(rates))
+    assert peak.PeakFlops(mesh).share(300.0) == 0.75  # doubtful, so measured again
+    assert peak.PeakFlops(mesh).rate == 400.0 and next(rates, None) is None
+
+
 def test_a_data_sheet_is_never_measured_again(mesh, monkeypatch):
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: 100.0)
     monkeypatch.setattr(peak, "measured_flops", lambda: pytest.fail("measured"))

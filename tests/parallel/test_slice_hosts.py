@@ -91,6 +91,16 @@ def test_kubernetes_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "other-0:8476,other-1:8476")
     monkeypatch.delenv("MEGASCALE_COORDINATOR_ADDRESS")
     assert slice_hosts.find() == SliceHost("other-0", 6, 3)
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "3")
+    with pytest.raises(UserError, match="that the environment lists, found worker 1 of 2 in slice 3 of 3;"):
+        slice_hosts.find()
+
+
+def test_the_environment_goes_before_the_metadata_server(metadata: dict[str, str], monkeypatch) -> None:
+    metadata |= {"agent-worker-number": "2", "worker-network-endpoints": ENDPOINTS, "tpu-env": COORDINATED}
+    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "4")
+    monkeypatch.setenv("MEGASCALE_SLICE_ID", "3")
+    assert slice_hosts.find() == SliceHost("10.0.1.9", 12, 11)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,13 @@ def test_a_ctrl_c_after_the_first_signal_stops_at_once(first: signal.Signals) ->
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_the_first_signal_is_the_one_that_is_remembered() -> None:
+    stop = StopSignals()
+    assert stop.handle(signal.SIGINT) and stop.handle(signal.SIGTERM)
+    assert stop.received is signal.SIGINT
+    assert not stop.handle(signal.SIGINT)
+
+
 BUSY = """
 import hashlib, sys
 from plmjax.parallel import stopping

@@ -1,5 +1,7 @@
 """The communication of compiled programs, for TPUs and of a written one."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.parallel import topologies
+from plmjax.plan import collectives as written
 from plmjax.plan.collectives import Collective, collectives
 from plmjax.plan.hlo import Program
 from plmjax.plan.traffic import Traffic
@@ -114,3 +117,34 @@ def test_every_gradient_is_reduced_once_in_bfloat16(topology):
     assert {c.group for c in gradients} == {topologies.parse(topology).chips * (2 if topology[:2] == "v3" else 1)}
     assert sum(c.elements * c.count for c in gradients) == layers * 2 * 256 * 1024
     assert sum(c.bytes * c.count for c in gradients) == layers * 2 * 256 * 1024 * 2
+
+
+def test_a_collective_in_chunks_runs_as_often_as_the_rarest_of_them(monkeypatch):
+    """Those of one channel and form are one, unless a fusion starts it: then the chunks belong to that."""
+    one = Collective("all-gather", "f32", bytes=8.0, elements=2, group=4, count=1)
+    runs = {"often": 15, "rarely": 3, "twice": 6}
+    chunks = [(types.SimpleNamespace(name=name, attribute=lambda name: "1"), times) for name, times in runs.items()]
+    program = types.SimpleNamespace(executed=chunks, inside=lambda outer: [(outer, 1)])
+    monkeypatch.setattr(written, "sends", lambda part: True)
+    monkeypatch.setattr(written, "_collective", lambda program, part: one)
+    monkeypatch.setattr(written, "continues", lambda outer, parts: True)
+    assert written.communication(program) == {"rarely": (one, 3)}
+    monkeypatch.setattr(written, "continues", lambda outer, parts: outer.name != "twice")
+    assert written.communication(program) == {"twice": (one, 6)}
+    program.executed = [*chunks, *chunks[2:]]  # an instruction of a computation that two others call
+    assert written.communication(program) == {"twice": (one, 12)}
+
+
+def test_a_collective_has_the_group_of_most_devices_and_a_zero_may_have_a_sign():
+    uneven = WRITTEN.replace("replica_groups={{0,1,2,3},{4,5,6,7}}", "replica_groups={{0,1},{2,3,4,5,6,7}}")
+    assert [one.group for one in collectives(Program(uneven)) if one.kind == "all-reduce"] == [6]
+    gather = """  %none = f32[] constant(ZERO)
+  %zeros = f32[32,8]{1,0} broadcast(%none), dimensions={}
+  %placed = f32[32,8]{1,0} dynamic-update-slice(%zeros, %y, %nine, %nine)
+  %sum = f32[32,8]{1,0} all-reduce(%placed), channel_id=8, to_apply=%add
+  %moved ="""
+    for zero, gathered in (("-0", 256), ("0.0", 256), ("1", 0), ("-1", 0)):
+        text = WRITTEN.replace("  %moved =", gather.replace("ZERO", zero), 1)
+        assert [one.gathered for one in collectives(Program(text)) if one.group == 8 and one.kind == "all-reduce"] == [
+            gathered
+        ]

@@ -178,3 +178,35 @@ def test_a_line_that_is_not_understood_is_an_error(text, sentence):
 @pytest.mark.parametrize("none", [2**63 - 1, 2**64 - 1])
 def test_the_integers_that_stand_for_no_estimate_are_no_cycles(none):
     assert Program(WRITTEN.replace('"estimated_cycles":"7"', f'"estimated_cycles":"{none}"')).cycles() == 5 * 10
+
+
+def test_a_branch_and_what_is_inside_a_fusion_run_as_often_as_their_loops():
+    """The short branch has a loop of many trips; a fusion in it holds another one."""
+    loop = WRITTEN[WRITTEN.index("%inner_body") : WRITTEN.index("%outer_body")]
+    called = """%innermost (m: f32[8]) -> f32[8] {
+  %m = f32[8]{0} parameter(0)
+  ROOT %power = f32[8]{0} exponential(%m)
+}
+
+%inner_fusion (n: f32[8]) -> f32[8] {
+  %n = f32[8]{0} parameter(0)
+  ROOT %deep = f32[8]{0} fusion(%n), kind=kLoop, calls=%innermost
+}
+
+"""
+    looped = loop.replace("f32[4,8]{1,0}", "f32[8]{0}").replace("f32[4,8]", "f32[8]").replace("%add", "%sum")
+    r = looped[looped.index("  %r =") : looped.index("  ROOT %t")]
+    fused = '  %r = f32[8]{0} fusion(%x), kind=kLoop, calls=%inner_fusion, backend_config={"estimated_cycles":"9"}\n'
+    begin = """  %zero = s32[] constant(0)
+  %four = s32[] constant(4)
+  %start = (s32[], f32[8]{0}, s32[]) tuple(%zero, %x, %four)
+  %many = (s32[], f32[8]{0}, s32[]) while(%start), condition=%inner_condition, body=%inner_body
+  %got = f32[8]{0} get-tuple-element(%many), index=1
+"""
+    text = CHOICE.replace("%short (", called + looped.replace(r, fused) + "%short (")
+    text = text.replace(
+        "  ROOT %first = f32[8]{0} all-reduce(%x)", begin + "  ROOT %first = f32[8]{0} all-reduce(%got)"
+    )
+    program = Program(text)
+    assert program.cycles() == 4 * 9 + 5  # one trip of the loop would be shorter than the other branch
+    assert [times for one, times in program.every if one.opcode == "exponential"] == [4]

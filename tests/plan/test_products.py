@@ -26,6 +26,11 @@ PRODUCTS = {
     # places -2, 1, 4 | 0, 3, 6 | 2, 5, 8 | ... | 14, 17, 20, of which the even ones from 0 to 18 have a number.
     "f32[4,9,6]{2,1,0} convolution(%a, %b), window={size=3 stride=2 pad=2_2 lhs_dilate=2 rhs_dilate=3}, "
     "dim_labels=b0f_0io->b0f": (("f32[4,10,5]", "f32[3,5,6]"), 4 * 5 * 6 * 16),
+    # Three taps at every second place of a length of eleven, padded on the left alone: one product falls on padding.
+    "f32[4,5,6]{2,1,0} convolution(%a, %b), window={size=3 stride=2 pad=1_0}, dim_labels=b0f_0io->b0f": (
+        ("f32[4,11,5]", "f32[3,5,6]"),
+        4 * 5 * 6 * 14,
+    ),
     # Two windows of unequal sizes, the second one without padding.
     "f32[4,3,5,6]{3,2,1,0} convolution(%a, %b), window={size=1x3 pad=0_0x0_0}, dim_labels=b01f_01io->b01f": (
         ("f32[4,3,7,2]", "f32[1,3,2,6]"),
@@ -63,3 +68,11 @@ def test_products_of_integers_are_counted_apart():
         (one,) = [one for one, _ in program.executed if one.name == "c"]
         costs = [refined.Costs(program, {}, refined.Rates(8.0, 4.0, int8=rate))[one].products for rate in (0.0, 16.0)]
         assert costs == [count / 8, count / (16 if share else 8)]
+
+
+def test_a_product_of_integers_and_floats_is_none_of_integers():
+    lines = ["  %a = s8[32,64] parameter(0)", "  %b = bf16[64,16] parameter(1)"]
+    lines.append("  ROOT %c = f32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf")
+    program = hlo.Program("\n".join(["ENTRY %main (a: s8[], b: bf16[]) -> f32[] {", *lines, "}"]))
+    assert products.multiply_adds(program, program.roots["main"], products.INTEGERS) == 0
+    assert products.multiply_adds(program, program.roots["main"], {"s8", "bf16"}) == 32 * 64 * 16

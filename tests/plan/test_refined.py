@@ -1,5 +1,7 @@
 """The refined estimate: what an instruction takes, what a program waits for, and what stands for what is not known."""
 
+import collections
+import dataclasses
 import re
 
 import pytest
@@ -335,6 +337,9 @@ def test_the_categories_add_up_to_both_estimates():
         ("jvp(M)/M/encoder/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "residuals"),
         ("while/body/closed_call/vmap(jvp(M))/M/word_embeddings.attend/sub", "ends"),
         ("vmap(jit(_randint))/vmap()/add", "other"),
+        ("attention/key/jvp(M)/M/encoder/while/body/layers/attention/exp", "attention"),
+        ("jvp(M)/query/encoder/while/body/layers/attention/exp", "attention"),
+        ("jvp(M)/layers/encoder/while/body/dynamic_update_slice", "residuals"),
         ("mul", "state"),
         ("shard_map/while/body/closed_call/add", "state"),
     ],
@@ -362,6 +367,24 @@ def test_what_has_the_size_of_a_parameter_and_computes_nothing_else_is_state(ins
     assert category(program, program.roots["main"], parameters={7}) == ("ends" if scope else "other")
 
 
+@pytest.mark.parametrize(("parameters", "expected"), [({32}, "ends"), ({32, 16}, "state"), (set(), "ends")])
+def test_a_copy_is_state_if_all_of_its_arrays_have_the_size_of_a_parameter(parameters, expected):
+    program = hlo.Program(f"""%copies (a: f32[4,8], b: f32[16]) -> (bf16[4,8], bf16[16]) {{
+  %a = f32[4,8]{{1,0}} parameter(0)
+  %b = f32[16]{{0}} parameter(1)
+  %c = bf16[4,8]{{1,0}} convert(%a), {NAMED}jvp(M)/M/word_embeddings/convert"}}
+  %d = bf16[16]{{0}} convert(%b), {NAMED}jvp(M)/M/word_embeddings/convert"}}
+  ROOT %t = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) tuple(%c, %d)
+}}
+
+ENTRY %main (x: f32[4,8], y: f32[16]) -> (bf16[4,8], bf16[16]) {{
+  %x = f32[4,8]{{1,0}} parameter(0)
+  %y = f32[16]{{0}} parameter(1)
+  ROOT %both = (bf16[4,8]{{1,0}}, bf16[16]{{0}}) fusion(%x, %y), kind=kLoop, calls=%copies
+}}""")
+    assert category(program, program.roots["main"], parameters=parameters) == expected
+
+
 @pytest.mark.parametrize(("rounds", "expected"), [(1, "layers"), (7, "layers"), (8, "random bits")])
 def test_rounds_of_threefry_are_random_bits_and_a_few_exclusive_ors_are_not(rounds, expected):
     lines = [f'%x{number + 1} = u32[8]{{0}} xor(%x{number}, %x0), {LAYER}/mask/xor"}}' for number in range(rounds)]
@@ -387,3 +410,26 @@ def test_a_scalar_starts_no_transfer() -> None:
     assert all(anywhere[one].refined == 0 for one in scalars)
     sending = {"gather": Sending(300.0, LINKS)}
     assert refined.timeline(anywhere, sending).total == refined.timeline(there, sending).total
+
+
+def test_an_instruction_computes_and_moves_its_bytes_at_once_after_its_start():
+    """A schedule without open loops counts alone, whatever the compiler estimates."""
+    cost = refined.Cost(compiler=900, scheduled=50, open_loops=0, products=70.0, hbm_bytes=8.0, hbm=60.0, startup=30.0)
+    for changes, expected in (
+        ({}, 70 + 30),
+        ({"hbm": 80.0}, 80 + 30),
+        ({"scheduled": 90}, 90 + 30),
+        ({"open_loops": 1}, 900 + 30),
+        ({"scheduled": None}, 900 + 30),
+        ({"scheduled": None, "compiler": None}, 70 + 30),
+    ):
+        assert dataclasses.replace(cost, **changes).refined == expected
+    assert (cost.estimated, dataclasses.replace(cost, compiler=None).estimated) == (900, 100)
+    sources = [dataclasses.replace(cost, scheduled=None, compiler=compiler).source for compiler in (900, None)]
+    assert (cost.source, *sources) == ("schedule", "compiler", "none")
+
+
+def test_a_part_that_runs_several_times_uses_links_and_memory_as_often() -> None:
+    time = refined.Timeline(1.0, 2.0, 3.0, 4.0, 5.0, collections.Counter({0: 2.0}))
+    time.add(refined.Timeline(10.0, 20.0, 30.0, 40.0, 50.0, collections.Counter({0: 10.0, 1: 5.0})), 3)
+    assert time == refined.Timeline(31.0, 62.0, 93.0, 124.0, 155.0, collections.Counter({0: 32.0, 1: 15.0}))

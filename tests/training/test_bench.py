@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from plmjax import cli, experiment
-from plmjax.data import tokenizers
+from plmjax.data import mixture, remote, tokenizers
+from plmjax.data.mixing import Mixture
 from plmjax.parallel import peak, topologies
 from plmjax.training import bench as benches
 from plmjax.training import feed, loop, pace, phases
@@ -77,3 +78,19 @@ def test_batches_are_those_of_the_dataset_that_the_run_names(small_run) -> None:
     rows = [next(found)["input_ids"] for _ in range(5)]
     assert vocabulary.size == 900 and np.array_equal(rows[0], rows[4])
     assert len({row.tobytes() for row in rows}) == 4
+
+
+def test_a_dataset_is_read_within_the_limits_of_the_run(small_run, monkeypatch) -> None:
+    """So is a mixture: with its memory, its window of pieces and the run's seed."""
+    run = experiments.changed(experiment.read(small_run / "experiment.json"), training={"seed": 7})
+    (phase,) = phases.resolve(run)
+    found = types.SimpleNamespace(train=lambda phase, start: iter([]))
+    folder, asked = str(small_run / "dataset"), []
+    monkeypatch.setattr(remote, "open_dataset", lambda path, memory, vocab_size: asked.append((memory, vocab_size)))
+    monkeypatch.setattr(remote, "source", lambda *given: asked.append(given[-2:]) or found)
+    monkeypatch.setattr(mixture, "open_sources", lambda sources, *limits: asked.append(limits))
+    monkeypatch.setattr(mixture, "source_of", lambda *given: asked.append(given[-2:]) or found)
+    for data in ({"path": folder}, {"mixture": Mixture(sources=(f"a={folder}", f"b={folder}"))}):
+        asked.clear()
+        benches._batches(experiments.changed(run, data=data | {"cache_limit": "12345", "shuffle_window": 3}), phase)
+        assert asked == [(12345, run.model.vocab_size), (7, 3)]

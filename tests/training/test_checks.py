@@ -9,6 +9,7 @@ import pytest
 
 from plmjax import cli, experiment
 from plmjax.data.layouts import SentencePairs
+from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Finetuning, Phase, catalogue
 from plmjax.models.bert import BertConfig
@@ -284,3 +285,21 @@ def test_steps_of_a_run_fit_together(training: dict, checkpoint: dict, fits: boo
     run = experiments.changed(run, checkpoint={"best": "eval/loss", "prefer": "best", "every": 2} | checkpoint)
     with contextlib.nullcontext() if fits else pytest.raises(UserError):
         checks.evaluation_settings(run, ["loss"])
+
+
+@pytest.mark.parametrize(
+    ("data", "has_held_out"),
+    [
+        ({"held_out": 0.1}, True),
+        ({"path": "dataset", "held_out": 0.0}, True),  # it may hold out rows of its own
+        ({"mixture": Mixture(sources=("a=one", "b=two")), "held_out": 0.0}, True),
+        ({"held_out": 0.0}, False),
+    ],
+)
+def test_text_that_is_prepared_may_hold_out_rows(data: dict, has_held_out: bool, monkeypatch) -> None:
+    known = []
+    monkeypatch.setattr(checks.programs, "build", lambda *arguments: None)
+    monkeypatch.setattr(checks.evaluation, "means", lambda program, coefficients: ["loss"])
+    monkeypatch.setattr(checks, "evaluation_settings", lambda run, metrics: known.append(metrics))
+    checks.pretraining(experiments.changed(experiments.bert(), data=data), devices=1)
+    assert known == [["loss"] if has_held_out else []]

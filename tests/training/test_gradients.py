@@ -32,6 +32,12 @@ def test_both_axes_of_a_slice_carry_the_same_number_of_bytes() -> None:
     assert found[4].first != found[5].first
 
 
+def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() -> None:
+    params = [jax.ShapeDtypeStruct((size, 8), jnp.float32) for size in (8, 8, 32, 8, 8)]
+    found = gradients.routes(RINGS, params, [placed("data")] * 5, [True] * 5)
+    assert [route.first for route in found] == [1, 1, 0, 1, 1]
+
+
 def test_each_device_computes_with_its_own_rows_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their gradients are summed in the dtype of the copy."""
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)

@@ -46,3 +46,12 @@ def test_rows_are_those_of_a_microbatch_on_a_device() -> None:
 @pytest.mark.parametrize(("generator", "said"), [("rbg", True), ("threefry2x32", False), ("auto", False)])
 def test_it_warns_of_masks_that_depend_on_the_mesh(generator: str, said: bool) -> None:
     assert ("dropout  rbg: another mesh draws other masks" in lines(dropout_generator=generator)[-1]) is said
+
+
+@pytest.mark.parametrize(
+    ("before", "backend", "said"), [(0, "cpu", False), (8, "cpu", False), (4, "cpu", True), (4, "tpu", False)]
+)
+def test_another_number_of_cores_is_told_on_a_cpu(before: int, backend: str, said: bool, monkeypatch) -> None:
+    monkeypatch.setattr(header.platform, "cores", lambda: 8)
+    monkeypatch.setattr(header.jax, "default_backend", lambda: backend)
+    assert [line[:20] for line in header.cores(before)] == (["cores    8, 4 before"] if said else [])

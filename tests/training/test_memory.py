@@ -45,8 +45,13 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         "GiB; take more microbatches with --training.accumulation 16, --training.remat full or fewer rows with "
         "--training.batch_size."
     )
-    monkeypatch.setattr(memory, "_available", lambda device: 54.0 * GIB)
+    monkeypatch.setattr(memory, "_available", lambda device: 53.0 * GIB)  # all of it
     memory.check(run(), program, compiled)
+    # 3 GiB and a 32nd part of 50 GiB are less than nine tenths of 5.1 GiB, a 16th part is more: one row a device.
+    for available, advice in ((5.1, "accumulation 64, "), (5.0, "accumulation, ")):
+        monkeypatch.setattr(memory, "_available", lambda device, available=available: available * GIB)
+        with pytest.raises(UserError, match=f"--training.{advice}"):
+            memory.check(run(), program, compiled)
     phases = (experiment.Phase(0.5), experiment.Phase(0.5))
     program.phase.index = 1
     monkeypatch.setattr(memory, "_available", lambda device: 16.0 * GIB)
@@ -93,3 +98,11 @@ def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None
 
 def phase_of(**sizes: int) -> SimpleNamespace:
     return SimpleNamespace(index=1, accumulation=1, **sizes)
+
+
+def test_simulated_devices_share_the_memory_of_the_machine(monkeypatch) -> None:
+    cpu, tpu = SimpleNamespace(platform="cpu"), SimpleNamespace(platform="tpu")
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PHYS_PAGES": 6000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    monkeypatch.setattr(memory.jax, "local_device_count", lambda: 3)
+    monkeypatch.setattr(memory.topologies, "device_memory", lambda device: 77.0)
+    assert (memory._available(cpu), memory._available(tpu)) == (2000 * 4096, 77.0)

@@ -5,6 +5,7 @@ import json
 import re
 import threading
 import time
+import types
 
 import pytest
 
@@ -153,6 +154,8 @@ def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
         (0.0, "0"),
         (2.34567, "2.346"),
         (0.00003, "3.0e-05"),
+        (9999.0, "9999"),
+        (10000.0, "10.0k"),
         (42150.0, "42.1k"),
         (4.215e6, "4.2M"),
         (9.9e12, "9.9T"),
@@ -163,6 +166,38 @@ def test_numbers_fit_their_column(value, text):
     assert metrics.compact(value) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(12, "12 s"), (184, "3:04 min"), (18360, "5:06 h"), (59.9, "1:00 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12, "12 s"),
+        (184, "3:04 min"),
+        (18360, "5:06 h"),
+        (59.9, "1:00 min"),
+        (59.4, "59 s"),
+        (3599, "59:59 min"),
+        (3600, "1:00 h"),
+    ],
+)
 def test_durations_read_as_a_clock(seconds, text):
     assert metrics.duration(seconds) == text
+
+
+def test_a_long_activity_is_told_once_in_ten_seconds(monkeypatch, capsys):
+    """On a clock that goes on by a second with every look. A new activity is told after ten seconds of its own."""
+    now = [0.0]
+
+    def wait(seconds: float) -> bool:
+        now[0] += 1
+        if now[0] == 33:
+            terminal.set_activity("saving")
+        return now[0] == 60
+
+    monkeypatch.setattr(metrics, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    terminal = object.__new__(metrics.Terminal)
+    terminal._bar, terminal._closed = None, types.SimpleNamespace(wait=wait)
+    terminal.set_activity("compiling")
+    terminal._remind()
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"compiling, {seconds} s so far" for seconds in (10, 20, 30)),
+        *(f"saving, {seconds} s so far" for seconds in (10, 20)),
+    ]

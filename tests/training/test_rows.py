@@ -131,3 +131,31 @@ def test_scores_of_all_rows_need_the_table():
     np.testing.assert_array_equal(table.apply(variables, jnp.arange(3)), np.full((3, 2), 7))
     with pytest.raises(ValueError, match="a whole table"):
         table.apply(variables, jnp.ones((3, 2)), method="attend")
+
+
+def test_the_state_of_a_table_has_its_path_and_its_shape():
+    """Not a factor of it under the same path, nor a parameter whose name ends alike."""
+    tables = {"words/table": jnp.zeros((4, 2))}
+    state = {
+        "mean": {"words": {"table": jnp.zeros((4, 2))}, "other": {"swords": {"table": jnp.zeros((4, 2))}}},
+        "factor": {"words": {"table": jnp.zeros(4)}},
+        "words": {"table": jnp.zeros((4, 2))},
+    }
+    found = rows._map_tables(lambda leaf, of: leaf + of, {"words/table": 5.0}, tables, state)
+    marked = jax.tree.map(lambda leaf: float(leaf.max()), found)
+    assert marked == {
+        "mean": {"words": {"table": 5.0}, "other": {"swords": {"table": 0.0}}},
+        "factor": {"words": {"table": 0.0}},
+        "words": {"table": 5.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("owned", "columns"), [(("data", "fsdp"), "fsdp"), ((None, "data"), "data"), (("data",), None), ((), None)]
+)
+def test_a_device_looks_up_the_columns_of_its_share(owned: tuple, columns: str | None, monkeypatch) -> None:
+    placed = []
+    monkeypatch.setattr(rows, "with_sharding_constraint", lambda array, place: placed.append(place.spec) or array)
+    place = NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec(*owned))
+    rows.Tables({"table": place}, place, by_rows=True)._columns("table", jnp.zeros((2, 3, 4)))
+    assert placed == [PartitionSpec(None, None, columns)]

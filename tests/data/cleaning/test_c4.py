@@ -24,7 +24,9 @@ LINES = {
     "too_long_word": f"The long {'w' * 1001} word stands in this line.",
     "no_endmark": "This line has no mark at its end",
     "ellipsis": "This line goes on and on and on...",
+    "a word that is just short enough": f"The long {'w' * 1000} word stands in this line.",
     "too_short": "Only four words here.",
+    "words that are just enough": "Five words are just enough.",
     "loremipsum": "A text with Lorem Ipsum in the midst of it.",
     "javascript": "Please enable JavaScript to see this page at all.",
     "squigglybracket": "The function f(x) { return x } is code of a page.",
@@ -122,7 +124,7 @@ def test_paragraphs_are_those_of_the_released_code_of_mc4(lengths: list[int], mo
 def test_bad_words_are_those_of_the_released_code(language: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
     words = ["foo", "a b", "c++"]
-    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "words.txt").write_text("\n".join(f"  {word} " for word in words) + "\n \n")
     keeps = c4_utils.get_badwords_filter_fn({language: words})
     rules = cleaner(["c4_bad_words"], tmp_path / "words.txt", language)
     for text in ("A Foo.", "foolish", "Foo", "an a b", "a  b", "write c++ now", "c+", "xfoo"):

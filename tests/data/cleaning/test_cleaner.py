@@ -133,3 +133,19 @@ def test_the_examples_of_a_rule_are_the_first_in_the_order_of_reading() -> None:
     assert [place for place, _, _ in whole.examples] == ["place 0", "place 1", "place 4"]
     assert (whole.dropped.documents, whole.dropped.characters) == (5, 5 * len("a text"))
     assert (whole.changed.documents, whole.changed.characters) == (0, 0)
+
+
+def test_a_stage_ends_with_a_rule_that_compares_documents() -> None:
+    """Its place among all rules is where its effects are counted."""
+    names = ["c4_lorem_ipsum", "exact_duplicates", "c4_duplicate_lines", "c4_short_lines", "c4_end_marks"]
+    for count, places in (
+        (5, [(0, 1, "exact_duplicates"), (2, 2, "c4_duplicate_lines"), (3, 5, "")]),
+        (3, [(0, 1, "exact_duplicates"), (2, 2, "c4_duplicate_lines")]),
+        (1, [(0, 1, "")]),
+        (0, []),
+    ):
+        stages = cleaning.cleaner(names[:count]).stages
+        assert [(stage.start, stage.end, stage.last.name if stage.last else "") for stage in stages] == places
+        assert [rule.name for stage in stages for rule in (*stage.rules, *([stage.last] if stage.last else []))] == (
+            names[:count]
+        )

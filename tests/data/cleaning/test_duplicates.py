@@ -2,6 +2,7 @@
 
 import string
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -78,3 +79,24 @@ def test_a_library_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match=r"Expected rensa .* found it not installed; pip install 'plmjax\[clean\]'"):
         cleaner(["fineweb"])
     duplicates.rensa.cache_clear()
+
+
+def test_a_text_of_five_words_has_one_sequence_and_every_band_a_key_of_its_own(monkeypatch) -> None:
+    """Bands of equal hashes too: a band is compared with those of its place alone."""
+    seen = []
+
+    class Sketch:
+        def __init__(self, num_perm: int, seed: int) -> None:
+            self.count = num_perm
+
+        def update(self, grams: list[str]) -> None:
+            seen.append(grams)
+
+        def digest(self) -> list[int]:
+            return [7] * self.count
+
+    monkeypatch.setattr(duplicates, "rensa", lambda: types.SimpleNamespace(RMinHash=Sketch))
+    assert len(set(duplicates._band_keys("one two three four five", Settings()).tolist())) == 14
+    assert len(duplicates._band_keys("one two three four", Settings())) == 0
+    duplicates._band_keys("one two three four five six", Settings())
+    assert seen == [["one two three four five"], ["one two three four five", "two three four five six"]]

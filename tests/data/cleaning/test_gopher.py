@@ -66,3 +66,24 @@ def test_shares_of_sequences_are_those_of_the_paper() -> None:
     """Rae et al. 2021, table A1."""
     assert gopher.TOP_GRAMS == {2: 0.20, 3: 0.18, 4: 0.16}
     assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("gopher_length", "the ... " * 25),  # more than a mark
+        ("gopher_bullets", "- a\n" * 9 + "a"),
+        ("gopher_ellipses", "a...\n" * 3 + "a\n" * 7),
+        ("gopher_letters", "a a a a 1"),
+        ("gopher_letters", "a1 b-2 3c d4 5"),
+        ("gopher_symbols", "#" + " word" * 9),
+        ("gopher_word_length", "abc abc"),
+        ("gopher_word_length", "a" * 10),
+        ("gopher_repeated_lines", "\n".join("aaabbcdefg") + "h" * 99),  # three of ten lines
+        ("gopher_repeated_lines", "aaaaa\naaaaa\nbbbbbb\ncccccc"),  # 5 of 25 characters
+        ("gopher_top_grams", "a b c stone river d e f stone river g ".ljust(110, "h")),  # 22 of 110 characters
+        ("gopher_repeated_grams", ("the fox dug six big " * 2).ljust(100, "h")),  # 15 of 100 characters
+    ],
+)
+def test_a_page_at_the_threshold_is_kept(rule: str, text: str) -> None:
+    assert not drops(rule, text.strip())

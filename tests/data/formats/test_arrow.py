@@ -55,3 +55,17 @@ def test_a_text_that_is_missing_in_a_record_is_empty(tmp_path: Path) -> None:
     document = list(formats.documents([path], "auto", parts=parts))[1]
     assert document.place == f"{path} row 2"
     assert formats.streams_of(document, parts) == {"source": [], "target": ["A."]}
+
+
+@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()])
+def test_text_may_have_each_type_of_text(tmp_path: Path, kind: pyarrow.DataType) -> None:
+    table = pyarrow.table({"text": pyarrow.array(["One.", "Two."], kind)})
+    with pyarrow.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    assert [document.text for document in formats.documents([tmp_path / "a.arrow"])] == ["One.", "Two."]
+
+
+def test_progress_is_the_bytes_of_each_batch(tmp_path: Path) -> None:
+    path, counts = write(tmp_path / "a.arrow"), []
+    list(formats.documents([path], "arrow", counts.append))
+    assert len(counts) == 2 and all(counts) and path.stat().st_size - 100 < sum(counts) <= path.stat().st_size

@@ -100,3 +100,50 @@ def test_a_short_line_that_ends_a_sentence_ends_a_paragraph(mark: str) -> None:
     long = "The rain fell in torrents, except at occasional intervals, when it was"
     lines = [long, f"checked{mark}", long, "so,", "and so on."]
     assert books.prose("\n".join(lines)) == [f"{long} checked{mark}", f"{long} so, and so on."]
+
+
+@pytest.mark.parametrize(("length", "ends"), [(48, False), (47, True)])
+def test_a_line_is_short_below_four_fifths_of_the_widest_tenth(length: int, ends: bool) -> None:
+    """Of eleven lines, the second widest has 60 characters, and all others are narrower."""
+    lines = [f"It was dark and {'x' * width}"[:width] for width in (70, 60, 57, 57, 57, 57, 57, 57, 57, 57)]
+    closed = f"It rained and {'x' * length}"[: length - 1] + "."
+    paragraphs = books.prose("\n".join([closed, *lines]))
+    assert len(paragraphs) == 1 + ends and paragraphs[0].startswith(closed)
+
+
+@pytest.mark.parametrize(
+    ("line", "left_out"),
+    [
+        ("WIND", True),
+        ("WAR", False),
+        ("THE STORM " * 6 + "AND MORE A", True),
+        ("THE STORM " * 6 + "AND MORE AT", False),
+        ("Chapter " + "x" * 92, True),
+        ("Chapter " + "x" * 93, False),
+        ("Chapter 1;", False),
+        ("Chapter 1,", False),
+        ("the end", True),
+    ],
+)
+def test_a_heading_has_a_bounded_length(line: str, left_out: bool) -> None:
+    found = " ".join(books.prose(f"It was dark.\n\n{line}\n\nIt rained."))
+    assert found == ("It was dark. It rained." if left_out else f"It was dark. {line} It rained.")
+
+
+def test_an_indent_marks_a_paragraph_where_fewer_than_half_of_the_lines_have_one() -> None:
+    lines = ["He came to the shore and,", "  found nobody there,", "but the wind and,", "  the waves,"]
+    assert len(books.prose("\n".join(lines))) == 1 and len(books.prose("\n".join([*lines, "and more,"]))) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whole"),
+    [
+        ("a well-", "known wind", "a well-known wind"),
+        ("he said -", "and went", "he said - and went"),
+        ("pages 1-", "and 2", "pages 1- and 2"),
+        ("he said --", "and went", "he said -- and went"),
+        ("", "and went", "and went"),
+    ],
+)
+def test_a_hyphen_after_a_letter_divides_a_word(before: str, after: str, whole: str) -> None:
+    assert books._join(before, after) == whole

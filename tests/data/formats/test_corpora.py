@@ -84,6 +84,15 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, mo
     assert backwards.starts_within(np.array([0]), 9)[1].tolist() == [0]
 
 
+@pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f600"])
+def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(character):
+    """Characters of one to four bytes."""
+    data = b"a" + character.encode()
+    for known in range(1, len(data) + 1):
+        assert corpora._after_character(data[:known], known) == (known if known in (1, len(data)) else 1)
+        assert corpora._after_character(data + b"a", known) == (1 if known == 1 else len(data))
+
+
 def test_a_line_is_cut_before_a_space_if_it_is_long():
     text = "word " * 20_000 + "x" * 70_000 + "\n\nlast"
     units = corpora.units(text)
@@ -115,11 +124,20 @@ def test_the_words_of_wikitext_are_those_of_its_lines_and_an_end_for_each(small,
     assert (size.bytes, size.characters, size.words) == (len(text.encode()), len(text), WORDS["test"])
 
 
+def test_a_vocabulary_counts_the_splits_of_its_paper(small, tmp_path):
+    """All three of text8, and the training split alone of WikiText."""
+    path = write("text8", tmp_path / "text8")
+    assert [len(text) for text in formats.texts([path], "text8")] == [900, 50, 50]
+    texts = list(formats.texts([write("wikitext-2", tmp_path / "text")], "wikitext-2"))
+    assert "\n".join(texts) + "\n" == WIKITEXT["train"]
+
+
 def test_articles_begin_at_titles_between_blank_lines():
     lines = [" ", " = A = ", " ", "text = x = ", " = not a title = ", "text", " ", " = = section = = ", " ", " = B = "]
     articles = list(corpora._articles([*lines, " ", " = J. C. = ", " ", "more"]))
     assert [article.split("\n")[:2] for article in articles] == [lines[:2], [" = B = ", " "], [" = J. C. = ", " "]]
     assert "\n".join(articles).split("\n") == [*lines, " ", " = J. C. = ", " ", "more"]
+    assert len(list(corpora._articles([" = A = ", " ", "text", " ", " = B = ", "text", " "]))) == 1  # no line after it
 
 
 def test_one_split_is_prepared_alone_as_text_without_splits(small, tmp_path):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,42 @@ def test_numpy_style():
     ]
 
 
+def test_a_section_that_is_left_out_ends_at_the_next_title():
+    kept = "The sentence of a section that is kept in the corpus."
+    dropped = "The sentence of a section that is left out of it."
+    for title in ("Returns:", "Notes\n-----"):
+        text = f"Raises:\n  {dropped}\n\n{title}\n  {kept}\n\nExamples:\n  {dropped}\n"
+        assert documentation.prose(f"A summary of what is done by it.\n\n{text}") == [
+            "A summary of what is done by it.",
+            kept,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_prose"),
+    [
+        ("Alpha bravo charlie delta ech.", True),
+        ("Alpha bravo charlie delta ec.", False),
+        ("Alphabravo charlie delta echoes.", False),
+    ],
+)
+def test_a_sentence_has_thirty_characters_and_five_words(text, is_prose):
+    assert bool(documentation.prose(text)) == is_prose
+
+
+def test_a_document_has_two_hundred_characters(monkeypatch):
+    """Of paragraphs that no file before it has."""
+    monkeypatch.setattr(documentation, "_files", lambda: iter([(f"m{n}", Path(f"{n}")) for n in range(3)]))
+    texts = {
+        "0": ["a" * 100, "b" * 100],
+        "1": ["a" * 100, "c" * 99, "d" * 100, "c" * 99],
+        "2": ["b" * 100, "e" * 199, "a" * 100],
+    }
+    monkeypatch.setattr(documentation, "_read_all", lambda paths: [[("", texts[str(path)])] for path in paths])
+    documents = documentation.documents.__wrapped__()
+    assert [(name, len(text)) for name, text in documents] == [("m0", 201)]
+
+
 def test_google_style():
     assert documentation.prose(GOOGLE) == [
         "The place of the file that is going to be read.",
@@ -129,3 +166,40 @@ def test_sources_name_versions_and_change_with_the_files():
     assert source == documentation.sources()[0]
     assert "numpy" in source["path"] and "Python 3." in source["path"]
     assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64
+
+
+def test_files_are_read_in_order_by_several_processes(monkeypatch):
+    class Workers:
+        def __init__(self, processes, *arguments, **options):
+            asked.append(processes)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def results(self, function, parts):
+            return (function(*part) for part in parts)
+
+    asked = []
+    monkeypatch.setattr(documentation, "Workers", Workers)
+    monkeypatch.setattr(documentation, "_read", lambda path: [(path.name, [])])
+    monkeypatch.setattr(documentation.os, "cpu_count", lambda: 8)
+    for count, processes in ((127, []), (128, [2]), (201, [3])):
+        asked.clear()
+        found = list(documentation._read_all([Path(str(number)) for number in range(count)]))
+        assert found == [[(str(number), [])] for number in range(count)] and asked == processes
+
+
+def test_output_ends_at_a_blank_line_and_a_line_of_words_belongs_to_its_paragraph():
+    text = """>>> solve([[1]], [2])
+This line of output is not prose either, surely it is not.
+
+The sum of the values in all
+rows of the matrix and of the
+vector is what is computed here.
+"""
+    assert documentation.prose(text) == [
+        "The sum of the values in all rows of the matrix and of the vector is what is computed here."
+    ]

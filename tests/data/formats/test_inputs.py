@@ -142,3 +142,18 @@ def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
     counts = [sum(text in texts[part::3] for text in sample) for part in range(3)]
     assert min(counts) > len(sample) / 6 and any(text in texts[500:] for text in sample)
     assert list(formats.texts(paths, "text")) == read  # a small text is its own sample
+
+
+def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
+    """One byte more takes one document more; a document after a full sample is read if its hash is smaller."""
+    texts = [f"Document {number:02}." for number in range(20)]  # 12 bytes each
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    hashes = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
+    for limit, count in ((36, 3), (37, 4), (12, 1)):
+        least = sorted(texts, key=hashes.get)[:count]
+        assert list(formats.texts([tmp_path / "a.txt"], "text", limit)) == sorted(least)
+
+
+def test_a_sample_is_read_from_the_named_key(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "No.", "body": "One."}\n{"text": "No.", "body": "Two."}\n')
+    assert list(formats.texts([tmp_path / "a.jsonl"], "jsonl", text_key="body")) == ["One.", "Two."]

@@ -32,3 +32,13 @@ def test_text_of_a_parquet_file_that_is_no_utf8_is_one_sentence(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"One of", b"One\xff\xfe\xff"))
     with pytest.raises(UserError, match=r"a whole Parquet file in .*a\.parquet, found one that cannot be read"):
         read([path])
+
+
+def test_rows_are_numbered_through_groups_of_any_size(tmp_path):
+    rows = [f"Number {number}." for number in range(620)]
+    path, counts = tmp_path / "a.parquet", []
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path, row_group_size=100)
+    found = list(formats.documents([path], "auto", counts.append))
+    assert [document.place for document in found] == [f"{path} row {number}" for number in range(1, 621)]
+    assert [document.text for document in found] == rows
+    assert sum(counts) == path.stat().st_size and max(counts) <= -(-path.stat().st_size * 256 // 620)

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import types
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from plmjax.data import formats, text_files
-from plmjax.data.formats import records
+from plmjax.data.formats import records, tfds
 from plmjax.errors import UserError
 
 
@@ -81,6 +84,29 @@ def test_files_that_are_read_from_their_beginning_are_one_range(tmp_path):
         (part,) = source.ranges(50)
         assert part.begin == 0 and part.end is None and part.bytes == (tmp_path / name).stat().st_size
         assert len(list(source.documents(part))) in (99, 198)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 99}), tmp_path / "c.data")
+    for format in ("auto", "parquet"):
+        assert formats.inputs.boundaries(tmp_path / "c.data", format) == ()
+    for format in ("auto", "text"):
+        assert formats.inputs.boundaries(tmp_path / "a.txt.gz", format) == ()
+
+
+def test_ranges_of_examples_are_as_long_as_asked_or_shorter(monkeypatch):
+    splits = {
+        "train": types.SimpleNamespace(num_bytes=1001, num_examples=50),
+        "test": types.SimpleNamespace(num_bytes=0, num_examples=2),
+        "rest": types.SimpleNamespace(num_bytes=900, num_examples=3),
+    }
+    builder = types.SimpleNamespace(info=types.SimpleNamespace(splits=splits))
+    monkeypatch.setattr(tfds, "_builder", lambda name, inputs: builder)
+    assert tfds.ranges("corpus", (), 500) == [
+        ("train", 0, 16),
+        ("train", 16, 33),
+        ("train", 33, 50),
+        ("test", 0, 2),
+        ("rest", 0, 1),
+        ("rest", 1, 3),
+    ]
 
 
 def test_messages_name_the_range(tmp_path):
@@ -91,6 +117,8 @@ def test_messages_name_the_range(tmp_path):
         for part in source.ranges(100):
             for document in source.documents(part):
                 formats.prose(document)
+    first = next(iter(source.documents(source.ranges(100)[0])))
+    assert first.place == f"{path} line 1"
 
 
 def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
@@ -108,6 +136,18 @@ def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
         list(source.documents(parts[1]))
 
 
+def test_a_file_that_changes_while_it_is_read_is_noticed_at_its_end(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("One.\n\n" * 3)
+    source = formats.Input((str(path),))
+    (part,) = source.ranges(50)
+    found = source.documents(part)
+    assert next(found).text == "One."
+    path.write_text("One.\n\n" * 4)
+    with pytest.raises(UserError, match="to stay as it was when this command began, found it changed"):
+        list(found)
+
+
 def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "No.", "body": f"Number {n}.", "n": n}) + "\n" for n in range(40)))
@@ -122,3 +162,17 @@ def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):
         found = [document for part in source.ranges(size) for document in source.documents(part)]
         assert [formats.streams_of(one, parts)["source"] for one in found] == expected
         assert [formats.fields_of(one, parts) for one in found] == [[n] for n in range(40)]
+
+
+def test_the_last_range_reads_to_the_end_and_an_empty_file_is_one(tmp_path):
+    path = tmp_path / "a.txt"
+    for text, size, expected in (
+        ("one\ntwo\n", 4, [(0, 4, 4), (4, None, 4)]),
+        ("one\ntwo\n", 8, [(0, None, 8)]),
+        ("one\ntwo\nsix\n", 5, [(0, 8, 8), (8, None, 4)]),
+        ("one\ntwo\n", 5, [(0, 8, 8)]),
+        ("", 4, [(0, None, 0)]),
+    ):
+        path.write_text(text)
+        found = formats.Input((str(path),), "lines").ranges(size)
+        assert [(part.begin, part.end, part.bytes) for part in found] == expected

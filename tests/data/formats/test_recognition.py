@@ -21,6 +21,9 @@ NO_PROSE = {
     "a.csv": ("text,label\nWords.,1\n", "a table"),
     "tabs.txt": ("A good film.\tgood\n" * 12, "a table"),
     "commas.txt": ("id,text,label\n" + '1,"Words, and more.",good\n' * 12, "a table"),
+    "array.txt": ('{"data": [\n  1,\n  2\n]}\n', "a JSON object of many lines"),
+    "object.txt": ('{"version": 1,\n "text": "Words."}\n', "a JSON object of many lines"),
+    "spaces.txt": ("id,label\n" + " 1,good\n" * 12, "a table"),
     "old.txt": ("{\\rtf1 Words.}", "RTF"),
 }
 
@@ -111,3 +114,20 @@ def test_a_name_tells_what_is_no_prose_compressed_or_not(name: str, head: str, f
 )
 def test_the_beginning_of_a_file_tells_its_format(name: str, head: str, format: str) -> None:
     assert recognition.recognise(Path(name), head.encode()) == format
+
+
+@pytest.mark.parametrize("row", ["A good film.\tgood\n", "word,number\n"])
+def test_a_table_has_ten_lines(row: str) -> None:
+    """Of a file with commas the last one may be cut, and does not count."""
+    for count, is_table in ((10 + ("," in row), True), (9 + ("," in row), False)):
+        assert recognition._is_table(row * count) == is_table
+
+
+@pytest.mark.parametrize(
+    ("head", "format"),
+    [("W" * 50 + "\n", "books"), ("W" * 49 + "\n", "text"), ("W" * 85 + "\n", "books"), ("W" * 86 + "\n", "text")],
+)
+def test_a_book_has_lines_of_fifty_to_eighty_five_characters(head: str, format: str) -> None:
+    """One line in fifty may be longer."""
+    assert recognition.recognise(Path("a"), (head * 20).encode()) == format
+    assert recognition.recognise(Path("a"), (head * 99 + "W" * 99 + "\n").encode()) == format

@@ -3,14 +3,14 @@
 import pytest
 
 from plmjax.data import formats
-from plmjax.data.formats import records
+from plmjax.data.formats import records, tfds
 from plmjax.errors import UserError
 
 
 def test_tfds(tmp_path):
     """The text of every split of a dataset on disk."""
     import tensorflow as tf
-    import tensorflow_datasets as tfds
+    import tensorflow_datasets as datasets
 
     def store(name, numbers=(), **features):
         examples = {key: ["One.\nTwo.", "Three é."] for key in features} | dict(numbers)
@@ -18,15 +18,15 @@ def test_tfds(tmp_path):
             tf.data.Dataset.from_tensor_slices({key: column[:count] for key, column in examples.items()})
             for count in (2, 1)
         )
-        tfds.dataset_builders.store_as_tfds_dataset(
+        datasets.dataset_builders.store_as_tfds_dataset(
             name,
             "1.0.0",
             data_dir=tmp_path,
             split_datasets={"train": train, "test": test},
-            features=tfds.features.FeaturesDict(features),
+            features=datasets.features.FeaturesDict(features),
         )
 
-    text = tfds.features.Text()
+    text = datasets.features.Text()
     store("letters", body=text, text=text)
     found = sorted((d.place, formats.prose(d)) for d in formats.documents([tmp_path], "tfds:letters"))
     assert [place.removeprefix("tfds:letters/") for place, _ in found] == [
@@ -46,7 +46,7 @@ def test_tfds(tmp_path):
         streams = formats.streams_of(document, parts)
         assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
     numbers = {"label": [2, 1]}
-    store("scored", numbers, content=text, document=text, other=text, label=tfds.features.Scalar(tf.int64))
+    store("scored", numbers, content=text, document=text, other=text, label=datasets.features.Scalar(tf.int64))
     parts = records.Parts({"text": "other"}, ("label",))
     found = list(formats.documents([tmp_path], "tfds:scored", parts=parts))
     of_text = {"One.": [2.0], "Three é.": [1.0]}
@@ -60,3 +60,18 @@ def test_tfds(tmp_path):
         list(formats.documents([tmp_path], "tfds:scored", text_key="body"))
     with pytest.raises(UserError, match="no_such_corpus"):
         list(formats.documents([tmp_path], "tfds:no_such_corpus"))
+
+
+def test_the_only_text_of_a_dataset_is_its_documents():
+    """Unless another key is named, and after the usual names."""
+    import tensorflow_datasets as datasets
+
+    text = datasets.features.Text()
+    for features, key, expected in (
+        ({"body": text}, "text", "body"),
+        ({"title": text, "article": text}, "text", "article"),
+        ({"title": text, "text": text}, "title", "title"),
+    ):
+        assert tfds._text_feature("letters", features, key) == expected
+    with pytest.raises(UserError, match="named 'title' in the TFDS dataset 'letters', found body"):
+        tfds._text_feature("letters", {"body": text}, "title")

@@ -7,6 +7,7 @@ import pytest
 from tensorflow_datasets.text import c4_utils
 
 from plmjax.data import formats, text_files
+from plmjax.data.formats import cutting
 from plmjax.errors import UserError
 
 PAGES = ["A page.\nIts second line.", "Eine Seite, natürlich.\n\nNoch eine Zeile."]
@@ -72,3 +73,16 @@ def test_records_about_a_page_are_left_out_and_lines_may_end_as_on_windows(tmp_p
     path.write_bytes(b"".join(records))
     (found,) = formats.documents([path], "wet")
     assert formats.prose(found) == ["A page.", "Its end."] and found.place == f"{path} record 2"
+
+
+def test_the_longest_record_is_read_and_names_are_of_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.warc.wet"
+    path.write_bytes(record("Conversion", "A page.").replace(b"WARC-Type", b"warc-type"))
+    for longest in (7, 6):
+        monkeypatch.setattr(cutting, "LONGEST_RECORD", longest)
+        if longest == 7:
+            (found,) = formats.documents([path], "wet")
+            assert formats.prose(found) == ["A page."]
+        else:
+            with pytest.raises(UserError, match="records of at most 6 bytes, found 7 in"):
+                list(formats.documents([path], "wet"))

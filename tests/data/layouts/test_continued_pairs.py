@@ -142,6 +142,19 @@ def test_rows_continue_those_of_the_batch_before(tmp_path):
     np.testing.assert_array_equal(rows.train(steps, batch, places, key), rows.train(0, batch, places, key))
 
 
+def test_rows_of_both_directions_mark_the_first_tokens_of_documents_in_their_first_half(tmp_path):
+    texts, half = documents(60, V, seed=3, sentences=2, words=4), 10
+    rows = rows_of(write(tmp_path, texts, [], V), ContinuedPairs(), 2 * half)
+    found = rows.fields(np.arange(rows.count))["document_starts"]
+    data, _ = joined(texts)
+    for backwards, text in enumerate((data, data[::-1])):
+        begins = np.r_[not backwards, text[:-1] == WORDS.document_end]  # backwards the text begins with such a token
+        expected = begins[: rows.count // 2 * half].reshape(-1, half)
+        assert expected.any(axis=0).all()  # at every place of a half
+        own = found[backwards * len(expected) :][: len(expected)]
+        np.testing.assert_array_equal(own, np.pad(expected, ((0, 0), (0, half))))
+
+
 def test_held_out_rows_occur_once_and_are_the_same_for_every_seed(tmp_path):
     dataset = write(tmp_path, documents(4, V), documents(6, V, seed=5), V)
     rows = rows_of(dataset, ContinuedPairs(), 32, "validation", seed=1)
@@ -162,7 +175,8 @@ def test_synthetic_batches_have_the_layouts_fields():
         name: (shape.shape, shape.dtype) for name, shape in shapes.items()
     }
     assert (made["input_ids"][:, -1] == WORDS.cls).all() and (made["input_ids"] == WORDS.sep).sum() == 8
-    assert made["token_type_ids"][0].tolist() == sorted(made["token_type_ids"][0])
+    assert (made["input_ids"][:, [23, 30]] == WORDS.sep).all()
+    assert (made["token_type_ids"] == [0] * 24 + [1] * 7 + [2]).all()
 
 
 def test_what_gives_no_rows_is_refused(tmp_path):

@@ -102,3 +102,12 @@ def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
     assert len({tuple(one) for one in pieces}) == 8  # each lane has an order of its own
     other = LaneOrder(np.full(40, 7), 8, order.fold(1, 0), 32)
     assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]
+
+
+def test_pieces_are_permuted_anew_in_every_epoch_and_lanes_have_one_each() -> None:
+    """A piece without a row is in no lane."""
+    made = make(window=1)
+    epochs = [[made.pieces(epoch * 10 + window).tolist() for window in range(10)] for epoch in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert LaneOrder(np.array([5, 0, 0, 4, 0]), 4, order.fold(0, 0), 8).lanes == 2
+    assert LaneOrder(np.array([5, 0, 3, 4, 1]), 4, order.fold(0, 0), 8).lanes == 4

@@ -28,6 +28,9 @@ def test_groups_come_in_proportion_to_the_roots_of_their_sizes():
         groups[17],
     ]
     assert [GroupSampler((100, 400, 2500), order.fold(1, 5))(number)[0] for number in range(50)] != groups[:50]
+    assert groups[:4096] != groups[4096:8192]  # which are drawn together
+    rare = GroupSampler((10**12, 1), order.fold(0, 5))  # the second one may not be among those
+    assert [rare(number) for number in (0, 4095, 4096, 9000)] == [(0, 0), (0, 4095), (0, 4096), (0, 9000)]
     assert [GroupSampler((7,), order.fold(0, 5))(number) for number in (0, 5000)] == [(0, 0), (0, 5000)]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
+from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
@@ -217,3 +218,30 @@ def test_rows_need_special_tokens_and_room(objective, examples, task):
         objective.encode(examples, few, BertConfig.tiny(), task())
     with pytest.raises(UserError, match="sequence_length of at least 5"):
         objective.encode(examples, Numbers(), BertConfig.tiny(), task(sequence_length=4))
+
+
+def test_rows_are_shuffled_by_a_key_of_their_own(monkeypatch):
+    keys = []
+    permute = batches.order.permute
+    monkeypatch.setattr(
+        batches.order, "permute", lambda numbers, size, key: keys.append(key.tolist()) or permute(numbers, size, key)
+    )
+    rows = ExampleRows(encoded(10), 8, 1, 0)
+    for epoch in (0, 1):
+        rows.shuffled(epoch, np.array([7], np.uint64))
+    assert len(keys) == len({str(key) for key in keys}) == 4
+
+
+def test_only_rows_of_one_mixture_alone_have_portions_of_tasks() -> None:
+    class Mixing:
+        def portions(self, epochs: float) -> dict[str, float]:
+            return {"one": epochs}
+
+    mixed, other = source(train=8), source(train=6)
+    (rows,) = mixed._train
+    assert mixed.portions([phase()], 5) == {}
+    rows.mixing = Mixing()
+    assert mixed.portions([phase()], 5) == {"one": 5 * 4 / 8}
+    several = TaskSource([rows, *other._train], mixed.validation_rows, VOCABULARY, 0)
+    unlabelled = TaskSource([rows], mixed.validation_rows, VOCABULARY, 0, unlabelled=other._train[0])
+    assert several.portions([phase()], 5) == unlabelled.portions([phase()], 5) == {}

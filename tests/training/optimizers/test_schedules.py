@@ -1,6 +1,7 @@
 """Learning rates against the formulas of their papers and released code, computed in float64."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -185,3 +186,20 @@ def test_plateau_is_torchs():
 def test_a_schedule_that_cannot_be_is_named(schedule, settings, message):
     with pytest.raises(UserError, match=message):
         schedule(**settings)
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Polynomial(power=2.0), Polynomial(power=0.5, warmup_steps=3), Cosine()])
+def test_a_rate_stays_zero_after_the_end_of_the_run(schedule) -> None:
+    rate = schedule.rates(2.0, 10)
+    assert [float(rate(jnp.int32(step))) for step in (10, 11, 15)] == [0, 0, 0]
+    assert rate(jnp.int32(9)) > 0
+
+
+def test_a_plateau_compares_with_the_best_value_that_was_an_improvement() -> None:
+    """A value that is smaller by just the threshold is none."""
+    schedule = Plateau(threshold=0.25, patience=5)
+    state, found = schedule.start(), []
+    for value in (8.0, 7.0, 6.0, 5.9):
+        state = schedule.on_evaluation(state, jnp.float32(value))
+        found.append((float(state.best), int(state.waited)))
+    assert found == [(8, 0), (8, 1), (8, 2), (pytest.approx(5.9), 0)]
