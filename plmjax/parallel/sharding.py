@@ -92,7 +92,8 @@ def scoped(function: Callable, mesh: Mesh) -> Callable:
 
 def within_device() -> contextlib.AbstractContextManager:
     """Return a context for a model inside a `shard_map` over the whole mesh: its arrays are those of one device."""
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 
 
 def bytes_on_device(tree: Any) -> int:

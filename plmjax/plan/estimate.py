@@ -153,17 +153,16 @@ def looked_up(experiment: Experiment, program: programs.Program) -> dict[str, in
 
 
 def unpriced_calls(costs: refined.Costs) -> list[str]:
-    """Return one sentence for every kind of custom call whose time is not known, or not known to the compiler."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Return one sentence for every kind of custom call whose time is not known. A kernel's time is its schedule's."""
+    found = Counter[str]()
     for instruction, times in costs.computing():
         cost = costs[instruction]
-        if instruction.target and instruction.target not in traffic.FREE_CALLS and cost.compiler is None:
-            found[instruction.target, cost.source] += times
-    known = "have no estimate by the compiler; both estimates take their schedules."
-    unknown = "have neither an estimate nor a schedule; both estimates count their HBM bytes alone."
+        if instruction.target not in ("", *traffic.FREE_CALLS) and (cost.compiler, cost.source) == (None, "none"):
+            found[instruction.target] += times
     return [
-        f"{count} custom calls of {target} a step {known if source == 'schedule' else unknown}"
-        for (target, source), count in found.items()
+        f"{count} custom calls of {target} a step have neither an estimate nor a schedule; both estimates count their "
+        f"HBM bytes alone."
+        for target, count in found.items()
     ]
 
 

@@ -23,7 +23,7 @@ def test_a_line_ends_as_on_any_system() -> None:
 def test_a_boundary_is_the_first_record_that_begins_at_a_byte_or_later(
     text: bytes, tmp_path: Path, monkeypatch
 ) -> None:
-    """Of blocks of four bytes, in which a run of line ends may continue in the next block."""
+    """Blocks have four bytes, and a run of line ends may continue in the next block."""
     monkeypatch.setattr(text_files, "BLOCK", 4)
     monkeypatch.setattr(text_files, "_LOOK_BACK", 3)
     path, lines = tmp_path / "a.txt", re.compile(rb"\n[ \n]*")

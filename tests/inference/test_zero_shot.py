@@ -171,7 +171,7 @@ def test_what_the_tokenizer_lacks_is_counted_and_never_right(pairs, tmp_path):
 
 
 def test_texts_may_be_as_long_as_the_window(pairs, tmp_path):
-    """Of two passages with last words of one token the longer one is cut; a sentence is never cut."""
+    """The longer of two passages with last words of one token is cut; a sentence is never cut."""
     words = tokenizers.train("word", 12, ["one two three four what did he see"], tmp_path / "tokenizer")
     model, unknown = Omniscient(words), lambda: UnknownTokens(words.vocabulary, 1)
     (tmp_path / "lambada.txt").write_text("one two\ntwo one two\n")

@@ -182,9 +182,9 @@ def test_train_flops_are_those_of_the_products(kind):
 
 
 def test_language_models_stand_behind_what_the_tagger_computes() -> None:
-    """Of packed sentences, some of whose words are padding: TagLM's last layer, and ELMo's mix of both layers.
+    """Sentences are packed, and some of their words are padding: TagLM's last layer, and ELMo's mix of both layers.
 
-    What the tagger computes stands before them, and is that of the tagger alone.
+    The tagger's own features stand before them, and are those of the tagger alone.
     """
     batch = rows([[0, 1], [2]], 12)
     mask = np.arange(12) < np.array([[9], [4]])

@@ -14,6 +14,7 @@ memory and the distances 2, 1 and 0:
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
 Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
+TPUs that can rotate the rows of an array move them with a kernel instead (row_rotation.py).
 """
 
 import functools
@@ -27,6 +28,7 @@ import numpy as np
 
 from plmjax.contracts.attention_arrays import axes, placed
 from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.layers.attention import row_rotation
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
@@ -91,12 +93,14 @@ class PositionalScores(ScoreTerm):
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        table = jnp.pad(self.table, [(0, 0), (1, 0), (0, 0), (0, 0)])
+        rotated = row_rotation.available() and query.shape[1] >= row_rotation.SUBLANES
+        more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
+        table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
         parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])
         found = float32_product(functools.partial(jnp.einsum, "GBTNH,GRNH->GBNTR"), parts, table)
-        *_, heads, queries, columns = found.shape
-        moved = found.reshape(len(query), heads, queries * columns)[..., queries:]
-        return moved.reshape(len(query), heads, queries, columns - 1)[..., : key.shape[1]]
+        found = found.reshape(len(query), *found.shape[2:])
+        moved = row_rotation.to_the_left(found) if rotated else _reshaped(found)
+        return moved[..., : key.shape[1]]
 
     def placed(self, first_query: int, queries: int, first_key: int, keys: int) -> Self:
         """Return a copy that has a row for every pair; rows that were absent are 0."""
@@ -112,3 +116,9 @@ class PositionalScores(ScoreTerm):
     def _first_row(self, first_query: int | jax.Array, queries: int, first_key: int | jax.Array) -> int | jax.Array:
         """Return the row of the last query of a block and its first key."""
         return first_key - first_query + self.queries - queries
+
+
+def _reshaped(x: jax.Array) -> jax.Array:
+    """Move row i of T rows to the left by T - 1 - i places, without the first column, [B N T R+1] -> [B N T R]."""
+    *others, height, width = x.shape
+    return x.reshape(*others, height * width)[..., height:].reshape(*others, height, width - 1)

@@ -123,7 +123,7 @@ def test_the_smallest_weights_of_each_layer_become_0() -> None:
 
 
 def test_a_ticket_has_earlier_values_where_the_last_ones_are_large() -> None:
-    """What the earlier checkpoint lacks, such as a head, keeps its last values."""
+    """A part that the earlier checkpoint lacks, such as a head, keeps its last values."""
     last = stacks()
     before = {path: value + 100 for path, value in last.items() if path != "next_sentence/kernel"}
     found = ticket(last, before, BertConfig(), 0.25)

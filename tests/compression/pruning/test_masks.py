@@ -79,7 +79,7 @@ def test_places_may_be_all_of_the_run_and_not_one_step() -> None:
 
 
 def test_a_value_at_the_threshold_is_not_above_it() -> None:
-    """Of 400 values two are kept in any case, the largest: with a threshold of 397 the two above it."""
+    """Two of 400 values, the largest, are kept in any case: with a threshold of 397 the two above it."""
     values = np.arange(400, dtype=np.float32).reshape(2, 1, 200)[::-1]
     for threshold, kept in ((397.0, [1, 2]), (195.0, [4, 200])):
         assert np.asarray(above(values, threshold, stacked=True)).sum(axis=(1, 2)).tolist() == kept[::-1]

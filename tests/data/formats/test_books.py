@@ -104,7 +104,7 @@ def test_a_short_line_that_ends_a_sentence_ends_a_paragraph(mark: str) -> None:
 
 @pytest.mark.parametrize(("length", "ends"), [(48, False), (47, True)])
 def test_a_line_is_short_below_four_fifths_of_the_widest_tenth(length: int, ends: bool) -> None:
-    """Of eleven lines, the second widest has 60 characters, and all others are narrower."""
+    """The second widest of eleven lines has 60 characters, and all others are narrower."""
     lines = [f"It was dark and {'x' * width}"[:width] for width in (70, 60, 57, 57, 57, 57, 57, 57, 57, 57)]
     closed = f"It rained and {'x' * length}"[: length - 1] + "."
     paragraphs = books.prose("\n".join([closed, *lines]))

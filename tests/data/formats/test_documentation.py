@@ -93,7 +93,7 @@ def test_a_sentence_has_thirty_characters_and_five_words(text, is_prose):
 
 
 def test_a_document_has_two_hundred_characters(monkeypatch):
-    """Of paragraphs that no file before it has."""
+    """Its paragraphs are in no file before it."""
     monkeypatch.setattr(documentation, "_files", lambda: iter([(f"m{n}", Path(f"{n}")) for n in range(3)]))
     texts = {
         "0": ["a" * 100, "b" * 100],

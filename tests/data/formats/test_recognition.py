@@ -118,7 +118,7 @@ def test_the_beginning_of_a_file_tells_its_format(name: str, head: str, format: 
 
 @pytest.mark.parametrize("row", ["A good film.\tgood\n", "word,number\n"])
 def test_a_table_has_ten_lines(row: str) -> None:
-    """Of a file with commas the last one may be cut, and does not count."""
+    """The last line of a file with commas may be cut, and does not count."""
     for count, is_table in ((10 + ("," in row), True), (9 + ("," in row), False)):
         assert recognition._is_table(row * count) == is_table
 
