@@ -1,14 +1,18 @@
 """Time and memory of a training step against the length of its row: whole rows, windows, Longformer's attention, LSH.
 
     python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3] [--kinds dense LSH]
+    python benchmarks/long_attention.py --lengths 65536 --topology v5e:1x1
 
 An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
 512 tokens; Longformer has 64 global tokens besides. Reformer's layers (LSH) hash twice, into chunks of 64 tokens, and
 are reversible. Adaptive-Span (span) is a decoder whose heads look back 512 tokens at most. It reads the row in segments
 of 512 tokens, and no gradient passes from one to the one before. Lite Transformer (long-short) is a decoder too: half
-of its features go through attention to all earlier tokens, the other half through a convolution of 31 tokens. The steps
-take turns, in one process on one core, and their time is that of the processor; with `--repeats 0` no time is taken.
-The memory is that of the compiled step, besides parameters and inputs. Linux only.
+of its features go through attention to all earlier tokens, a block at a time, the other half through a convolution of
+31 tokens. The steps take turns, in one process on one core, and their time is that of the processor; with `--repeats 0`
+no time is taken. The memory is that of the compiled step, besides parameters and inputs. Linux only.
+
+With `--topology` the steps are compiled for one TPU and not run, with products in bfloat16: the time is the refined
+estimate of the compiler's schedule (docs/tpu.md).
 """
 
 import argparse
@@ -17,11 +21,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 WINDOW, GLOBAL = 512, 64
 KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span", "long-short")
 DECODERS = ("span", "long-short")
+BLOCKWISE = ("blockwise", "long-short")
 SIZES = {
     "vocab_size": 4096,
     "hidden_size": 256,
@@ -85,8 +90,19 @@ def config_of(kind: str, length: int) -> Any:
     }[kind]()
 
 
-def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
-    """Return a function that takes a step and waits for it, and the bytes of memory that the step needs."""
+class Step(NamedTuple):
+    """A training step (parameters, state, inputs) -> (parameters, state) and its inputs.
+
+    initialize: () -> the first parameters and state.
+    """
+
+    take: Callable[..., Any]
+    initialize: Callable[[], tuple[Any, Any]]
+    inputs: dict[str, Any]
+
+
+def step_of(kind: str, length: int, dtype: Any) -> Step:
+    """Return the step of a kind on one row of `length` tokens. dtype: that of the products."""
     import flax.linen as nn
     import jax
     import jax.numpy as jnp
@@ -96,7 +112,7 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
     from plmjax.contracts.system import Purpose
 
     config = config_of(kind, length)
-    execution = Execution(attention="blockwise" if kind == "blockwise" else "dense")
+    execution = Execution(dtype=dtype, attention="blockwise" if kind in BLOCKWISE else "dense")
     purpose = Purpose.PRETRAINING if kind in DECODERS else Purpose.MASKED_TOKENS
     module, rule = config.module(purpose, execution), optax.adamw(1e-4)
     ids, predicted = jax.random.randint(jax.random.key(0), (1, length), 5, config.vocab_size), jnp.arange(0, length, 7)
@@ -113,7 +129,7 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
             return found.cache, found.scores
 
         if kind == "span":
-            _, found = jax.lax.scan(read, config.memory(1), inputs["input_ids"].reshape(-1, 1, WINDOW))
+            _, found = jax.lax.scan(read, config.memory(1, dtype), inputs["input_ids"].reshape(-1, 1, WINDOW))
             scores = jax.tree.map(lambda each: each[0], found).replace(hidden=found.hidden.reshape(1, length, -1))
         else:
             _, scores = read(None, inputs["input_ids"])
@@ -127,15 +143,56 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
         updates, state = rule.update(jax.grad(loss)(params), state, params)
         return optax.apply_updates(params, updates), state
 
-    params = nn.meta.unbox(module.init(jax.random.key(1), jnp.zeros((1, 8), jnp.int32)))["params"]
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, rule.init(params), inputs).compile()
-    held = params, rule.init(params)
+    def initialize() -> tuple[Any, Any]:
+        params = nn.meta.unbox(module.init(jax.random.key(1), jnp.zeros((1, 8), jnp.int32)))["params"]
+        return params, rule.init(params)
+
+    return Step(step, initialize, inputs)
+
+
+def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
+    """Return a function that takes a step and waits for it, and the bytes of memory that the step needs."""
+    import jax
+    import jax.numpy as jnp
+
+    step = step_of(kind, length, jnp.float32)
+    compiled = jax.jit(step.take, donate_argnums=(0, 1)).lower(*step.initialize(), step.inputs).compile()
+    held = step.initialize()
 
     def take() -> None:
         nonlocal held
-        held = jax.block_until_ready(compiled(*held, inputs))
+        held = jax.block_until_ready(compiled(*held, step.inputs))
 
     return take, compiled.memory_analysis().temp_size_in_bytes
+
+
+def planned(kind: str, length: int, topology: str) -> str:
+    """Return the cells of a step on one chip: both ends of its refined time, in ms, and its memory in MiB."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from plmjax.experiment import Mesh
+    from plmjax.parallel import mesh as meshes
+    from plmjax.parallel import sharding, topologies
+    from plmjax.plan import compilation, estimate, hlo, refined
+
+    step, part = step_of(kind, length, jnp.bfloat16), topologies.parse(topology)
+    mesh = meshes.make(Mesh(), part.devices())
+    place = NamedSharding(mesh, PartitionSpec())
+    given = jax.tree.map(
+        lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place),
+        (*jax.eval_shape(step.initialize), step.inputs),
+    )
+    try:
+        memory, text, schedules = compilation.compiled_for_slice(
+            jax.jit(sharding.scoped(step.take, mesh), donate_argnums=(0, 1)).lower(*given)
+        )
+    except compilation.DoesNotFit as error:
+        return f"does not fit | {error.needed / 2**20:,.0f}"
+    ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)
+    fast, slow = (1e3 * refined.timeline(costs, {}).total / part.chip.clock for costs in ends)
+    return f"{fast:,.1f} to {slow:,.1f} | {memory.temp_size_in_bytes / 2**20:,.0f}"
 
 
 def measured(length: int, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, tuple[list[float], int]]:
@@ -157,8 +214,15 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--topology", default="", help="slice of one chip to compile for, such as v5e:1x1")
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
+    if options.topology:
+        print("| tokens | attention | refined, ms a step | HBM, MiB |\n|---|---|---|---|", flush=True)
+        for length in options.lengths:
+            for kind in options.kinds:
+                print(f"| {length:,} | {kind} | {planned(kind, length, options.topology)} |", flush=True)
+        return
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     before: dict[str, tuple[list[float], int]] = {}
     say = functools.partial(print, flush=True)
