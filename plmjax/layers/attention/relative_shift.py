@@ -14,7 +14,7 @@ memory and the distances 2, 1 and 0:
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
 Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
-TPUs that can rotate the rows of an array move them with a kernel instead (row_rotation.py).
+On a TPU a kernel moves them where it is faster (row_rotation.py).
 """
 
 import functools
@@ -93,7 +93,7 @@ class PositionalScores(ScoreTerm):
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        rotated = row_rotation.available() and query.shape[1] >= row_rotation.SUBLANES
+        rotated = query.shape[1] >= row_rotation.SUBLANES and row_rotation.pays(self.table.shape[1])
         more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
         table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
         parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])

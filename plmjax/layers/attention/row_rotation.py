@@ -3,7 +3,8 @@
 The scores of distances need this movement (plmjax/layers/attention/relative_shift.py). XLA has only changes of shape
 for it. A TPU keeps columns in groups of 128, so that a change between rows of R and of R - 1 columns copies the array
 several times, by code that grows with the array. The kernel reads and writes the array once. A register has eight rows:
-they are rotated together, and then each by the bits of its number, 1, 2 and 4 places.
+they are rotated together, and then each by the bits of its number, 1, 2 and 4 places. v2 and v3 rotate registers
+slowly, so that it gains only with many columns there.
 """
 
 import functools
@@ -17,17 +18,22 @@ from plmjax.layers.mesh_places import places
 
 LANES, SUBLANES = 128, 8
 """Number of columns and of rows of a register."""
+SLOW = ("TPU v2", "TPU v3")
+"""Beginnings of the `device_kind` of chips on which the kernel is slower up to `WIDE` columns."""
+WIDE = 2048
 BLOCK = 1 << 17
 """Maximum number of elements of a block, if it has more rows than a register: 512 KiB."""
 
 
-def available() -> bool:
-    """Return whether the program that is traced runs on a TPU.
+def pays(columns: int) -> bool:
+    """Return whether the program that is traced runs on a TPU on which the kernel is faster than changes of shape.
 
     The mesh of the program says so (`plmjax.parallel.sharding.scoped`). A program without a mesh has no kernel.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return device is not None and device.device_kind.startswith("TPU")
+    if device is None or not device.device_kind.startswith("TPU"):
+        return False
+    return columns > WIDE or not device.device_kind.startswith(SLOW)
 
 
 def to_the_left(x: jax.Array, *, interpret: bool = False) -> jax.Array:

@@ -55,7 +55,7 @@ def test_scores_of_distances_are_the_same(name: str, monkeypatch: pytest.MonkeyP
         calls.append(x.shape)
         return INTERPRETED(x)
 
-    monkeypatch.setattr(row_rotation, "available", lambda: True)
+    monkeypatch.setattr(row_rotation, "pays", lambda columns: True)
     monkeypatch.setattr(row_rotation, "SUBLANES", 1)
     monkeypatch.setattr(row_rotation, "to_the_left", counted)
     agrees(name, dense)
@@ -70,17 +70,20 @@ def scores(query: jax.Array, table: jax.Array) -> jax.Array:
 
 def test_fewer_rows_than_a_register_has_change_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that is written is one row."""
-    monkeypatch.setattr(row_rotation, "available", lambda: True)
+    monkeypatch.setattr(row_rotation, "pays", lambda columns: True)
     monkeypatch.setattr(row_rotation, "to_the_left", lambda x: pytest.fail("the kernel was called"))
     assert scores(jnp.ones((1, 7, 2, 4)), jnp.ones((1, 7, 2, 4))).shape == (1, 2, 7, 7)
 
 
+@pytest.mark.parametrize("columns", [2048, 2049])
 @pytest.mark.parametrize("kind", [*(chip.kind for chip in topologies.CHIPS.values()), "cpu", "NVIDIA H100"])
-def test_a_program_for_a_tpu_has_the_kernel(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not row_rotation.available()  # a program without a mesh
+def test_the_kernel_is_for_chips_on_which_it_pays(kind: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not row_rotation.pays(columns)  # a program without a mesh
     mesh = SimpleNamespace(abstract_device=SimpleNamespace(device_kind=kind))
     monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
-    assert row_rotation.available() == (kind in {chip.kind for chip in topologies.CHIPS.values()})
+    slow = {topologies.CHIPS[name].kind for name in ("v2", "v3")}
+    chips = {chip.kind for chip in topologies.CHIPS.values()}
+    assert row_rotation.pays(columns) == (kind in chips and (kind not in slow or columns == 2049))
 
 
 def test_a_model_within_a_device_knows_its_kind() -> None:
@@ -106,9 +109,12 @@ def test_devices_move_their_own_rows_and_heads() -> None:
     np.testing.assert_array_equal(compiled(jax.device_put(x, place)), moved(x))
 
 
-@pytest.mark.parametrize("topology", ["v3:2x2", "v5e:2x2"])
-def test_the_kernel_is_compiled_for_a_tpu(topology: str) -> None:
-    """Forward and backward, for rows that the devices share."""
+@pytest.mark.parametrize(("topology", "wide", "kernels"), [("v3:2x2", 0, 2), ("v3:2x2", 24, 0), ("v5e:2x2", 24, 2)])
+def test_the_kernel_is_compiled_where_it_pays(
+    topology: str, wide: int, kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward, for rows that the devices share. There are 24 columns."""
+    monkeypatch.setattr(row_rotation, "WIDE", wide)
     devices = topologies.parse(topology).devices()
     mesh = meshes.make(Mesh(data=len(devices)), devices)
     rows = NamedSharding(mesh, PartitionSpec("data"))
@@ -122,4 +128,4 @@ def test_the_kernel_is_compiled_for_a_tpu(topology: str) -> None:
     step = jax.jit(sharding.scoped(jax.grad(loss, (0, 1)), mesh))
     _, text, _ = compiled_for_slice(step.lower(array(8, rows), array(8, rows)))
     called = [one for one, _ in Program(text).executed if one.target == "tpu_custom_call"]
-    assert len(called) == 2
+    assert len(called) == kernels
