@@ -15,11 +15,10 @@ Plans of the base size (libtpu 0.0.42.1, jax 0.10.2), with spans of 8,192, the l
 estimates; none is measured. Hours are those of the compiler's count of cycles:
 
     slice     compiler, ms     refined, ms    refined MFU   GiB   hours   chip-hours
-    v5e:8x8            333      270 to 290            2 %   1.1      56        3,549
-    v3:8x8             279      200 to 218         3 to 4 %   0.8      46        2,971
+    v5e:8x8             75        36 to 39       12 to 13 %   0.8      13          805
+    v3:8x8              92        84 to 90        8 to 9 %    0.8      15          983
 
-On v5e more than half of a step moves rows of scores by their distances. v3 has 128 cores for 64 rows, so that two cores
-share a row.
+v3 has 128 cores for 64 rows, so that two cores share a row; the plan counts what they add up for each other as gradient.
 
 Results to expect: 1.02 bits a character on enwik8's test file for the base size, 0.98 for the large one. None of these
 runs was made.

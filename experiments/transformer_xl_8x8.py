@@ -24,7 +24,7 @@ chip of v5e:
 
     run                 slice     ms a step   roofline         MFU    GiB   hours   chip-hours
     enwik8 base         v3:2x2      82,  61         49    12%, 16%    0.9     9.1           36
-    enwik8 large        v5e:8x8    175,  95         18     6%, 10%    1.4      19        1,242
+    enwik8 large        v5e:8x8     74,  34         14    13%, 29%    1.4     8.2          527
     WikiText-103 base   v3:2x2     124,  93         65     7%, 10%    2.4     6.9           27
     WikiText-103 large  v3:8x8      96,  73         45    13%, 17%    1.8     106        6,814
 

@@ -14,9 +14,9 @@ are of the 16 of a core, or of a chip of v5e:
 
     run            slice     s a step     roofline         MFU     GiB   hours   chip-hours
     large          v3:8x8   17.6, 13.7        11.5   11%, 14%     12.4   2,442      156,301
-    large, `v5e`   v5e:8x8  18.8,  6.4         1.7    7%, 19%     13.7   2,617      167,466
+    large, `v5e`   v5e:8x8  11.3,  6.1         3.3   11%, 20%     13.8   1,564      100,073
     base           v3:8x8    6.9,  5.3         4.6    9%, 12%      7.1     960       61,440
-    base           v5e:8x8   5.3,  1.9         0.9    7%, 20%      8.8     732       46,838
+    base           v5e:8x8   3.4,  1.9         1.0   11%, 20%      8.9     468       29,976
 
 The paper trained the large one on 512 chips in 5.5 days.
 
