@@ -18,9 +18,11 @@ estimates, none is measured. Hours are those of the compiler's count of cycles:
 
     stage   rows of   compiler, ms      refined, ms   roofline, ms        MFU   GiB   hours   chip-hours
     1         2,048             81         33 to 40              8   7%, 15%    1.0     9.6          154
+    2         4,096            211       108 to 122             44   6%, 10%    1.6     2.9           47
+    3         8,192            257       130 to 147             34   5%, 10%    1.5     3.6           57
     5        23,040          1,671     980 to 1,066            518    4%, 7%    8.2     2.3           37
 
-The stages between were not planned. A plan takes 10 to 25 minutes of processor time, since seven kinds of layers, each
+The fourth stage was not planned. A plan takes 10 to 25 minutes of processor time, since seven kinds of layers, each
 with a window and a dilation of its own, are compiled one by one.
 
 Results to expect on the test files: 1.00 bits a character of enwik8 and 1.10 of text8 for the small model, 0.99 of
