@@ -18,7 +18,7 @@ estimates; none is measured. Hours are those of the compiler's count of cycles:
     v5e:8x8             75        36 to 39       12 to 13 %   0.8      13          805
     v3:8x8              92        84 to 90        8 to 9 %    0.8      15          983
 
-v3 has 128 cores for 64 rows, so that two cores share a row; the plan counts what they add up for each other as gradient.
+v3 has 128 cores for 64 rows, so that two cores share a row. The plan counts the sums of their features as gradient.
 
 Results to expect: 1.02 bits a character on enwik8's test file for the base size, 0.98 for the large one. None of these
 runs was made.
