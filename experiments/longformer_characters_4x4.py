@@ -17,7 +17,7 @@ Plans of the small model for v5e:4x4 (libtpu 0.0.42.1, jax 0.10.2), one or two r
 estimates, none is measured. Hours are those of the compiler's count of cycles:
 
     stage   rows of   compiler, ms      refined, ms   roofline, ms        MFU   GiB   hours   chip-hours
-    1         2,048             81         33 to 40              8   7%, 15%    1.0     9.6          154
+    1         2,048             88         40 to 47              8   6%, 12%    1.0    10.5          169
     2         4,096            211       108 to 122             44   6%, 10%    1.6     2.9           47
     3         8,192            257       130 to 147             34   5%, 10%    1.5     3.6           57
     5        23,040          1,671     980 to 1,066            518    4%, 7%    8.2     2.3           37
