@@ -78,15 +78,15 @@ def finetune(
     """
     workdir = storage.path(workdir)
     run, origin = started(run, checkpoint, like)
-    ready = prepare(run, origin, workdir)
-    record(ready, origin, workdir)
+    prepared = prepare(run, origin, workdir)
+    record(prepared, origin, workdir)
     new_head = in_head if run.compression is None else lambda name: False  # a compressed model keeps its head
-    initial = ready.origin.initial_parameters(ready.run, ready.tokenizer, new_head)
-    files = _files(ready.tokenizer)
-    result = loop.train(ready.run, workdir, ready.source, files, initial, ready.evaluation)
-    metrics = preferred_metrics(result, ready.evaluation, workdir) | {"eval/unknown_tokens": ready.unknown.count}
+    initial = prepared.origin.initial_parameters(prepared.run, prepared.tokenizer, new_head)
+    files = _files(prepared.tokenizer)
+    result = loop.train(prepared.run, workdir, prepared.source, files, initial, prepared.evaluation)
+    metrics = preferred_metrics(result, prepared.evaluation, workdir) | {"eval/unknown_tokens": prepared.unknown.count}
     if hosts.is_primary():
-        write_evaluation(workdir, metrics | ready.evaluation.signatures(), ready.evaluation.predictions)
+        write_evaluation(workdir, metrics | prepared.evaluation.signatures(), prepared.evaluation.predictions)
     hosts.agree("the end")
     return metrics
 

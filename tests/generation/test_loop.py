@@ -216,7 +216,7 @@ def test_sources_that_do_not_fit() -> None:
 
 
 def test_prompts_and_texts_that_just_fit() -> None:
-    """Positions: 48. a prompt and its text take all; so does a source, and a text with the token before it."""
+    """There are 48 positions: a prompt and its text take all; so does a source, and a text with the token before it."""
     for own, prompt, new in ((writer(), 36, 12), (translator(), 48, 47)):
         own.check([[1] * prompt], Settings(max_new_tokens=new))
         with pytest.raises(UserError, match=f"at most the .* 48 positions.* found {prompt + 1} "):
@@ -231,7 +231,7 @@ def test_an_encoder_asked_to_write() -> None:
 
 
 def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -> None:
-    """Of prompts of one length, whose texts have lengths of their own; the last one must not end before four tokens."""
+    """Prompts have one length, texts different ones; the last text must not end before four tokens."""
     prompts, decoder = np.array([[5, 9], [11, 3], [2, 7]], np.int32), decoder_of(CONFIG, Execution())
     least, most = np.array([0, 0, 4], np.int32), np.array([6, 2, 5], np.int32)
     constraints = Settings().constraints(VOCABULARY, CONFIG.vocab_size)

@@ -14,7 +14,7 @@ memory and the distances 2, 1 and 0:
     . d e f    ->    d e f        all numbers in one line, without the first two, in rows of three
 
 Nothing is looked up, and the product is the only array of its size. The dot is above the diagonal, for a hidden key.
-On a TPU a kernel moves them where it is faster (row_rotation.py).
+On a TPU a kernel moves the rows, where it is faster (row_rotation.py).
 """
 
 import functools

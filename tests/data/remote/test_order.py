@@ -104,7 +104,7 @@ def test_lanes_of_equal_pieces_have_as_many_of_them() -> None:
     assert [one.visited.tolist() for one in made.orders] != [one.visited.tolist() for one in other.orders]
 
 
-def test_pieces_are_permuted_anew_in_every_epoch_and_lanes_have_one_each() -> None:
+def test_every_epoch_has_another_order_of_pieces_and_lanes_have_one_piece_each() -> None:
     """A piece without a row is in no lane."""
     made = make(window=1)
     epochs = [[made.pieces(epoch * 10 + window).tolist() for window in range(10)] for epoch in range(3)]

@@ -196,7 +196,7 @@ def test_a_rate_stays_zero_after_the_end_of_the_run(schedule) -> None:
 
 
 def test_a_plateau_compares_with_the_best_value_that_was_an_improvement() -> None:
-    """A value that is smaller by just the threshold is none."""
+    """A value that is smaller by exactly the threshold is no improvement."""
     schedule = Plateau(threshold=0.25, patience=5)
     state, found = schedule.start(), []
     for value in (8.0, 7.0, 6.0, 5.9):
