@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from planned_attention import compiled_estimate
+
 WINDOW, GLOBAL = 512, 64
 KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span", "long-short")
 DECODERS = ("span", "long-short")
@@ -175,7 +177,7 @@ def planned(kind: str, length: int, topology: str) -> str:
     from plmjax.experiment import Mesh
     from plmjax.parallel import mesh as meshes
     from plmjax.parallel import sharding, topologies
-    from plmjax.plan import compilation, estimate, hlo, refined
+    from plmjax.plan.compilation import DoesNotFit
 
     step, part = step_of(kind, length, jnp.bfloat16), topologies.parse(topology)
     mesh = meshes.make(Mesh(), part.devices())
@@ -185,14 +187,11 @@ def planned(kind: str, length: int, topology: str) -> str:
         (*jax.eval_shape(step.initialize), step.inputs),
     )
     try:
-        memory, text, schedules = compilation.compiled_for_slice(
-            jax.jit(sharding.scoped(step.take, mesh), donate_argnums=(0, 1)).lower(*given)
-        )
-    except compilation.DoesNotFit as error:
+        lowered = jax.jit(sharding.scoped(step.take, mesh), donate_argnums=(0, 1)).lower(*given)
+        (fast, slow), size = compiled_estimate(lowered, part)
+    except DoesNotFit as error:
         return f"does not fit | {error.needed / 2**20:,.0f}"
-    ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)
-    fast, slow = (1e3 * refined.timeline(costs, {}).total / part.chip.clock for costs in ends)
-    return f"{fast:,.1f} to {slow:,.1f} | {memory.temp_size_in_bytes / 2**20:,.0f}"
+    return f"{1e3 * fast:,.1f} to {1e3 * slow:,.1f} | {size / 2**20:,.0f}"
 
 
 def measured(length: int, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, tuple[list[float], int]]:

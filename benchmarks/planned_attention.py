@@ -80,7 +80,6 @@ def estimated(case: str) -> tuple[list[float], float]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from plmjax.parallel import topologies
-    from plmjax.plan import compilation, estimate, hlo, refined
 
     function, shapes = function_of(case)
     part = topologies.parse(TOPOLOGY)
@@ -93,7 +92,18 @@ def estimated(case: str) -> tuple[list[float], float]:
     placed = jax.tree.map(
         lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, PartitionSpec())), shapes
     )
-    memory, text, schedules = compilation.compiled_for_slice(jax.jit(gradient).lower(*placed))
+    return compiled_estimate(jax.jit(gradient).lower(*placed), part)
+
+
+def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
+    """Compile a lowered function for one chip, and return what `estimated` returns.
+
+    Raises:
+        plmjax.plan.compilation.DoesNotFit: it needs more HBM than the chip has.
+    """
+    from plmjax.plan import compilation, estimate, hlo, refined
+
+    memory, text, schedules = compilation.compiled_for_slice(lowered)
     ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)
     return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], memory.temp_size_in_bytes
 
