@@ -1,6 +1,6 @@
 """Training steps of BERT and GPT-2 beside those of PyTorch transformers, alternately on one GPU.
 
-    python benchmarks/gpu_step.py [--steps bert_base_512 bert_large_512] [--repeats 5]
+    python benchmarks/gpu_step.py [--steps bert_base_512 bert_large_512] [--repeats 5] [--unroll 24]
 
 bfloat16 products, float32 parameters, dropout 0.1, clipping by the global norm, AdamW; BERT's logits at the masked
 positions only. PyTorch has torch.compile, scaled-dot-product attention, autocast and the fused AdamW. The steps named
@@ -31,6 +31,7 @@ class Case(NamedTuple):
     """A step that is measured: a model, the rows and tokens of its batch, and the masked positions of a row.
 
     attention: plmjax's backend of attention. The dropout of attention is 0 with cuDNN's, in both programs.
+    unroll: `--training.unroll` of plmjax.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Case(NamedTuple):
     length: int
     predictions: int = 0
     attention: str = "dense"
+    unroll: int = 0
 
     @property
     def attention_dropout(self) -> float:
@@ -71,7 +73,7 @@ def experiment_of(case: Case) -> Any:
     else:
         make = {"base": BertConfig.base, "large": BertConfig.large}[case.model]
         config = make(attention_probs_dropout_prob=case.attention_dropout)
-    training = Training(batch_size=case.rows, steps=1000, attention=case.attention, platform="gpu")
+    training = Training(batch_size=case.rows, steps=1000, attention=case.attention, unroll=case.unroll, platform="gpu")
     if case.model == "gpt2":
         data = Data(Blocks(), sequence_length=case.length)
         return Experiment(config, NextToken(), data=data, optimizer=AdamW(), training=training)
@@ -223,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--unroll", type=int, default=0, help="layers unrolled in plmjax; 0 for the default of a run")
     options = parser.parse_args()
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the other processes need memory too
     import jax
@@ -235,7 +238,7 @@ def main() -> None:
     print("| step | rows x tokens | plmjax, ms | MFU | PyTorch, ms | MFU | times as fast |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for name in options.steps:
-        case = CASES[name]
+        case = CASES[name]._replace(unroll=options.unroll)
         seconds, flops = measured(case, options.repeats)
         cells = []
         for times in seconds.values():

@@ -139,10 +139,11 @@ def _vectors(
     vectors = []
     for ids in tokenizer.encode_batch(tokenizer_files.SAMPLES):
         row = template.lay_out([ids], tokenizer.vocabulary, longest).tokens
-        states = np.asarray(huggingface.outputs(module, params, _row(row)).last_hidden_state)[0]
+        found = huggingface.outputs(module, params, _row(row), ("last_hidden_state",))
+        states = np.asarray(found["last_hidden_state"])[0]
         vectors.append(states.mean(axis=0) if pooling == "mean" else states[template.position(len(row))])
-    found = np.stack(vectors)
-    return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
+    stacked = np.stack(vectors)
+    return stacked / np.linalg.norm(stacked, axis=1, keepdims=True) if normalize else stacked
 
 
 def _row(tokens: Sequence[int]) -> dict[str, np.ndarray]:

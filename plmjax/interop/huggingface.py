@@ -221,12 +221,12 @@ def compare(model: nn.Module, params: Mapping[str, Any], directory: str | Path, 
     faults = {fault: sorted(map(str, names)) for fault, names in report.items() if names and fault != "unexpected_keys"}
     if faults:
         raise UserError(f"Expected every tensor of transformers in {directory}, found {faults}; write it again.")
-    ours = outputs(model, params, inputs)
+    ours = outputs(model, params, inputs, tuple(chosen.outputs))
     difference = 0.0
     for output, there in chosen.outputs.items():
-        if getattr(ours, output) is None and there not in reference:  # this model has no pooler
+        if ours[output] is None and there not in reference:  # this model has no pooler
             continue
-        expected, found = reference[there].numpy(), np.asarray(getattr(ours, output))
+        expected, found = reference[there].numpy(), np.asarray(ours[output])
         mask = mask_of(output, inputs)
         if mask is not None and expected.shape[:2] == mask.shape:
             expected, found = expected[mask > 0], found[mask > 0]
@@ -310,16 +310,25 @@ def as_architecture(model: nn.Module, params: Mapping[str, Any], name: str) -> t
     return _as(model, adapter_of(model).architecture(name), params)
 
 
-def outputs(module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Any:
-    """Return the outputs of a module for these inputs, without dropout, on the CPU."""
+def outputs(
+    module: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, np.ndarray], names: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return a dict from name to output of a module for these inputs, without dropout, in exact float32 products.
+
+    names: attributes of the module's outputs. Those that are computed on access, such as the scores of a vocabulary,
+        are computed here: later their products would have the default precision, which is lower on a GPU or a TPU.
+    """
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.default_matmul_precision("highest"):
-        return _apply(module, params, {field: value.astype(np.int32) for field, value in inputs.items()})
+        return _apply(module, names, params, {field: value.astype(np.int32) for field, value in inputs.items()})
 
 
-@functools.partial(jax.jit, static_argnums=0)  # one program for a module that is compared again
-def _apply(module: nn.Module, params: Mapping[str, Any], inputs: dict[str, np.ndarray]) -> Any:
-    return module.apply({"params": params}, **inputs, deterministic=True)
+@functools.partial(jax.jit, static_argnums=(0, 1))  # one program for a module that is compared again
+def _apply(
+    module: nn.Module, names: tuple[str, ...], params: Mapping[str, Any], inputs: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    found = module.apply({"params": params}, **inputs, deterministic=True)
+    return {name: getattr(found, name) for name in names}
 
 
 def _adapter(found: Mapping[str, Any], directory: Path) -> Adapter:

@@ -124,7 +124,7 @@ def _scores(
     else:
         inputs = _filled(prompts) | _filled([[start, *text[:-1]] for text in texts], "decoder_")
         firsts = [0] * len(prompts)
-    logits = np.array(huggingface.outputs(module, params, inputs).logits)
+    logits = np.array(huggingface.outputs(module, params, inputs, ("logits",))["logits"])
     return [row[first : first + len(text)] for row, first, text in zip(logits, firsts, texts, strict=True)]
 
 

@@ -75,12 +75,10 @@ def test_the_token_that_represents_a_row_is_the_first_or_the_last() -> None:
 def test_a_vector_is_that_of_the_whole_row(config, pooling: str, expected: list[float], monkeypatch) -> None:
     """A token has its number and 1. Texts are cut where the positions end; XLNet's [CLS] comes last."""
 
-    def outputs(module, params, row: dict[str, np.ndarray]) -> types.SimpleNamespace:
+    def outputs(module, params, row: dict[str, np.ndarray], names: tuple[str, ...]) -> dict[str, np.ndarray]:
         assert row["attention_mask"].all()
         ids = row["input_ids"][..., None]
-        return types.SimpleNamespace(
-            last_hidden_state=np.concatenate([ids, np.ones_like(ids)], axis=-1).astype(np.float32)
-        )
+        return {name: np.concatenate([ids, np.ones_like(ids)], axis=-1).astype(np.float32) for name in names}
 
     monkeypatch.setattr(huggingface, "outputs", outputs)
     texts = [[10, 11], [10, 11, 12, 13, 14, 15]]

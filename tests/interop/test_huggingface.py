@@ -3,6 +3,7 @@
 import json
 import types
 
+import flax.linen as nn
 import flax.traverse_util
 import jax
 import ml_dtypes
@@ -395,3 +396,23 @@ def test_a_tokenizer_comes_with_the_model(tmp_path):
     huggingface.save(model, random_params(model), tmp_path / "out", tokenizer=tmp_path / "tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("hello")["input_ids"] == [2, 5, 3]
+
+
+def test_scores_that_are_computed_on_access_have_exact_products() -> None:
+    """On a GPU they had the default precision, TF32, and no decoder that was trained there could be exported."""
+    precisions = []
+
+    class Outputs:
+        @property
+        def logits(self) -> jax.Array:
+            precisions.append(jax.config.jax_default_matmul_precision)
+            return jax.numpy.ones(3)
+
+    class Model(nn.Module):
+        def __call__(self, input_ids: jax.Array, deterministic: bool) -> Outputs:
+            assert deterministic
+            return Outputs()
+
+    found = huggingface.outputs(Model(), {}, {"input_ids": np.ones((1, 2), np.int64)}, ("logits",))
+    np.testing.assert_array_equal(found["logits"], np.ones(3))
+    assert precisions == ["highest"]
