@@ -162,6 +162,17 @@ def test_ids_equal_sentencepiece(model_type, tmp_path):
     assert bare.encode_batch(texts) == reference.encode(texts)
 
 
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_unknown_characters_in_a_row_are_one_token_as_in_sentencepiece(model_type, tmp_path):
+    import sentencepiece
+
+    tokenizer = tokenizers.train(f"sentencepiece-{model_type}", 420, PROSE, tmp_path, lowercase=False)
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    texts = ["ħŧŋ", "unseen ħŧŋħ letters", "ħŧ ŋħ"]
+    assert tokenizer.encode_batch(texts) == reference.encode(texts)
+    assert [ids.count(reference.unk_id()) for ids in tokenizer.encode_batch(texts)] == [1, 1, 2]
+
+
 def albert_model(symbols=()):
     """A spiece.model as ALBERT's was made: of text without capitals and accents, its normalisation keeping both."""
     import sentencepiece
