@@ -335,6 +335,31 @@ def test_a_checkpoint_is_due_after_its_minutes(minutes, passed, saves, monkeypat
     assert loop._Session.due(session, 5, last=False).save is saves
 
 
+def test_the_minutes_of_a_checkpoint_are_those_since_the_last_save(monkeypatch):
+    clock, saved = [1121.0], []
+    session = SimpleNamespace(
+        run=experiments.changed(options(), checkpoint={"minutes": 2.0, "every": 0}),
+        is_primary=False,
+        progressed=lambda *_, **__: None,
+        metrics={},
+        evaluated=-1,
+        tokenizer={},
+        source=SimpleNamespace(fingerprint=""),
+        window=Window({}),
+        record=None,
+        keeper=SimpleNamespace(save=lambda state, description: saved.append(description.step)),
+        saved_at=1000.0,
+        votes=lambda *asked: asked,
+        stop=SimpleNamespace(received=None),
+    )
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    for step, now in enumerate([1121.0, 1122.0, 1241.0, 1242.0], start=1):
+        clock[0] = now
+        if loop._Session.due(session, step, last=False).save:
+            loop._Session.save(session, None, step)
+    assert saved == [1, 4]
+
+
 def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optimizer_its_loss():
     asked = []
     session = SimpleNamespace(
