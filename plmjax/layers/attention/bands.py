@@ -85,8 +85,11 @@ class Bands(NamedTuple):
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
-        x = _blocks(placed(x, 1, self.start, self.keys), self.size)
-        return jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=2)
+        # Joined with the heads before the keys, as a TPU multiplies them: it then moves every key once, not once for
+        # each of its bands.
+        x = jnp.moveaxis(_blocks(placed(x, 1, self.start, self.keys), self.size), 2, -2)
+        x = jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=-2)
+        return jnp.moveaxis(x, -2, 2)
 
 
 def within_reach(backend: Backend) -> Backend:
@@ -114,13 +117,17 @@ def within_reach(backend: Backend) -> Backend:
         placed_terms = tuple(term.placed(*around) for term in terms)
 
         def of_block(inputs: tuple[jax.Array, ...]) -> jax.Array:  # [B size N H], [B width N H] twice -> [B size N H]
-            number, query, key, value = inputs
+            number, query_offset, key_offset, query, key, value = inputs
             cut = number * bands.size, bands.size, number * bands.size, bands.width
             own_key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
             own_terms = tuple(term.block(*cut) for term in placed_terms)
-            return backend(query, key, value, all_bands.block(*cut), own_terms, rate, own_key)
+            seen = all_bands.block(*cut).replace(query_offset=query_offset, key_offset=key_offset)
+            return backend(query, key, value, seen, own_terms, rate, own_key)
 
-        inputs = (jnp.arange(bands.blocks), bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
+        numbers = jnp.arange(bands.blocks)
+        # The backward pass reads these inputs again. It would need copies of sums that the loop computes.
+        offsets = (offset + numbers * bands.size for offset in (all_bands.query_offset, all_bands.key_offset))
+        inputs = (numbers, *offsets, bands.cut_queries(query), bands.cut_keys(key), bands.cut_keys(value))
         contexts = jax.lax.map(of_block, inputs)
         return jnp.moveaxis(contexts, 0, 1).reshape(query.shape[0], -1, *contexts.shape[3:])[:, : query.shape[1]]
 

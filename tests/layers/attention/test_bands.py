@@ -102,6 +102,20 @@ def test_a_block_has_as_many_queries_as_the_longer_side_of_the_window_from_128_t
     assert bands.Bands.of(Visibility((Window(*window),)), 600, keys) == expected
 
 
+def test_no_positions_of_the_blocks_are_kept_for_the_backward_pass() -> None:
+    """Each is one number a block, and costs a TPU an instruction that stores it and one that loads it."""
+
+    def attend(*rows: jax.Array) -> jax.Array:
+        return BACKENDS["dense"](*rows, Visibility((Window(256, 256),)), (), 0.0, None)
+
+    rows = [jnp.zeros((1, 1024, HEADS, SIZE))] * 3
+    forward = jax.make_jaxpr(lambda *rows: jax.vjp(attend, *rows))(*rows)
+    (loop,) = (equation for equation in forward.eqns if equation.primitive.name == "scan")
+    shapes = {each.aval.shape for each in loop.outvars}
+    assert shapes == {(4, 1, 256, HEADS, SIZE), (4, 1, HEADS, 256)}  # contexts; largest scores and denominators
+    assert {each.aval.dtype for each in loop.outvars} == {jnp.dtype(jnp.float32)}
+
+
 def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bands, "LEAST", 4)
     ones = jnp.ones((1, 16, 1, 1))
