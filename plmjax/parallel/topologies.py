@@ -10,7 +10,7 @@ between slices: the v5e and v6e pages (2 x 100 and 4 x 200 Gbit/s for the 8 chip
 Clock: peak / the most operations a cycle that libtpu's own cycle estimates reach for a large matmul, which is
 2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
 Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kubernetes-engine/docs/concepts/plan-tpus for
-the labels and machines of Kubernetes. The first page does not list 7x; its names are those in published code.
+the labels of Kubernetes. The first page does not list 7x; its names are those in published code.
 """
 
 import atexit
@@ -76,8 +76,6 @@ class Chip:
     """int8 operations/s; 0 where the chip has no products of integers, or where they are no faster."""
     label: str = ""
     """Value of GKE's node label cloud.google.com/gke-tpu-accelerator; empty where GKE does not offer the chip."""
-    machine: str = ""
-    """GKE's machine type without the number of its chips."""
     network: float = 0.0
     """Bandwidth per chip of its host's network to other slices, one direction, bytes/s; 0 where slices cannot be
     joined, or where the speed is not published."""
@@ -102,23 +100,22 @@ CHIPS = {
         Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, 2, wrap=16, largest=256,
              accelerator="v2", runtime="tpu-ubuntu2204-base"),
         Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, 2, wrap=32, largest=1024,
-             accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice", machine="ct3p-hightpu"),
+             accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice"),
         # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
         Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, 3, wrap=4, largest=4096,
-             accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice", machine="ct4p-hightpu",
+             accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice",
              options=(("chip_config_name", "megacore"),)),
         Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
-             machine="ct5lp-hightpu", largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672,
-             rings=True),
+             largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672, rings=True),
         Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
-             accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice", machine="ct5p-hightpu",
+             accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice",
              network=6.25e9, int8_peak=918e12),
         Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
-             accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice", machine="ct6e-standard",
+             accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice",
              largest_host=8, network=12.5e9, int8_peak=1836e12, rings=True),
         Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, libtpu_name="tpu7x",
-             accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x", machine="tpu7x-standard"),
+             accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x"),
     )
 }  # fmt: skip
 """Name -> chip."""
@@ -216,11 +213,6 @@ class Slice:
     def accelerator_type(self) -> str:
         """Cloud TPU's name of one slice, which counts TensorCores: v3-128 and v5litepod-64 are both 8x8."""
         return f"{self.chip.accelerator}-{math.prod(self.shape) * self.chip.cores}"
-
-    @property
-    def machine_type(self) -> str:
-        """GKE's machine type of its hosts; empty where GKE does not offer the chip."""
-        return f"{self.chip.machine}-{self.chips // self.hosts}t" if self.chip.machine else ""
 
     @property
     def device_memory(self) -> float:

@@ -175,7 +175,9 @@ def _results(run: Run, folder: Path) -> Results:
     for file in sorted(folder.glob(f"evaluations/*/{EVALUATION}")):
         metrics = json_text.read_object(file, "an evaluation", ADVICE)
         found[file.parent.name] = {
-            name: value for name, value in metrics.items() if isinstance(value, int | float) and value is not True
+            name: value
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
         }
     return {name: table for name, table in found.items() if table}
 

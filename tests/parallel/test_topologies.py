@@ -47,25 +47,25 @@ def test_libtpu_describes_the_slice_as_the_table_does(name, chips, devices, host
 
 
 @pytest.mark.parametrize(
-    ("name", "accelerator", "hosts", "runtime", "label", "machine"),
+    ("name", "accelerator", "hosts", "runtime", "label"),
     [
-        ("v2:2x2", "v2-8", 1, "tpu-ubuntu2204-base", "", ""),
-        ("v2:4x4", "v2-32", 4, "tpu-ubuntu2204-base", "", ""),
-        ("v3:8x8", "v3-128", 16, "tpu-ubuntu2204-base", "tpu-v3-slice", "ct3p-hightpu-4t"),
-        ("v4:2x2x4", "v4-32", 4, "tpu-ubuntu2204-base", "tpu-v4-podslice", "ct4p-hightpu-4t"),
-        ("v5e:1x1", "v5litepod-1", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu-1t"),
-        ("v5e:2x4", "v5litepod-8", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu-8t"),
-        ("v5e:4x4", "v5litepod-16", 4, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu-4t"),
-        ("v5e:8x8", "v5litepod-64", 16, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu-4t"),
-        ("v5p:4x4x4", "v5p-128", 16, "v2-alpha-tpuv5", "tpu-v5p-slice", "ct5p-hightpu-4t"),
-        ("v6e:8x8", "v6e-64", 16, "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard-4t"),
-        ("7x:2x2x4", "tpu7x-32", 4, "v2-alpha-tpu7-ubuntu2404", "tpu7x", "tpu7x-standard-4t"),
+        ("v2:2x2", "v2-8", 1, "tpu-ubuntu2204-base", ""),
+        ("v2:4x4", "v2-32", 4, "tpu-ubuntu2204-base", ""),
+        ("v3:8x8", "v3-128", 16, "tpu-ubuntu2204-base", "tpu-v3-slice"),
+        ("v4:2x2x4", "v4-32", 4, "tpu-ubuntu2204-base", "tpu-v4-podslice"),
+        ("v5e:1x1", "v5litepod-1", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"),
+        ("v5e:2x4", "v5litepod-8", 1, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"),
+        ("v5e:4x4", "v5litepod-16", 4, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"),
+        ("v5e:8x8", "v5litepod-64", 16, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"),
+        ("v5p:4x4x4", "v5p-128", 16, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+        ("v6e:8x8", "v6e-64", 16, "v2-alpha-tpuv6e", "tpu-v6e-slice"),
+        ("7x:2x2x4", "tpu7x-32", 4, "v2-alpha-tpu7-ubuntu2404", "tpu7x"),
     ],
 )
-def test_names_of_cloud(name, accelerator, hosts, runtime, label, machine):
+def test_names_of_cloud(name, accelerator, hosts, runtime, label):
     piece = topologies.parse(name)
     assert (piece.accelerator_type, piece.hosts) == (accelerator, hosts)
-    assert (piece.chip.runtime, piece.chip.label, piece.machine_type) == (runtime, label, machine)
+    assert (piece.chip.runtime, piece.chip.label) == (runtime, label)
 
 
 @pytest.mark.parametrize(

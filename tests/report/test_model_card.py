@@ -87,10 +87,12 @@ def test_it_names_evaluations_and_the_checkpoints_it_was_made_from(tmp_path: Pat
     ancestry.write(workdir, [Ancestor("runs/teacher", 1200, "abc", "distil", {})])
     (workdir / "start.json").write_text(json.dumps({"from": "runs/bert", "sha256": "def"}))
     (workdir / "evaluations" / "dev").mkdir(parents=True)
-    (workdir / "evaluations" / "dev" / "evaluation.json").write_text(json.dumps({"accuracy": 0.75, "name": "dev"}))
+    evaluation = {"accuracy": 0.75, "name": "dev", "cut": True, "exact": False}
+    (workdir / "evaluations" / "dev" / "evaluation.json").write_text(json.dumps(evaluation))
     metadata, text = parts(model_card.write(workdir, tmp_path / "card.md").read_text(encoding="utf-8"))
     assert metadata["library_name"] == "plmjax"
-    assert [one["dataset"]["name"] for one in metadata["model-index"][0]["results"]][1:] == ["dev"]
+    (dev,) = [one for one in metadata["model-index"][0]["results"] if one["dataset"]["name"] == "dev"]
+    assert [metric["type"] for metric in dev["metrics"]] == ["accuracy"]
     assert "| runs/teacher | 1200 | distil | abc |" in text and "| runs/bert |  | start | def |" in text
 
 
