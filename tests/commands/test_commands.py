@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from plmjax import cli
+from plmjax import experiment as experiments
 from plmjax.commands import planning
+from plmjax.commands.arguments import load_classes
 from plmjax.compression.distillation.augmentation import Settings
+from plmjax.errors import UserError
 from plmjax.exchange import word_vectors
 from plmjax.generation.options import Devices, Options
 from plmjax.inference import evaluate, fill_gaps, predict
@@ -189,6 +192,11 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "finetune finetune_sentences --from some/run --workdir w --seeds 3 5",
         "finetuning.seeds:finetune_seeds",
         {"checkpoint": "some/run", "workdir": Path("w"), "seeds": (3, 5), "like": None, "origin": "some/run"},
+    ),
+    "finetune with seeds like another run": (
+        "finetune finetune_sentences --from random --like other --workdir w --seeds 3 5",
+        "finetuning.seeds:finetune_seeds",
+        {"checkpoint": "random", "workdir": Path("w"), "seeds": (3, 5), "like": Path("other"), "origin": Path("other")},
     ),
     "bench": ("bench bert_tiny --measured_steps 4", "training.bench:bench", {"steps": 4}),
     "average": (
@@ -381,3 +389,21 @@ def test_words_are_plotted_by_the_vectors_of_each_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr("plmjax.report.page.report", lambda workdirs, output, **named: found.update(named))
     cli.run(["report", "a", "b", "--words", "fox", "dog"])
     assert found["places"] == [{word: (f"vectors of {run}", word) for word in ("fox", "dog")} for run in ("a", "b")]
+
+
+def test_the_experiment_that_is_named_is_imported_for_the_classes_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "classes_of_a_checkpoint.py"
+    file.write_text(
+        "import dataclasses\n\n\n@dataclasses.dataclass(frozen=True)\nclass Mine:\n    size: int = 3\n\n\n"
+        "def experiment():\n    return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"type": "classes_of_a_checkpoint:Mine", "size": 4}
+    load_classes(None)
+    with pytest.raises(UserError, match="Expected a class of plmjax or of a loaded experiment file"):
+        experiments.from_dict(named)
+    load_classes(str(file))
+    assert experiments.from_dict(named).size == 4
