@@ -6,6 +6,7 @@ import types
 import flax.linen as nn
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig, BertModel
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.objective import LossInputs
 
 LAYERS, HEADS = 3, 4
 CONFIG = BertConfig(20, 8, LAYERS, HEADS, 6, max_position_embeddings=8)
@@ -73,3 +75,25 @@ def test_layers_are_in_the_order_of_their_numbers() -> None:
     paths = [f"distilbert/encoder/layer_{number}/attention/output/kernel" for number in range(12)]
     assert sorted(sorted(paths), key=heads._layer) == paths
     assert heads._layer("bert/encoder/layers/attention/output/kernel") == 0
+
+
+def test_weights_of_a_head_that_oppose_each_other_cancel_out() -> None:
+    """The importance is the magnitude of the gradient of the head's gate, a sum over all of its weights."""
+    path, random = "bert/encoder/layers/attention/output/kernel", np.random.default_rng(0)
+    kernel, *slopes = random.normal(size=(4, LAYERS, HEADS, 2, 8)).astype(np.float32)
+
+    def sums(module: None, inputs: LossInputs, batch: dict, key: jax.Array, training: bool) -> types.SimpleNamespace:
+        (found,) = jax.tree.leaves(inputs.params)
+        return types.SimpleNamespace(losses={"term": jnp.sum(batch["slopes"] * found)})
+
+    objective = types.SimpleNamespace(
+        module=lambda model, execution: None,
+        corrupt=lambda batch, key, vocabulary: batch,
+        weights=lambda batch: {"term": 1.0},
+        coefficients=lambda: {},
+        sums=sums,
+    )
+    run = types.SimpleNamespace(objective=objective, training=Training())
+    found = heads.importance({path: kernel}, CONFIG, run, None, ({"slopes": one} for one in slopes))
+    total = sum(np.abs(np.sum(kernel * one, axis=(2, 3))) for one in slopes)
+    np.testing.assert_allclose(np.stack(found), total / np.linalg.norm(total, axis=1, keepdims=True), rtol=1e-5)
