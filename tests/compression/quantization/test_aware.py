@@ -1,6 +1,7 @@
 """Quantization-aware training."""
 
 import functools
+import types
 from pathlib import Path
 
 import flax.linen as nn
@@ -220,6 +221,31 @@ def test_the_training_has_the_granularity_of_the_command(
     with pytest.raises(Asked) as asked:
         command.quantize(task_run, tmp_path / "out", "aware", "channel", overrides=options)
     assert asked.value.args == (QuantizationAware(expected),)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [([], "channel"), (["--compression.granularity", "tensor"], "tensor")]
+)
+def test_weights_are_stored_with_the_granularity_of_the_training(
+    options: list[str], expected: str, task_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, shared_axes = [], command.shared_axes
+
+    def spy(shapes: dict, model: object, granularity: str) -> dict:
+        asked.append(granularity)
+        return shared_axes(shapes, model, granularity)
+
+    def write(output: Path, source: object, params: dict, run: Experiment, by: str, settings: dict) -> None:
+        asked.append(settings["granularity"])
+
+    read = types.SimpleNamespace(find=lambda folder: folder, load_collections=lambda folder: {})
+    monkeypatch.setattr(command, "train", lambda source, run, output: (source.params, run))
+    monkeypatch.setattr(command, "checkpoints", read)
+    monkeypatch.setattr(command, "ranges_of", lambda collections: {})
+    monkeypatch.setattr(command, "shared_axes", spy)
+    monkeypatch.setattr(command, "write", write)
+    command.quantize(task_run, tmp_path / "out", "aware", "channel", overrides=options)
+    assert asked == [expected, expected]
 
 
 def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path, capsys) -> None:
