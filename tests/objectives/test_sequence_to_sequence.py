@@ -79,6 +79,15 @@ def test_smoothing_and_z_loss_change_the_training_loss_alone():
     assert "nats" not in held_out.metrics
 
 
+@pytest.mark.parametrize("settings", [{"label_smoothing": 0.1}, {"z_loss": 1e-2}])
+def test_the_plain_nats_are_reported_beside_a_loss_that_is_another(settings):
+    """Smoothing alone makes it another, and so does the z-loss alone."""
+    trained, plain = sums(SequenceToSequence(**settings), True), sums(SequenceToSequence(), True)
+    assert "nats" not in plain.metrics and trained.losses["target"] != plain.losses["target"]
+    assert float(trained.metrics["nats"][0]) == pytest.approx((WEIGHTS * nats()).sum(), rel=1e-5)
+    assert trained.metrics["nats"][1] == 11
+
+
 def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
     """Deviation named in the module; torch spreads the share over the whole vocabulary, as the cited source does."""
     cited, size = 0.5, 19
