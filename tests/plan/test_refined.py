@@ -276,6 +276,11 @@ def test_collectives_that_share_a_channel_end_in_the_order_in_which_they_began()
     assert sorted(sent) == ["g", "g.2"]
     time = refined.timeline(Costs(program, {"beside": Schedule(50)}, RATES), sent)
     assert (time.network, time.computing, time.waiting_network) == (400, 150, 250)
+    # An instruction between the two ends hides some of the second one: it is not waited for at the first end.
+    between = twice.replace("  ROOT %done.2", "  %between = f32[32]{0:S(1)} exponential(%y)\n  ROOT %done.2")
+    schedules = {"beside": Schedule(50), "between": Schedule(60)}
+    time = refined.timeline(Costs(hlo.Program(between), schedules, RATES), sent)
+    assert (time.network, time.computing, time.waiting_network) == (400, 150 + 60, 250 - 60)
 
 
 def test_collectives_along_two_axes_go_on_at_once():
