@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from plmjax import cli
+from plmjax import experiment as experiments
 from plmjax.data import cleaning, formats, preparation, tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
@@ -144,3 +145,32 @@ def test_a_run_is_evaluated_if_the_held_out_text_fills_a_row_of_every_phase(
     assert (found is None) == evaluates == (not said)
     assert evaluates or said[0].startswith("evaluation none: no held-out text fills a row")
     assert pretraining._batch(run)["input_ids"].shape == (lengths[0] // 6, lengths[0])
+
+
+@pytest.mark.parametrize(
+    ("named", "removed"),
+    [
+        ({}, ["tokenizer", "dataset"]),
+        ({"tokenizer": "tokenizer"}, ["dataset"]),
+        ({"data": "dataset"}, ["tokenizer"]),
+        ({"tokenizer": "dataset/tokenizer"}, ["tokenizer"]),
+        ({"tokenizer": "."}, ["tokenizer", "dataset"]),
+    ],
+)
+def test_folders_that_the_run_names_are_not_removed_nor_those_around_them(
+    named: dict[str, str], removed: list[str], tmp_path: Path
+) -> None:
+    for made in ("tokenizer", "dataset/tokenizer"):
+        (tmp_path / made).mkdir(parents=True)
+    paths = {name: str(tmp_path / path) for name, path in named.items()}
+    run = Experiment(
+        model=None,
+        objective=NextToken(),
+        data=Data(layout=Blocks(), path=paths.get("data", "")),
+        tokenizer=Tokenizer(path=paths.get("tokenizer", "")),
+    )
+    experiments.write(run, tmp_path / "experiment.json")
+    said: list[str] = []
+    pretraining._remove_outdated(run, tmp_path, True, said.append)
+    assert [line.split()[0] for line in said] == removed
+    assert [name for name in ("tokenizer", "dataset") if not (tmp_path / name).exists()] == removed
