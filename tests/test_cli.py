@@ -36,3 +36,21 @@ def test_a_training_on_a_cpu_keeps_its_memory_and_a_tpu_is_asked_for_its_slice(
     assert ("TPU_SKIP_MDS_QUERY" in environment) is not tpu
     assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "plmjax" / "compilation")
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"  # the user's own choice stands
+
+
+def test_variables_that_the_user_has_set_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = (
+        "JAX_COMPILATION_CACHE_DIR",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+        "PYTHONWARNINGS",
+        "TF_ENABLE_ONEDNN_OPTS",
+        "TPU_SKIP_MDS_QUERY",
+    )
+    environment = {"XDG_CACHE_HOME": str(tmp_path)} | dict.fromkeys(own, "the user's own")
+    monkeypatch.setattr(cli.os, "environ", environment)
+    monkeypatch.setattr("sys.argv", ["plmjax", "evaluate"])
+    monkeypatch.setattr(platform, "choose", lambda: None)
+    monkeypatch.setattr(platform, "has_tpu", lambda: False)
+    monkeypatch.setattr(cli, "run_command", lambda command: None)
+    cli.main()
+    assert {name: environment[name] for name in own} == dict.fromkeys(own, "the user's own")
