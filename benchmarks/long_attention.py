@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from planned_attention import compiled_estimate
 
-WINDOW, GLOBAL = 512, 64
+WINDOW, GLOBAL, CHUNK = 512, 64, 64
 KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span", "long-short")
 DECODERS = ("span", "long-short")
 BLOCKWISE = ("blockwise", "long-short")
@@ -42,7 +42,6 @@ SIZES = {
 
 def config_of(kind: str, length: int) -> Any:
     """Return the sizes of a kind for rows of `length` tokens."""
-    from plmjax.interop.reformer import fitting_buckets
     from plmjax.models.adaptive_span import AdaptiveSpanConfig
     from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
     from plmjax.models.longformer.longformer import LongformerConfig
@@ -51,6 +50,9 @@ def config_of(kind: str, length: int) -> Any:
 
     sizes = SIZES | {"max_position_embeddings": length + 2}
     windowed = {"attention_window": min(WINDOW, length)}
+    # Twice as many buckets as chunks, always in two factors: the products of one factor grow with the square of a row.
+    power = (2 * (length // CHUNK)).bit_length() - 1
+    buckets = 2 ** (power // 2), 2 ** (power - power // 2)
     return {
         "dense": lambda: RobertaConfig(**sizes),
         "blockwise": lambda: RobertaConfig(**sizes),
@@ -65,11 +67,11 @@ def config_of(kind: str, length: int) -> Any:
             num_attention_heads=4,
             attention_head_size=64,
             feed_forward_size=1024,
-            axial_pos_shape=(length // 64, 64),
+            axial_pos_shape=(length // CHUNK, CHUNK),
             axial_pos_embds_dim=(128, 128),
             is_decoder=False,
-            lsh_attn_chunk_length=64,
-            num_buckets=fitting_buckets(length, 64),
+            lsh_attn_chunk_length=CHUNK,
+            num_buckets=buckets,
             num_hashes=2,
         ),
         "span": lambda: AdaptiveSpanConfig(
