@@ -85,11 +85,16 @@ class Bands(NamedTuple):
 
     def cut_keys(self, x: jax.Array) -> jax.Array:  # [B S N H] -> [blocks B width N H]
         """Return the band of each block of queries."""
-        # Joined with the heads before the keys, as a TPU multiplies them: it then moves every key once, not once for
-        # each of its bands.
-        x = jnp.moveaxis(_blocks(placed(x, 1, self.start, self.keys), self.size), 2, -2)
-        x = jnp.concatenate([x[i : i + self.blocks] for i in range(self.width // self.size)], axis=-2)
-        return jnp.moveaxis(x, -2, 2)
+        # Cut with the heads before the keys, as a TPU multiplies them: it then moves every key once, not once for each
+        # of its bands.
+        x = jnp.moveaxis(x, 1, -2)  # [B N S H]
+        x = placed(x, x.ndim - 2, self.start, self.keys)
+        parts = []
+        for first in range(0, self.width, self.size):
+            part = x[..., first : first + self.blocks * self.size, :]
+            part = part.reshape(*part.shape[:-2], self.blocks, self.size, part.shape[-1])
+            parts.append(jnp.moveaxis(part, -3, 0))
+        return jnp.moveaxis(jnp.concatenate(parts, axis=-2), -2, 2)
 
 
 def within_reach(backend: Backend) -> Backend:
