@@ -2,6 +2,8 @@
 
     python benchmarks/long_attention.py [--lengths 512 1024 2048 4096 8192 16384] [--repeats 3] [--kinds dense LSH]
     python benchmarks/long_attention.py --lengths 65536 --topology v5e:1x1
+    python benchmarks/long_attention.py --lengths 4096 --kinds dense LSH --layers 2 4 8 16
+    python benchmarks/long_attention.py --picture docs/pictures/length_of_rows.png
 
 An encoder of two layers of 256 that predicts 15 % of one row, with AdamW, in float32 and without dropout. Windows have
 512 tokens; Longformer has 64 global tokens besides. Reformer's layers (LSH) hash twice, into chunks of 64 tokens, and
@@ -12,27 +14,31 @@ of its features go through attention to all earlier tokens, a block at a time, t
 no time is taken. The memory is that of the compiled step, besides parameters and inputs. Linux only.
 
 With `--topology` the steps are compiled for one TPU and not run, with products in bfloat16: the time is the refined
-estimate of the compiler's schedule (docs/tpu.md).
+estimate of the compiler's schedule (docs/tpu.md). `--layers` prints the memory of steps with so many layers, which are
+not run either. `--picture` draws the table of docs/benchmarks.md.
 """
 
 import argparse
 import functools
+import math
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from planned_attention import compiled_estimate
 
-WINDOW, GLOBAL, CHUNK = 512, 64, 64
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+WINDOW, GLOBAL, CHUNK, LAYERS = 512, 64, 64, 2
 KINDS = ("dense", "blockwise", "window", "Longformer", "LSH", "span", "long-short")
 DECODERS = ("span", "long-short")
 BLOCKWISE = ("blockwise", "long-short")
 SIZES = {
     "vocab_size": 4096,
     "hidden_size": 256,
-    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 1024,
     "hidden_dropout_prob": 0.0,
@@ -40,7 +46,7 @@ SIZES = {
 }
 
 
-def config_of(kind: str, length: int) -> Any:
+def config_of(kind: str, length: int, layers: int = LAYERS) -> Any:
     """Return the sizes of a kind for rows of `length` tokens."""
     from plmjax.models.adaptive_span import AdaptiveSpanConfig
     from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
@@ -48,7 +54,7 @@ def config_of(kind: str, length: int) -> Any:
     from plmjax.models.reformer.reformer import ReformerConfig
     from plmjax.models.roberta import RobertaConfig
 
-    sizes = SIZES | {"max_position_embeddings": length + 2}
+    sizes = SIZES | {"max_position_embeddings": length + 2, "num_hidden_layers": layers}
     windowed = {"attention_window": min(WINDOW, length)}
     # Twice as many buckets as chunks, always in two factors: the products of one factor grow with the square of a row.
     power = (2 * (length // CHUNK)).bit_length() - 1
@@ -63,7 +69,7 @@ def config_of(kind: str, length: int) -> Any:
         "LSH": lambda: ReformerConfig(
             vocab_size=SIZES["vocab_size"],
             hidden_size=256,
-            attn_layers=("lsh", "lsh"),
+            attn_layers=("lsh",) * layers,
             num_attention_heads=4,
             attention_head_size=64,
             feed_forward_size=1024,
@@ -77,7 +83,7 @@ def config_of(kind: str, length: int) -> Any:
         "span": lambda: AdaptiveSpanConfig(
             vocab_size=SIZES["vocab_size"],
             d_model=256,
-            n_layer=2,
+            n_layer=layers,
             n_head=4,
             d_inner=1024,
             attn_span=WINDOW,
@@ -87,9 +93,9 @@ def config_of(kind: str, length: int) -> Any:
             vocab_size=SIZES["vocab_size"],
             max_position_embeddings=length,
             d_model=256,
-            decoder_layers=2,
+            decoder_layers=layers,
             decoder_ffn_dim=1024,
-            decoder_kernel_sizes=(31, 31),
+            decoder_kernel_sizes=(31,) * layers,
         ).with_dropout(0.0),
     }[kind]()
 
@@ -105,7 +111,7 @@ class Step(NamedTuple):
     inputs: dict[str, Any]
 
 
-def step_of(kind: str, length: int, dtype: Any) -> Step:
+def step_of(kind: str, length: int, dtype: Any, layers: int = LAYERS) -> Step:
     """Return the step of a kind on one row of `length` tokens. dtype: that of the products."""
     import flax.linen as nn
     import jax
@@ -115,7 +121,7 @@ def step_of(kind: str, length: int, dtype: Any) -> Step:
     from plmjax.contracts.execution import Execution
     from plmjax.contracts.system import Purpose
 
-    config = config_of(kind, length)
+    config = config_of(kind, length, layers)
     execution = Execution(dtype=dtype, attention="blockwise" if kind in BLOCKWISE else "dense")
     purpose = Purpose.PRETRAINING if kind in DECODERS else Purpose.MASKED_TOKENS
     module, rule = config.module(purpose, execution), optax.adamw(1e-4)
@@ -170,6 +176,18 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
     return take, compiled.memory_analysis().temp_size_in_bytes
 
 
+def sizes_of(kind: str, length: int, layers: int) -> tuple[int, int]:
+    """Return the bytes of the parameters of a step with so many layers, and the bytes of memory that it needs."""
+    import jax
+    import jax.numpy as jnp
+
+    step = step_of(kind, length, jnp.float32, layers)
+    given = jax.eval_shape(step.initialize)
+    compiled = jax.jit(step.take, donate_argnums=(0, 1)).lower(*given, step.inputs).compile()
+    parameters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(given[0]))
+    return parameters, compiled.memory_analysis().temp_size_in_bytes
+
+
 def planned(kind: str, length: int, topology: str) -> str:
     """Return the cells of a step on one chip: both ends of its refined time, in ms, and its memory in MiB."""
     import jax
@@ -209,6 +227,50 @@ def measured(length: int, repeats: int, kinds: Sequence[str] = KINDS) -> dict[st
     return {kind: (seconds[kind], size) for kind, (_, size) in steps.items()}
 
 
+def rows_of_page(text: str) -> dict[str, list[tuple[int, float, int]]]:
+    """Return kind -> (tokens, CPU-seconds, MiB) of each row of the table on the page."""
+    found: dict[str, list[tuple[int, float, int]]] = {}
+    for tokens, kind, seconds, size in re.findall(
+        r"^\| ([\d,]+) \| (\S+) \| ([\d.]+) \| [\d.]* \| ([\d,]+) \|", text, re.M
+    ):
+        found.setdefault(kind, []).append((int(tokens.replace(",", "")), float(seconds), int(size.replace(",", ""))))
+    return found
+
+
+def draw(found: Mapping[str, Sequence[tuple[int, float, int]]], path: Path) -> None:
+    """Draw time and memory of a step against the tokens of its row, a line for each kind."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for kind, rows in found.items():
+        lengths = [row[0] for row in rows]
+        for number, axis in enumerate(axes, start=1):
+            axis.plot(lengths, [row[number] for row in rows], marker="o", markersize=3, label=kind)
+    for axis, title in zip(axes, ("CPU-seconds a step", "memory, MiB"), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="tokens in a row", title=title)
+        axis.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False, fontsize=8)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def print_depths(options: argparse.Namespace) -> None:
+    """Print the memory of each kind with each number of layers."""
+    print("| layers | attention | parameters, MiB | memory, MiB |\n|---|---|---|---|", flush=True)
+    for length in options.lengths:
+        for kind in options.kinds:
+            for layers in options.layers:
+                parameters, size = (each / 2**20 for each in sizes_of(kind, length, layers))
+                print(f"| {layers} | {kind} | {parameters:.1f} | {math.ceil(size):,} |", flush=True)
+
+
 def main() -> None:
     """Print a line for each length and kind, with the factors from half the tokens."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -216,8 +278,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--topology", default="", help="slice of one chip to compile for, such as v5e:1x1")
+    parser.add_argument("--layers", type=int, nargs="+", help="print the memory with so many layers, and run nothing")
+    parser.add_argument("--picture", type=Path, help="file to draw the table of docs/benchmarks.md to, and run nothing")
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
+    if options.picture:
+        draw(rows_of_page(PAGE.read_text(encoding="utf-8")), options.picture)
+        return
+    if options.layers:
+        print_depths(options)
+        return
     if options.topology:
         print("| tokens | attention | refined, ms a step | HBM, MiB |\n|---|---|---|---|", flush=True)
         for length in options.lengths:

@@ -1,6 +1,8 @@
 """The steps that are compared by the length of their rows."""
 
 import importlib
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -28,3 +30,19 @@ def test_a_step_is_timed_and_its_memory_grows(long_attention) -> None:
     shorter, longer = (long_attention.measured(length, 2, ("long-short",))["long-short"] for length in (32, 64))
     assert len(shorter[0]) == 2 and min(shorter[0]) > 0
     assert shorter[1] < longer[1]
+
+
+def test_reversible_layers_need_the_memory_of_their_gradients_alone(long_attention) -> None:
+    """The third and the fourth layer: their gradients, and a hundredth of the activations of the first two."""
+    parameters, sizes = zip(*(long_attention.sizes_of("LSH", 512, layers) for layers in (2, 4)), strict=True)
+    added = parameters[1] - parameters[0]
+    assert added <= sizes[1] - sizes[0] <= added + 0.05 * sizes[0]
+
+
+def test_the_picture_shows_the_table_of_the_page(long_attention, tmp_path: Path, monkeypatch) -> None:
+    rows = long_attention.rows_of_page(long_attention.PAGE.read_text(encoding="utf-8"))
+    assert {kind: len(each) for kind, each in rows.items()} == dict.fromkeys(long_attention.KINDS[:-1], 6)
+    assert rows["window"][-1][0] == 16_384 and rows["window"][-1][1] < rows["dense"][-1][1]
+    monkeypatch.setattr(sys, "argv", ["x.py", "--picture", str(tmp_path / "pictures" / "rows.png")])
+    long_attention.main()
+    assert (tmp_path / "pictures" / "rows.png").stat().st_size > 10_000
