@@ -20,7 +20,6 @@ not run either. `--picture` draws the table of docs/benchmarks.md.
 
 import argparse
 import functools
-import math
 import os
 import re
 import statistics
@@ -263,12 +262,12 @@ def draw(found: Mapping[str, Sequence[tuple[int, float, int]]], path: Path) -> N
 
 def print_depths(options: argparse.Namespace) -> None:
     """Print the memory of each kind with each number of layers."""
-    print("| layers | attention | parameters, MiB | memory, MiB |\n|---|---|---|---|", flush=True)
+    print("| tokens | layers | attention | parameters, MiB | memory, MiB |\n|---|---|---|---|---|", flush=True)
     for length in options.lengths:
         for kind in options.kinds:
             for layers in options.layers:
                 parameters, size = (each / 2**20 for each in sizes_of(kind, length, layers))
-                print(f"| {layers} | {kind} | {parameters:.1f} | {math.ceil(size):,} |", flush=True)
+                print(f"| {length:,} | {layers} | {kind} | {parameters:.1f} | {size:,.0f} |", flush=True)
 
 
 def main() -> None:
@@ -277,9 +276,10 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
-    parser.add_argument("--topology", default="", help="slice of one chip to compile for, such as v5e:1x1")
-    parser.add_argument("--layers", type=int, nargs="+", help="print the memory with so many layers, and run nothing")
-    parser.add_argument("--picture", type=Path, help="file to draw the table of docs/benchmarks.md to, and run nothing")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--topology", default="", help="slice of one chip to compile for, such as v5e:1x1")
+    others.add_argument("--layers", type=int, nargs="+", help="print the memory with so many layers, and run nothing")
+    others.add_argument("--picture", type=Path, help="file to draw the table of docs/benchmarks.md to, and run nothing")
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
     if options.picture:

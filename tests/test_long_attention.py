@@ -33,7 +33,7 @@ def test_a_step_is_timed_and_its_memory_grows(long_attention) -> None:
 
 
 def test_reversible_layers_need_the_memory_of_their_gradients_alone(long_attention) -> None:
-    """The third and the fourth layer: their gradients, and a hundredth of the activations of the first two."""
+    """Two further layers add their gradients, and at most a twentieth of the memory of the first two, for buckets."""
     parameters, sizes = zip(*(long_attention.sizes_of("LSH", 512, layers) for layers in (2, 4)), strict=True)
     added = parameters[1] - parameters[0]
     assert added <= sizes[1] - sizes[0] <= added + 0.05 * sizes[0]
