@@ -21,6 +21,7 @@ from plmjax import experiment as experiments
 from plmjax.parallel import topologies
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
+from plmjax.plan.compilation import Batches
 from plmjax.training import phases
 
 RUNS = {
@@ -35,9 +36,10 @@ GENERATIONS = ("v2", "v3", "v5e", "v6e")
 def fitting(run: str, topology: str) -> list[str]:
     """Return the options that split a run's batch into microbatches that fit the slice."""
     composed, options = experiments.load(run), []
-    mesh = plan_search.place(composed, topologies.parse(topology)).mesh
+    batches = Batches.of_text(composed)
+    mesh = plan_search.place(composed, batches, topologies.parse(topology)).mesh
     for phase in phases.resolve(composed):
-        count = plan_search.fewest_microbatches(composed, phase, mesh)
+        count = plan_search.fewest_microbatches(composed, batches, phase, mesh)
         if count > phase.accumulation:
             options += [f"--phases.{phase.index}.accumulation", str(count)]
     return options
