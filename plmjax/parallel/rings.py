@@ -17,6 +17,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh
 
 from plmjax.parallel.topologies import chip_of
@@ -62,12 +63,24 @@ class Rings:
         blocks = jnp.moveaxis(piece, dimension, 0)[None, None]
         for axis in (first, 1 - first):
             blocks = self._gather_along(blocks, axis)
+        blocks = _in_order(blocks)
         return jnp.moveaxis(blocks.reshape(-1, *blocks.shape[3:]), 0, dimension)
 
     def scatter(self, array: jax.Array, dimension: int, first: int) -> jax.Array:
         """Return this device's piece of the sum of the devices' arrays; the reverse of `gather`."""
-        blocks = jnp.moveaxis(array, dimension, 0)
-        blocks = blocks.reshape(*self.shape, -1, *blocks.shape[1:])
+        return self._scatter(self._blocks(array, dimension), dimension, first)
+
+    def scatter_halves(self, array: jax.Array, dimension: int) -> jax.Array:
+        """Return the result of `scatter`. Each half of a piece begins with an axis of its own."""
+        halves = jnp.array_split(self._blocks(array, dimension), 2, axis=2)
+        return jnp.concatenate([self._scatter(half, dimension, first) for first, half in enumerate(halves)], dimension)
+
+    def _blocks(self, array: jax.Array, dimension: int) -> jax.Array:
+        """Return the pieces of an array, [rows columns piece ...]."""
+        array = jnp.moveaxis(array, dimension, 0)
+        return _in_order(array.reshape(*self.shape, -1, *array.shape[1:]))
+
+    def _scatter(self, blocks: jax.Array, dimension: int, first: int) -> jax.Array:
         for axis in (1 - first, first):
             blocks = self._scatter_along(blocks, axis)
         return jnp.moveaxis(blocks[0, 0], 0, dimension)
@@ -107,6 +120,15 @@ class Rings:
         lines = devices.T if axis == 0 else devices  # [line, chip of the line]
         pairs = list(zip(order, order[1:] + order[:1], strict=True))
         return [(int(line[sender]), int(line[receiver])) for line in lines for sender, receiver in pairs]
+
+
+def _in_order(blocks: jax.Array) -> jax.Array:
+    """Return the same array, whose axes are stored in their order.
+
+    The products beside a ring may want the axis of the pieces within a tile of memory. If the compiler stores the
+    blocks so, each step of the ring reads or writes parts of tiles.
+    """
+    return with_layout_constraint(blocks, Layout(major_to_minor=tuple(range(blocks.ndim))))
 
 
 def _order(size: int) -> list[int]:

@@ -105,11 +105,13 @@ class Route:
 
     dimension: the dimension of its pieces, counted from the last one; 0 for a parameter that every device owns whole.
     first: the axis of the slice along which the pieces travel first.
+    halves: true if each half of the gradient travels along an axis of its own first.
     """
 
     rings: Rings
     dimension: int
     first: int
+    halves: bool = False
 
     def gather(self, piece: jax.Array) -> jax.Array:
         """Return the parameter. The gradient of this function is summed over the devices."""
@@ -119,20 +121,26 @@ class Route:
         """Return this device's piece of the sum of the devices' gradients."""
         if not self.dimension:
             return jax.lax.psum(gradient, AXIS)
+        if self.halves:
+            return self.rings.scatter_halves(gradient, self.dimension)
         return self.rings.scatter(gradient, self.dimension, self.first)
 
 
 def routes(rings: Rings, params: list[jax.Array], owned: list[Any], stacked: list[bool]) -> list[Route]:
     """Return the route of each parameter. The bytes are divided evenly between the two axes of the slice.
 
-    This holds for the stacked parameters, which travel layer by layer, and for the others together.
+    This holds for the stacked parameters, which travel layer by layer, and for the others together. If one of the
+    others is larger than the rest of them, as the word table of most models is, its gradient is divided into halves.
     """
     loads = {True: [0, 0], False: [0, 0]}
+    single = sum(param.size for param, kept in zip(params, stacked, strict=True) if not kept)
     found: dict[int, Route] = {}
     for number in sorted(range(len(params)), key=lambda number: -params[number].size):
-        spec, load = owned[number].spec, loads[stacked[number]]
-        first = load.index(min(load))
-        load[first] += params[number].size
+        size, spec, load = params[number].size, owned[number].spec, loads[stacked[number]]
         dimension = spec.index(AXIS) - params[number].ndim if AXIS in spec else 0
-        found[number] = Route(rings, dimension, first)
+        halves = not stacked[number] and 2 * size > single and dimension != 0
+        first = load.index(min(load))
+        if not halves:
+            load[first] += size
+        found[number] = Route(rings, dimension, first, halves)
     return [found[number] for number in range(len(params))]

@@ -1,5 +1,7 @@
 """Rings of devices: what is gathered and summed along them, and the meshes that have them."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +40,35 @@ def test_pieces_make_the_array_and_gradients_are_summed(shape: tuple[int, int], 
     )(array, gradients)
     np.testing.assert_array_equal(wholes, np.broadcast_to(array, (8, *array.shape)))
     np.testing.assert_array_equal(summed, gradients.sum(0))
+
+
+def test_blocks_of_a_gather_and_of_a_scatter_are_stored_in_the_order_of_their_axes() -> None:
+    rings, every = Rings((2, 4)), PartitionSpec(AXIS)
+    for function in (lambda x: rings._gather(x, -1, 0), lambda x: rings.scatter(x, -1, 0)):
+        traced = jax.make_jaxpr(devices_in_turn.shard_map(function, in_specs=(every,), out_specs=every))(
+            jnp.ones((8, 8, 16))
+        )
+        (constraint,) = [one for one in traced.jaxpr.eqns if one.primitive.name == "layout_constraint"]
+        assert constraint.params["layout"].major_to_minor == tuple(range(constraint.invars[0].aval.ndim))
+
+
+@pytest.mark.parametrize("dimension", [-2, -1])
+def test_halves_of_pieces_are_summed_along_both_axes(dimension: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of three rows has halves of two and one."""
+    rings, axes, draws = Rings((2, 4)), [], np.random.default_rng(0)
+    arrays = draws.integers(-8, 8, (8, 24, 24)).astype(np.float32)
+    pieces = PartitionSpec(*[AXIS if place == dimension else None for place in (-2, -1)])
+    along = Rings._scatter_along
+    monkeypatch.setattr(
+        Rings,
+        "_scatter_along",
+        lambda self, blocks, axis: axes.append((axis, blocks.shape[2])) or along(self, blocks, axis),
+    )
+    scatter = devices_in_turn.shard_map(
+        lambda own: rings.scatter_halves(own[0], dimension), in_specs=(PartitionSpec(AXIS),), out_specs=pieces
+    )
+    np.testing.assert_array_equal(jax.jit(scatter)(arrays), arrays.sum(0))
+    assert axes == [(1, 2), (0, 2), (0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
@@ -110,3 +141,29 @@ def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_com
     kinds = {one.opcode for one, _ in hlo.Program(text).every if one.opcode.startswith("collective-permute")}
     assert ("collective-permute-start" in kinds) == part.chip.rings
     assert kinds
+
+
+# A compiler of its own, 8 s: pytest -m night tests/parallel/test_rings.py
+@pytest.mark.night
+def test_blocks_are_stored_in_order_though_a_product_wants_the_axis_of_the_pieces_last() -> None:
+    """Without the constraint of `_in_order` the kernel of attention's output has the layout {2,1,0,4,3}."""
+    mesh, rings = mesh_of("v5e:4x4"), Rings((4, 4))
+
+    def on_device(pieces: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, piece: jax.Array) -> tuple[jax.Array, None]:
+            y = jnp.einsum("BTND,NDE->BTE", x, rings.gather(piece, -1, 0))
+            return jnp.tanh(y).reshape(x.shape), None
+
+        return jax.lax.scan(layer, x, pieces)[0]
+
+    def described(shape: tuple[int, ...], *spec: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+
+    pieces, rows = PartitionSpec(None, None, None, AXIS), PartitionSpec(AXIS)
+    step = jax.jit(
+        jax.shard_map(on_device, mesh=mesh, in_specs=(pieces, rows), out_specs=rows, check_vma=False),
+    )
+    given = described((12, 12, 64, 768), None, None, None, AXIS), described((256, 128, 12, 64), AXIS)
+    _, text, _ = compiled_for_slice(step.lower(*given))
+    layouts = re.findall(r"bf16\[4,4,48,12,64\]\{([\d,]+)", text)
+    assert layouts and set(layouts) == {"4,3,2,1,0"}

@@ -29,7 +29,15 @@ def test_both_axes_of_a_slice_carry_the_same_number_of_bytes() -> None:
     assert [route.dimension for route in found] == [-1, -2, -2, -2, -2, 0]
     stacked = [sum(params[i].size for i in range(4) if found[i].first == axis) for axis in (0, 1)]
     assert stacked[0] == stacked[1]
-    assert found[4].first != found[5].first
+    assert [route.halves for route in found] == [False] * 4 + [True, False]
+
+
+def test_single_parameters_begin_with_different_axes_unless_one_is_larger_than_the_rest() -> None:
+    params = [jax.ShapeDtypeStruct((size, 16), jnp.float32) for size in (32, 16, 16)]
+    found = gradients.routes(RINGS, params, [placed("data")] * 3, [False] * 3)
+    assert [(route.first, route.halves) for route in found] == [(0, False), (1, False), (1, False)]
+    whole = gradients.routes(RINGS, params[:1], [placed()], [False])
+    assert (whole[0].dimension, whole[0].halves) == (0, False)
 
 
 def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() -> None:
