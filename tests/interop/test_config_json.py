@@ -104,6 +104,27 @@ PUBLISHED = {
     "marian": {"add_final_layer_norm": False, "normalize_before": False, "static_position_embeddings": True},
 }  # fmt: skip
 """Settings of published files that transformers' class has no more."""
+ENCODERS = (
+    "add_cross_attention is_decoder is_encoder_decoder position_embedding_type pruned_heads quantization_config "
+    "tie_word_embeddings"
+)
+TWO_SIDES = "decoder_layerdrop encoder_layerdrop is_encoder_decoder quantization_config tie_word_embeddings"
+ORDERS = "add_final_layer_norm is_decoder normalize_before normalize_embedding static_position_embeddings"
+NAMES_OF_ONE_VALUE = dict.fromkeys(("albert", "bert", "distilbert", "electra", "longformer", "roberta"), ENCODERS) | {
+    "bart": f"{TWO_SIDES} {ORDERS} add_bias_logits scale_embedding",
+    "gpt2": "add_cross_attention is_encoder_decoder pruned_heads quantization_config reorder_and_upcast_attn "
+    "scale_attn_by_inverse_layer_idx scale_attn_weights tie_word_embeddings",
+    "led": TWO_SIDES,
+    "marian": f"{TWO_SIDES} {ORDERS} share_encoder_decoder_embeddings",
+    "mobilebert": f"{ENCODERS} normalization_type trigram_input use_bottleneck",
+    "openai-gpt": "is_encoder_decoder pruned_heads quantization_config summary_activation summary_proj_to_labels "
+    "summary_type summary_use_proj tie_word_embeddings",
+    "reformer": "axial_pos_embds pruned_heads quantization_config tie_word_embeddings",
+    "t5": "is_encoder_decoder quantization_config",
+    "xlnet": "attn_type bi_data pruned_heads quantization_config same_length summary_activation summary_type "
+    "summary_use_proj tie_word_embeddings",
+}
+"""System -> the settings of transformers that change what it computes, and of which it has one value here."""
 OTHERS = {float: 0.5, str: "other", dict: {"0": [1]}, type(None): {"bits": 8}}
 """Type of a setting's one value -> another value."""
 
@@ -119,6 +140,7 @@ def test_settings_of_one_value_have_that_of_transformers_and_no_other(name: str)
     """Each is looked at: another value is refused, in one sentence that names it."""
     given = LONGEST.get(name, {})
     theirs = transformers.AutoConfig.for_model(name, **given)
+    assert required(name).keys() == {*NAMES_OF_ONE_VALUE[name].split()}
     for setting, value in required(name).items():
         known = PUBLISHED.get(name, {}).get(setting, getattr(theirs, setting, value))
         assert (known or None) == (value or None), setting

@@ -36,6 +36,51 @@ PARAMETERS = {
 """System -> parameters under names of a headless file or of an older version, and their names today."""
 
 
+OTHER_HEADS = {
+    "albert": ("predictions.bias", "sop_classifier.classifier.bias", "qa_outputs.bias", "albert.pooler.weight"),
+    "bart": ("classification_head.dense.bias", "lm_head.weight", "qa_outputs.bias"),
+    "bert": ("cls.seq_relationship.bias", "classifier.bias", "fit_dense.weight", "fit_denses.3.bias"),
+    "distilbert": ("vocab_transform.bias", "vocab_layer_norm.bias", "vocab_projector.bias", "pre_classifier.bias"),
+    "electra": ("discriminator_predictions.dense.bias", "generator_lm_head.bias", "sequence_summary.summary.bias"),
+    "gpt2": ("score.weight", "classifier.weight", "qa_outputs.bias", "multiple_choice_head.summary.bias"),
+    "led": ("lm_head.weight",),
+    "longformer": ("lm_head.dense.bias", "classifier.dense.bias", "longformer.pooler.dense.bias"),
+    "marian": ("lm_head.weight", "final_logits_bias"),
+    "mobilebert": ("cls.seq_relationship.bias", "classifier.bias", "qa_outputs.bias", "mobilebert.pooler.dense.bias"),
+    "openai-gpt": ("lm_head.weight", "score.weight", "multiple_choice_head.summary.bias"),
+    "reformer": ("lm_head.decoder.weight", "classifier.dense.bias", "qa_outputs.bias"),
+    "roberta": ("lm_head.dense.bias", "classifier.out_proj.bias", "roberta.pooler.dense.bias"),
+    "t5": ("lm_head.weight", "classifier.bias", "classification_head.dense.bias", "qa_outputs.bias"),
+    "xlnet": ("sequence_summary.summary.bias", "logits_proj.bias", "classifier.bias", "start_logits.dense.bias"),
+}
+"""System -> tensors of the heads that transformers' classes of it have; some of these classes are unknown here."""
+TIED = {
+    "AlbertForMaskedLM", "AlbertForPreTraining", "BartForConditionalGeneration", "BartForQuestionAnswering",
+    "BartForSequenceClassification", "BartModel", "BertForMaskedLM", "BertForPreTraining", "DistilBertForMaskedLM",
+    "ElectraForMaskedLM", "GPT2LMHeadModel", "LEDForConditionalGeneration", "LEDModel", "LongformerForMaskedLM",
+    "MarianMTModel", "MarianModel", "MobileBertForMaskedLM", "MobileBertForPreTraining", "OpenAIGPTDoubleHeadsModel",
+    "OpenAIGPTLMHeadModel", "RobertaForMaskedLM", "T5ForConditionalGeneration", "T5Model", "XLNetLMHeadModel",
+}  # fmt: skip
+"""Classes of transformers in which one table has several names."""
+
+
+@pytest.mark.parametrize("system", ADAPTERS)
+def test_a_file_may_have_the_head_of_another_class(system: str) -> None:
+    """Of one that is known here, or of one that transformers has besides."""
+    adapter = ADAPTERS[system]
+    known = (one for one in adapter.architectures.values() if not one.within)
+    tensors = {tensor for one in known for conversion in one.conversions for tensor in conversion.tensors}
+    prefix = f"{adapter.names.prefix}."
+    heads = {name for name in tensors if not name.startswith(prefix)} if len(prefix) > 1 else set()
+    assert all(adapter.names.optional(name) for name in (*heads, *OTHER_HEADS[system]))
+    assert not adapter.names.optional(f"{prefix}something.weight")
+
+
+def test_classes_of_tied_tables_compare_their_copies() -> None:
+    classes = {name: one for adapter in ADAPTERS.values() for name, one in adapter.architectures.items()}
+    assert {name for name, one in classes.items() if one.tied} == TIED
+
+
 @pytest.mark.parametrize("system", BUFFERS)
 def test_buffers_are_left_out(system: str) -> None:
     assert {name: ADAPTERS[system].names.today(name) for name in BUFFERS[system]} == dict.fromkeys(BUFFERS[system])
