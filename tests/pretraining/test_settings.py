@@ -1,0 +1,180 @@
+"""Every setting of a pretraining run reaches the part of the library that it is for; nothing is read or trained."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plmjax import __version__, experiment
+from plmjax.data import mixture, remote, store
+from plmjax.data.layouts import Blocks, SentencePairs
+from plmjax.data.mixing import Mixture
+from plmjax.errors import UserError
+from plmjax.experiment import Checkpoint, Data, Experiment, Training
+from plmjax.generation import generate
+from plmjax.models.bert import BertConfig
+from plmjax.models.gpt2 import Gpt2Config
+from plmjax.objectives.bert import BertPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.next_token import NextToken
+from plmjax.parallel import hosts
+from plmjax.pretraining import mixtures, summary
+from plmjax.pretraining import run as pretraining
+from plmjax.training import checks, loop, tracking
+from plmjax.training.checkpoints import start
+from plmjax.training.optimizers import BertAdamW
+
+
+class Called(Exception):
+    """Ends a run where the library would do its work."""
+
+
+def end(*given: Any, **named: Any) -> None:
+    raise Called(*given, *named.values())
+
+
+def run_of(training: Training = Training(), **data: Any) -> Experiment:
+    return Experiment(
+        model=BertConfig.tiny(vocab_size=70),
+        objective=BertPretraining(),
+        data=Data(layout=SentencePairs(), sequence_length=16, **data),
+        optimizer=BertAdamW(),
+        training=training,
+    )
+
+
+ORIGIN = SimpleNamespace(
+    description=None,
+    name="random",
+    recorded=None,
+    tokenizer=lambda run: None,
+    check=lambda run, tokenizer, batch: None,
+)
+"""Random parameters."""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the hosts agree on."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(hosts, "agree", lambda name, value="": found.update({name: value}))
+    return found
+
+
+@pytest.mark.parametrize("described", [None, "a run"])
+def test_a_run_is_checked_for_the_devices_of_its_platform(
+    described: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text may be without a tokenizer if a checkpoint brings one."""
+    done: list[Any] = []
+    devices = [SimpleNamespace(slice_index=number // 2) for number in range(4)]
+    monkeypatch.setattr(checks, "text", lambda run, has_tokenizer: done.append(has_tokenizer))
+    monkeypatch.setattr(loop, "devices", lambda platform: done.append(platform) or devices)
+    monkeypatch.setattr(checks, "pretraining", lambda run, *counts: done.append(counts))
+    monkeypatch.setattr(tracking, "check", lambda run: done.append("tracking"))
+    pretraining._check(run_of(Training(platform="gpu")), SimpleNamespace(description=described))
+    assert done == [described is not None, "gpu", (4, 2), "tracking"]
+
+
+def test_hosts_agree_on_the_whole_experiment_and_the_version(
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = run_of(path="dataset")
+    monkeypatch.setattr(pretraining, "started", lambda run, checkpoint: (run, ORIGIN))
+    monkeypatch.setattr(pretraining, "_check", lambda run, origin: None)
+    monkeypatch.setattr(pretraining, "_prepare", end)
+    with pytest.raises(Called):
+        pretraining.pretrain(run, tmp_path)
+    found = json.loads(said["the experiment"])
+    assert found == json.loads(json.dumps(experiment.flatten(run))) | {"the version of plmjax": __version__}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_datasets_are_opened_within_the_limit_and_for_the_vocabulary_of_the_run(
+    mixed: bool, said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The hosts agree on the history of a mixture."""
+    asked, prepared, report = [], [], print
+    datasets = [
+        SimpleNamespace(directory=tmp_path, train_tokens=9, fingerprint=name, check_tokenizer=lambda *_: None)
+        for name in "ab"
+    ]
+    named = {"a": datasets[0], "b": datasets[1]} if mixed else {}
+    sources = {"mixture": Mixture(("a=x", "b=y"))} if mixed else {"path": "x"}
+    run = run_of(Training(seed=5), cache_limit="12345", shuffle_window=3, **sources)
+    monkeypatch.setattr(
+        remote,
+        "open_dataset",
+        lambda path, limit, vocab_size, report: asked.append((path, limit, vocab_size, report)) or datasets[0],
+    )
+    monkeypatch.setattr(mixture, "open_sources", lambda *given: asked.append(given) or named)
+    tokenizer = SimpleNamespace(vocabulary="words", fingerprint="f")
+    monkeypatch.setattr(pretraining, "_tokenizer", lambda *_: tokenizer)
+    monkeypatch.setattr(checks, "special_tokens", lambda *given: asked.append(given))
+    monkeypatch.setattr(SentencePairs, "prepare", lambda self, dataset, words: prepared.append((dataset, words)))
+    monkeypatch.setattr(remote, "source", lambda *given: given)
+    monkeypatch.setattr(mixture, "MixtureSource", lambda *given: given)
+    source, found = pretraining._prepare(run, ORIGIN, tmp_path, report)
+    opened = [] if mixed else [("x", 12345, 70, report)]
+    assert asked == [*opened, (run.data.mixture, 12345, 70, report), (run.model, "words")]
+    assert prepared == [(dataset, "words") for dataset in (datasets if mixed else datasets[:1])]
+    assert source[0] == run.data.layout and source[-3:] == ("words", 5, 3) and found is tokenizer
+    assert ("the history of the mixture" in said) is mixed
+    assert not mixed or said["the history of the mixture"] == source[2].to_json()
+
+
+@pytest.mark.parametrize(("finished", "kept"), [(False, False), (True, True)])
+def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_dataset(
+    finished: bool, kept: bool, said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = ["experiment.json", start.RECORD, mixtures.RECORD, "tokenizer"]
+
+    def refused(*_: Any) -> None:
+        for name in made:
+            (tmp_path / name).write_text("{}")
+        if finished:
+            (tmp_path / "dataset").mkdir()
+            (tmp_path / "dataset" / store.LEDGER).write_text("{}")
+        raise UserError("Expected text, found none; name some.")
+
+    monkeypatch.setattr(mixture, "open_sources", lambda *_: {})
+    monkeypatch.setattr(pretraining, "_tokenizer", refused)
+    with pytest.raises(UserError, match="Expected text"):
+        pretraining._prepare(run_of(), ORIGIN, tmp_path, print)
+    assert [(tmp_path / name).exists() for name in made] == [kept] * len(made)
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "metrics", "shown"),
+    [
+        (BertConfig.tiny(), MaskedLanguageModel(), {"eval/loss": 1.0}, ["losses True", "fill", "export"]),
+        (BertConfig.tiny(), MaskedLanguageModel(), {}, ["export"]),
+        (Gpt2Config.tiny(), NextToken(), {"eval/loss": 1.0}, ["losses True", "generate", "export"]),
+        (Gpt2Config.tiny(), NextToken(), {}, ["generate", "export"]),
+    ],
+)
+def test_a_summary_shows_what_the_model_of_the_run_can_do(
+    model: Any, objective: Any, metrics: dict, shown: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    experiment.write(Experiment(model=model, objective=objective, data=Data(Blocks())), tmp_path / "experiment.json")
+    done: list[str] = []
+    monkeypatch.setattr(
+        summary, "_show_losses", lambda metrics, perplexity, report: done.append(f"losses {perplexity}")
+    )
+    for name in ("fill", "generate", "export"):
+        monkeypatch.setattr(summary, f"_{name}", lambda *_, name=name: done.append(name))
+    summary.show(SimpleNamespace(metrics=metrics), SimpleNamespace(), tmp_path)
+    assert done == shown
+
+
+def test_texts_for_the_report_go_on_from_any_beginning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A prompt of unknown tokens is one too."""
+    run = Experiment(model=Gpt2Config.tiny(), objective=NextToken(), data=Data(Blocks()), checkpoint=Checkpoint())
+    experiment.write(run, tmp_path / "experiment.json")
+    monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: None)
+    monkeypatch.setattr(generate.Generator, "load", end)
+    with pytest.raises(Called) as called:
+        summary._generate(None, None, tmp_path, print)
+    assert called.value.args == (tmp_path, 1)

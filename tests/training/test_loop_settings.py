@@ -1,0 +1,268 @@
+"""Every setting of a run reaches the part of the loop that it is for; no step is compiled."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.experiment import Hosts, Phase
+from plmjax.parallel import hosts
+from plmjax.parallel.stopping import Interrupted
+from plmjax.training import checks, constants, evaluation, loop, phases, placement
+from plmjax.training.checkpoints.checkpoints import Description
+from plmjax.training.checkpoints.start import InitialParameters
+from plmjax.training.pace import Window
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
+
+
+class Called(Exception):
+    """Ends a run where another part would do its work."""
+
+
+def end(*given: Any, **named: Any) -> None:
+    raise Called(*given, *named.values())
+
+
+def run_of(**groups: dict[str, Any]) -> Any:
+    """A run of twelve steps in two phases."""
+    run = experiments.changed(experiments.gpt2(), **{"training": {"steps": 12, "seed": 7}} | groups)
+    return dataclasses.replace(run, phases=(Phase(0.5), Phase(0.5, sequence_length=8)))
+
+
+class Parts:
+    """Parts of a run that write down what they are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, latest: int | None = None) -> None:
+        self.given: dict[str, Any] = {}
+        self.saved: list[Any] = []
+        self.description = Description(
+            run_of(), latest or 0, {}, "chain", {"eval/loss": 2.0}, {"loss": (6.0, 2)}, (1, 3)
+        )
+        self.latest = latest
+        monkeypatch.setattr(loop, "devices", lambda platform: f"devices of {platform}")
+        monkeypatch.setattr(placement, "place", self.place)
+        monkeypatch.setattr(loop, "build", self.build)
+        monkeypatch.setattr(loop, "unigram_nats", lambda counts, size: ("nats", size))
+        monkeypatch.setattr(constants, "of_run", lambda *given: given)
+        monkeypatch.setattr(checks, "evaluation_settings", lambda run, names: self.given.update(names=names))
+        monkeypatch.setattr(loop, "Checkpoints", self.checkpoints)
+        monkeypatch.setattr(loop, "Votes", lambda mesh: f"votes of {mesh}")
+        monkeypatch.setattr(loop, "_Session", self.session)
+        monkeypatch.setattr(hosts, "watched", end)
+
+    def place(self, *given: Any) -> SimpleNamespace:
+        self.given["place"] = given
+        return SimpleNamespace(mesh="the mesh")
+
+    def build(self, run: Any, phase: Any, *given: Any) -> SimpleNamespace:
+        self.given["build"] = given
+        return SimpleNamespace(phase=phase, state=f"state of phase {phase.index}", initialize=self.initialize)
+
+    def initialize(self, *given: Any) -> Any:
+        self.given["initialize"] = given
+        return SimpleNamespace(params="drawn", replace=lambda params: params)
+
+    def checkpoints(self, *given: Any) -> SimpleNamespace:
+        self.given["checkpoints"] = given
+        return SimpleNamespace(latest=lambda: self.latest, save_constants=self.saved.append, restore=self.restore)
+
+    def restore(self, step: int, state: Any) -> tuple[Any, Description]:
+        self.given["restore"] = (step, state)
+        return state, self.description
+
+    def session(self, **given: Any) -> SimpleNamespace:
+        self.given["session"] = given
+        return SimpleNamespace()
+
+
+def test_a_new_run_begins_as_its_settings_and_its_origin_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, files = Parts(monkeypatch), {"vocab.txt": b"a"}
+    run = run_of(
+        training={"steps": 12, "seed": 7, "platform": "cpu"},
+        checkpoint={"every": 5},
+        hosts={"silent_seconds": 20.0, "stall_minutes": 3.0},
+    )
+    source, initial = ChainSource(run.data), InitialParameters(lambda params: f"of {params}", lambda name: name == "w")
+    judge = SimpleNamespace(names=lambda program: [f"names of {program.state}"])
+    with pytest.raises(Called) as called:
+        loop.train(run, tmp_path, source, files, initial, judge)
+    assert called.value.args == (Hosts(20.0, 3.0),)
+    given = parts.given
+    assert given["place"] == (run, "devices of cpu", source.vocabulary, source.batch)
+    assert given["build"] == ("the mesh", source.vocabulary, source.batch, ("nats", run.model.vocab_size))
+    assert given["names"] == ["names of state of phase 0"]
+    assert given["checkpoints"] == (tmp_path / "checkpoints", run.checkpoint)
+    seed, (vocabulary, counts, description), replaced = given["initialize"]
+    assert (seed, vocabulary, replaced("w"), replaced("v")) == (7, source.vocabulary, True, False)
+    assert counts is source.unigram_counts and description == Description(run, 0, files, source.fingerprint)
+    assert parts.saved == ["of drawn"]
+    session = given["session"]
+    assert (session["run"], session["workdir"], session["tokenizer"]) == (run, tmp_path, files)
+    assert (session["source"], session["start"], session["evaluation"]) == (source, description, judge)
+    assert session["votes"] == "votes of the mesh"
+
+
+@pytest.mark.parametrize(("latest", "phase"), [(0, 0), (3, 0), (6, 0), (7, 1), (12, 1), (15, 1)])
+def test_a_state_is_restored_in_the_shapes_of_the_phase_that_made_it(
+    latest: int, phase: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, run = Parts(monkeypatch, latest), run_of()
+    monkeypatch.setattr(evaluation.HeldOut, "names", lambda self, program: [])
+    with pytest.raises(Called):
+        loop.train(run, tmp_path, ChainSource(run.data), {})
+    assert parts.given["restore"] == (latest, f"state of phase {phase}")
+    assert parts.given["session"]["start"] is parts.description and not parts.saved
+    assert parts.given["session"]["evaluation"] == evaluation.HeldOut.of(run, parts.given["session"]["source"])
+
+
+def session_of(run: Any, workdir: Path, start: Description, **others: Any) -> loop._Session:
+    given = {"source": None, "tokenizer": {}, "keeper": None, "votes": None, "evaluation": None, "program_of": None}
+    return loop._Session(run=run, workdir=workdir, start=start, **given | others)
+
+
+def test_a_resumed_run_goes_on_with_what_its_checkpoint_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(training={"steps": 12, "profile_steps": (2, 9), "patience": 4}, checkpoint={"best": "-eval/accuracy"})
+    start = Description(run, 5, {}, "", {"eval/loss": 2.0}, {"loss": (6.0, 2)}, (1.0, 3))
+    session = session_of(run, tmp_path, start)
+    assert (session.evaluated, session.metrics, session.record) == (5, {"eval/loss": 2.0}, (1.0, 3))
+    assert session.window.sums == {"loss": (6.0, 2)} and not session.exhausted
+    session.record = (1.0, 4)
+    assert session.exhausted and session.best.name == "eval/accuracy"
+    assert session_of(run, tmp_path, Description(run, 5, {})).evaluated == -1
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(
+        loop, "MetricsFile", lambda *given: made.update(file=given) or SimpleNamespace(folder=tmp_path / "here")
+    )
+    monkeypatch.setattr(loop, "Terminal", lambda *given: made.update(terminal=given))
+    monkeypatch.setattr(loop, "Profile", lambda *given: made.update(profile=given))
+    monkeypatch.setattr(loop, "StopSignals", lambda: SimpleNamespace(__enter__=lambda: None))
+    session.__enter__()
+    assert made == {
+        "file": (tmp_path, 5, run),
+        "terminal": (12, 5),
+        "profile": ((2, 9), tmp_path / "here" / "profile", 6, 12),
+    }
+
+
+class Loop:
+    """A session whose parts write down in which order they are called, and a program of three steps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, run: Any, due: dict[int, loop._Due], **changed: Any) -> None:
+        self.done: list[str] = []
+        note = self.done.append
+        monkeypatch.setattr(hosts, "agree", lambda name, value="": note(name))
+        monkeypatch.setattr(loop, "local_rows", lambda batch: f"rows of {batch}")
+        monkeypatch.setattr(loop, "on_device", lambda rows, batch: self.batches(rows, batch))
+        pace = SimpleNamespace(
+            throttle=lambda: None,
+            next_batch=next,
+            add=lambda metrics: note(f"added {metrics['loss']}"),
+            resume=lambda: note("resumed"),
+        )
+        monkeypatch.setattr(loop, "Pace", lambda: pace)
+        nothing = loop._Due(log=False, evaluate=False, save=False, stop=0)
+        self.session = SimpleNamespace(
+            run=run,
+            compile=lambda program, state, done: (self.compiled, "rates"),
+            source=SimpleNamespace(train=lambda phase, start, rows: (phase.index, start, rows)),
+            profile=SimpleNamespace(
+                before=lambda step: note(f"before {step}"), after=lambda step, state: note(f"after {step}")
+            ),
+            progressed=lambda doing, timed=True: note(f"{doing} {timed}"),
+            stop=SimpleNamespace(unsaved=False, received=None),
+            due=lambda step, last: due.get(step, nothing),
+            gather=lambda pace, step: note(f"gathered {step}") or {"loss": 1.0},
+            log=lambda step, metrics, pace, rates: note(f"logged {step}"),
+            show_unlogged=lambda step, loss, pace, rates: note(f"shown {step}"),
+            evaluate=lambda program, state, step: note(f"evaluated {step}") or state,
+            save=lambda state, step: note(f"saved {step} of {state}"),
+            votes=lambda stop, overdue: (stop, overdue),
+            fits=lambda program, metrics: True,
+            exhausted=False,
+        )
+        self.session.__dict__.update(changed)
+        self.program = SimpleNamespace(phase=phases.ResolvedPhase(1, 6, 6, 8, 4, 1), batch="the batch")
+
+    def compiled(self, state: int, batch: str) -> tuple[int, dict[str, Any]]:
+        self.done.append(f"{batch} to {state}")
+        return state + 1, {"loss": state}
+
+    def batches(self, rows: Any, batch: Any) -> Iterator[str]:
+        assert rows == (1, 2, "rows of the batch") and batch == "the batch"
+        try:
+            yield from (f"batch {number}" for number in range(9, 13))
+        finally:
+            self.done.append("closed")
+
+    def phase(self) -> tuple[int, int]:
+        """The steps after the eighth of twelve; the phase began after the sixth."""
+        return loop._Session.phase(self.session, self.program, 8, 8)
+
+
+def due(**work: Any) -> loop._Due:
+    return loop._Due(**{"log": False, "evaluate": False, "save": False, "stop": 0} | work)
+
+
+def test_what_is_due_after_a_step_is_done_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of it is not counted. The last checkpoint waits for the last evaluation."""
+    whole = due(log=True, evaluate=True, save=True)
+    parts = Loop(monkeypatch, run_of(), {10: whole, 11: due(save=True), 12: whole})
+    assert parts.phase() == (12, 12) and parts.session.stop.unsaved
+    timed = [
+        f"waiting for the batch of step 9 {False}",
+        *(f"waiting for the batch of step {n} True" for n in (10, 11, 12)),
+    ]
+    assert [line for line in parts.done if line.startswith("waiting")] == timed
+    order = [line for line in parts.done if not line.startswith(("waiting", "computing", "before", "added"))]
+    assert order == [
+        *("the start of phase 1", "batch 9 to 8", "after 9"),
+        *("batch 10 to 9", "after 10", "gathered 10", "logged 10", "evaluated 10", "saved 10 of 10", "resumed"),
+        *("batch 11 to 10", "after 11", "gathered 11", "shown 11", "saved 11 of 11", "resumed"),
+        *("batch 12 to 11", "after 12", "gathered 12", "logged 12", "evaluated 12", "resumed", "closed"),
+    ]
+    assert parts.done.index("before 9") < parts.done.index("batch 9 to 8") < parts.done.index("added 8")
+
+
+@pytest.mark.parametrize(
+    ("changed", "last"), [({"exhausted": True}, 10), ({"fits": lambda program, metrics: False}, 10), ({}, 12)]
+)
+def test_a_phase_ends_where_nothing_improves_or_another_program_is_needed(
+    changed: dict[str, Any], last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends has its checkpoint after its evaluation."""
+    parts = Loop(monkeypatch, run_of(), {10: due(evaluate=True, save=True), 12: due(log=True)}, **changed)
+    assert parts.phase()[1] == last and parts.done[-1] == "closed"
+    assert any(line.startswith("saved") for line in parts.done) is ("exhausted" not in changed)
+
+
+def stopped(parts: Loop) -> str:
+    with pytest.raises(Interrupted) as raised:
+        parts.phase()
+    return str(raised.value)
+
+
+def test_a_signal_saves_once_and_closes_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes during an evaluation, or to another host."""
+    parts = Loop(monkeypatch, run_of(), {9: due(stop=15)})
+    assert stopped(parts) == "Stopped by SIGTERM on another host and saved at step 9."
+    assert parts.done[-3:] == ["shown 9", "saved 9 of 9", "closed"]
+    parts = Loop(monkeypatch, run_of(), {9: due(evaluate=True)}, votes=lambda stop, overdue: (2, overdue))
+    parts.session.stop.received = 2
+    assert stopped(parts) == "Stopped by SIGINT and saved at step 9."
+    parts = Loop(monkeypatch, run_of(), {12: due(stop=15)})
+    assert parts.phase() == (12, 12) and not any(line.startswith("saved") for line in parts.done)
+
+
+def test_a_loss_that_is_no_number_waits_for_the_save_that_is_named() -> None:
+    done: list[str] = []
+    keeper = SimpleNamespace(wait=lambda: done.append("waited"), latest=lambda: 3 if done else None)
+    session = SimpleNamespace(keeper=keeper, window=Window({}))
+    pace = SimpleNamespace(drain=lambda: [{"loss": 1.0}, {"loss": float("inf")}])
+    with pytest.raises(UserError, match=r"found inf at step 5;.*the last checkpoint is of step 3"):
+        loop._Session.gather(session, pace, 5)
+    assert session.window.sums == {"loss": (1.0, 1)}
