@@ -178,3 +178,19 @@ def test_texts_for_the_report_go_on_from_any_beginning(monkeypatch: pytest.Monke
     with pytest.raises(Called) as called:
         summary._generate(None, None, tmp_path, print)
     assert called.value.args == (tmp_path, 1)
+
+
+def test_a_host_that_writes_nothing_removes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    experiment.write(run_of(input=("a.txt",)), tmp_path / "experiment.json")
+    monkeypatch.setattr(hosts, "is_primary", lambda: False)
+    pretraining._remove_outdated(run_of(input=("b.txt",)), tmp_path, True, pytest.fail)
+    assert (tmp_path / "tokenizer").exists()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "expected"),
+    [((), "documentation", "documentation"), (("a",), "documentation", "auto"), (("a",), "jsonl", "jsonl")],
+)
+def test_text_that_is_named_replaces_the_documentation(inputs: tuple[str, ...], kind: str, expected: str) -> None:
+    assert pretraining._inputs(run_of(input=inputs, format=kind)) == ([*inputs], expected)

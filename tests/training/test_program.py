@@ -16,10 +16,11 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
 from plmjax.plan import compilation
-from plmjax.training import phases, placement
+from plmjax.training import phases, placement, rows
 from plmjax.training import program as programs
-from plmjax.training.optimizers import BertAdamW
+from plmjax.training.optimizers import Adagrad, BertAdamW
 from plmjax.vocabulary import Vocabulary
+from tests.families import STEPS
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 
@@ -133,3 +134,47 @@ def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
     carries = (jax.eval_shape(make) for make in (program.start_carry, program.start_evaluation_carry))
     rows = [{leaf.shape[1] for leaf in jax.tree.leaves(carry)} for carry in carries]
     assert rows == [{16}, {4}]
+
+
+def test_a_memory_has_the_dtype_of_the_products_in_training_and_in_evaluation() -> None:
+    make, source = STEPS["transformer_xl"]
+    run = experiments.changed(make(), training={"dtype": "bfloat16"}, mesh={"data": 1})
+    (phase,), source = phases.resolve(run), source(run.data)
+    mesh = meshes.make(run.mesh, jax.devices()[:1])
+    program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
+    for made in (program.state.carry, *map(jax.eval_shape, (program.start_carry, program.start_evaluation_carry))):
+        assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("bfloat16"), jnp.dtype("int32")}
+
+
+@pytest.mark.parametrize(("optimizer", "by_rows"), [(Adagrad(), True), (BertAdamW(), False), (None, False)])
+def test_tables_are_updated_by_rows_if_the_rule_allows_it(optimizer: Any, by_rows: bool, monkeypatch) -> None:
+    class Called(Exception):
+        """Ends a program where its tables are found."""
+
+    def of(owned: Any, names: Any, batch: Any, *, by_rows: bool) -> None:
+        raise Called([*names], by_rows)
+
+    make, source = STEPS["word2vec"]
+    run = dataclasses.replace(make(), optimizer=optimizer)
+    (phase,), source = phases.resolve(run), source(run.data)
+    monkeypatch.setattr(rows.Tables, "of", of)
+    with pytest.raises(Called) as called:
+        programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    names, found = called.value.args
+    assert names and found is by_rows
+
+
+def test_the_state_of_a_step_and_of_an_evaluation_of_the_optimizer_is_given_away() -> None:
+    """Its memory is that of the next state: a step never holds two of them."""
+    make, source = STEPS["word2vec"]
+    run = make()
+    (phase,), source = phases.resolve(run), source(run.data)
+    program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
+    loss = jax.ShapeDtypeStruct((), jnp.float32)
+    for lowered in (
+        program.train.lower(program.state, program.batch),
+        program.on_evaluation.lower(program.state, loss),
+    ):
+        (state, given), _ = lowered.args_info
+        assert all(leaf.donated for leaf in jax.tree.leaves(state))
+        assert not any(leaf.donated for leaf in jax.tree.leaves(given))
