@@ -266,3 +266,6 @@ def test_a_loss_that_is_no_number_waits_for_the_save_that_is_named() -> None:
     with pytest.raises(UserError, match=r"found inf at step 5;.*the last checkpoint is of step 3"):
         loop._Session.gather(session, pace, 5)
     assert session.window.sums == {"loss": (1.0, 1)}
+    pace = SimpleNamespace(drain=lambda: [{"loss": 3.0}, {"loss": 4.0}])
+    assert loop._Session.gather(session, pace, 7) == {"loss": 4.0}  # of the last step
+    assert session.window.sums == {"loss": (8.0, 3)}
