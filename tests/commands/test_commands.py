@@ -271,14 +271,15 @@ def test_every_option_reaches_the_count(
         found.update(dataset=dataset, special=special, output=output, counting=counting, **named)
         return SimpleNamespace(count=1, words=1)
 
-    opened = SimpleNamespace(directory=tmp_path)
-    vocabulary = SimpleNamespace(special=(0, 4))
-    monkeypatch.setattr(store, "open_dataset", lambda directory, report: opened)
-    monkeypatch.setattr(tokenizers, "load", lambda path: SimpleNamespace(vocabulary=vocabulary))
-    monkeypatch.setattr(cooccurrence, "check_words", lambda *_: None)
+    opened = SimpleNamespace(directory=tmp_path)  # on the disk, if the dataset is in a bucket
+    vocabulary, asked = SimpleNamespace(special=(0, 4)), []
+    monkeypatch.setattr(store, "open_dataset", lambda *given, report: asked.append(given) or opened)
+    monkeypatch.setattr(tokenizers, "load", lambda path: asked.append(path) or SimpleNamespace(vocabulary=vocabulary))
+    monkeypatch.setattr(cooccurrence, "check_words", lambda *given: asked.append(given))
     monkeypatch.setattr(cooccurrence, "count", called)
     counting = ["--window", "3", "--no-symmetric", "--least", "7"]
     cli.run(["cooccurrence", "data", "--output", "counts", *counting, *options])
+    assert asked == [(Path("data"),), tmp_path / "tokenizer", (vocabulary, Path("data"))]
     whole = {"dataset": opened, "special": (0, 4), "output": Path("counts")}
     assert found == whole | {"counting": cooccurrence.Counting(3, False, 7)} | expected
 

@@ -34,7 +34,7 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
 
     Two devices share the cores of a CPU, but have a data sheet each.
     """
-    taken, rate, arrays = [], 1e9, feed.on_device
+    taken, rate, arrays, products = [], 1e9, feed.on_device, []
     clock = types.SimpleNamespace(perf_counter=lambda: 7.0 * len(taken), process_time=lambda: 3.0 * len(taken))
 
     def counted(*arguments):
@@ -45,12 +45,13 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
     monkeypatch.setattr(benches, "time", clock)
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(feed, "on_device", counted)
-    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: rate)
+    monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: products.append((dtype, size)) or rate)
     monkeypatch.setattr(topologies, "peak_flops", lambda kind: rate)
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:2])
     run = experiment.override(experiment.load("experiments/bert_tiny.py"), SMALL_BERT, "")
     (found,) = benches.bench(run, steps=3, warmup=1)
     assert len(taken) == 1 + 3 and found["steps"] == 3
+    assert products == [(np.float32, peak.product_size("cpu"))] * 2  # before and after the steps
     assert (found["step_seconds"], found["step_cpu_seconds"]) == (7.0, 3.0)
     assert found["tokens_per_second"] == 16 * 32 / 7
     flops = run.objective.train_flops(run.model, run.data.layout.batch(16, 32))
