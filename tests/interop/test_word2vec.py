@@ -95,6 +95,12 @@ def test_an_empty_word_in_bytes_is_refused(path: Path) -> None:
         word2vec.read(path)
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"king", b"3 2", b"king 1\n", b"a text of words\nand a line"])
+def test_text_of_few_lines_is_no_file_of_vectors(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+    assert not word2vec.evidence(path)
+
+
 def test_sizes_of_many_digits_are_no_sizes(path: Path) -> None:
     path.write_bytes(b"9" * 5000 + b" 2\nking 1 2\n")
     assert not word2vec.evidence(path)

@@ -18,6 +18,17 @@ def test_loops_are_counted_and_cycles_added():
     assert program.largest(32) == Array("f32", (32, 8))
 
 
+def test_the_largest_array_is_that_of_most_numbers():
+    program = Program("""ENTRY %main (x: f32[8,999]) -> f32[32,2] {
+  %x = f32[8,999]{1,0} parameter(0)
+  %a = s32[32,99]{1,0} constant({...})
+  %b = bf16[4,32]{1,0} convert(%x)
+  ROOT %c = f32[32,2]{1,0} negate(%x)
+}""")
+    assert program.largest(32) == Array("bf16", (4, 32))
+    assert program.largest(999) is None
+
+
 @pytest.mark.parametrize(
     ("step", "comparison", "limit", "trips"),
     [
