@@ -36,6 +36,9 @@ def test_a_training_on_a_cpu_keeps_its_memory_and_a_tpu_is_asked_for_its_slice(
     assert ("TPU_SKIP_MDS_QUERY" in environment) is not tpu
     assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "plmjax" / "compilation")
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"  # the user's own choice stands
+    assert environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0.2"
+    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert environment["PYTHONWARNINGS"] == "ignore:resource_tracker:UserWarning"
 
 
 def test_variables_that_the_user_has_set_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

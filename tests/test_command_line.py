@@ -1,5 +1,8 @@
 """The division of arguments and the ends of commands, without a command."""
 
+import logging
+from collections.abc import Callable
+
 import pytest
 
 from plmjax import command_line
@@ -44,3 +47,40 @@ def test_an_option_of_the_whole_run_is_suggested_before_one_of_a_phase(order: in
 def test_a_command_ends_with_the_code_of_its_error(error: BaseException, code: int, sentence: str) -> None:
     found = command_line._ending(error)
     assert found[0] == code and found[1].startswith(sentence) and bool(found[1]) == bool(sentence)
+
+
+def ends(error: BaseException | None) -> Callable[[], None]:
+    def command() -> None:
+        assert not logging.getLogger("plmjax").propagate  # a warning is its text alone
+        if error is not None:
+            raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told", "shown"),
+    [
+        (UserError("Expected a text."), 2, "Expected a text.", "tpu: Expected a text.\n"),
+        (KeyboardInterrupt(), 130, "Stopped.", "tpu: Stopped.\n"),
+        (ZeroDivisionError("by zero\nand more"), 1, "ZeroDivisionError: by zero", "Traceback"),
+        (BrokenPipeError(), 0, None, ""),
+        (None, None, None, ""),
+    ],
+)
+def test_a_host_that_fails_tells_the_others_why_and_ends_at_once(
+    error: BaseException | None, code: int | None, told: str | None, shown: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(command_line, "give_way", lambda: done.append("a signal comes first"))
+    monkeypatch.setattr(command_line.peers, "failed", done.append)
+    monkeypatch.setattr(command_line.peers, "leave", done.append)
+    ended: object = None
+    try:
+        command_line.run_command(ends(error), "tpu")
+    except SystemExit as stop:
+        ended = stop.code
+    assert ended == code and done == ([] if told is None else ["a signal comes first", told, code])
+    found = capsys.readouterr()
+    assert found.err.startswith(shown) and bool(found.err) is bool(shown) and not found.out
+    assert logging.getLogger("plmjax").propagate
