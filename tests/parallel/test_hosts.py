@@ -1,5 +1,6 @@
 """Several hosts on one machine: processes of two simulated devices each, joined by their guards and gloo."""
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -291,6 +292,36 @@ def test_host_0_writes_before_the_others_read(index, order, monkeypatch):
     with hosts.in_turn("experiment.json"):
         done.append("body")
     assert done == order
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_host_0_holds_the_folder_until_its_command_returns(index, monkeypatch, tmp_path):
+    done: list[object] = []
+
+    @contextlib.contextmanager
+    def locked(folder):
+        done.append(folder)
+        yield
+        done.append("released")
+
+    @hosts.hold_workdir
+    def run(first, workdir, third=3):
+        done.append((first, workdir, third))
+        return "result"
+
+    monkeypatch.setattr(jax, "process_index", lambda: index)
+    monkeypatch.setattr(hosts.locks, "locked", locked)
+    for given, named in (((1, str(tmp_path), 5), {}), ((1,), {"third": 5, "workdir": str(tmp_path)})):
+        done.clear()
+        assert run(*given, **named) == "result"
+        body = (1, str(tmp_path), 5)
+        assert done == ([body] if index else [tmp_path, body, "released"])
+
+
+def test_a_host_alone_waits_for_nobody_and_tells_nobody():
+    hosts.agree("the experiment", "any")
+    hosts.failed("Stopped.")
+    hosts.leave(3)
 
 
 def test_messages_are_whole_whatever_pieces_they_arrive_in():
