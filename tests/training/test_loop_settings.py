@@ -10,6 +10,7 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import Hosts, Phase
+from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import checks, constants, evaluation, loop, phases, placement
@@ -269,3 +270,110 @@ def test_a_loss_that_is_no_number_waits_for_the_save_that_is_named() -> None:
     pace = SimpleNamespace(drain=lambda: [{"loss": 3.0}, {"loss": 4.0}])
     assert loop._Session.gather(session, pace, 7) == {"loss": 4.0}  # of the last step
     assert session.window.sums == {"loss": (8.0, 3)}
+
+
+def test_a_checkpoint_has_all_that_a_resumed_run_goes_on_with() -> None:
+    """Its records are in the folder before it is. Metrics are those of its own step."""
+    done: list[Any] = []
+    session = SimpleNamespace(
+        run=run_of(),
+        is_primary=True,
+        file=SimpleNamespace(flush=lambda: done.append("flushed")),
+        progressed=lambda doing: done.append(doing),
+        metrics={"eval/loss": 2.0},
+        evaluated=6,
+        tokenizer={"vocab.txt": b"a"},
+        source=SimpleNamespace(fingerprint="chain"),
+        window=Window({"loss": (6.0, 2)}),
+        record=(1.0, 3),
+        keeper=SimpleNamespace(save=lambda state, description: done.append((state, description))),
+        saved_at=0.0,
+    )
+    for step, metrics in ((6, {"eval/loss": 2.0}), (7, {})):
+        done.clear()
+        loop._Session.save(session, "the state", step)
+        expected = Description(run_of(), step, {"vocab.txt": b"a"}, "chain", metrics, {"loss": (6.0, 2)}, (1.0, 3))
+        assert done == ["flushed", f"saving at step {step}", ("the state", expected)]
+    assert session.saved_at > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "whole", "all_hosts"),
+    [(None, True, True), (Interrupted("Saved."), False, True), (OSError("gone"), False, False)],
+)
+def test_whatever_ends_a_run_its_parts_are_closed(error: Exception | None, whole: bool, all_hosts: bool) -> None:
+    """The last of them is the handling of signals, which a save that is in progress still needs."""
+    done: list[Any] = []
+    stop = type("Stop", (), {"__enter__": lambda self: self, "__exit__": lambda self, *_: done.append("stop")})
+    session = SimpleNamespace(
+        stop=stop(),
+        _finish_saving=lambda all_hosts: done.append(("saved", all_hosts)),
+        is_primary=True,
+        file=SimpleNamespace(close=lambda whole: done.append(("file", whole))),
+        terminal=SimpleNamespace(close=lambda: done.append("terminal")),
+        profile=SimpleNamespace(close=lambda: done.append("profile")),
+    )
+    loop._Session.__exit__(session, type(error), error, None)
+    assert done == ["profile", "terminal", ("file", whole), ("saved", all_hosts), "stop"]
+
+
+@pytest.mark.parametrize("primary", [True, False])
+def test_a_step_is_compiled_measured_and_checked_before_it_runs(primary: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are those of the sizes that the program computes with, and of all tokens of a batch."""
+    done: list[Any] = []
+    run = SimpleNamespace(trained=SimpleNamespace(train_flops=lambda model, batch: (model, batch)))
+    compiled = SimpleNamespace()
+    lowered = SimpleNamespace(compile=lambda: compiled)
+    program = SimpleNamespace(
+        mesh=SimpleNamespace(size=4),
+        phase=SimpleNamespace(index=1),
+        model="smaller",
+        batch="the batch",
+        train=SimpleNamespace(lower=lambda *given: done.append(given) or lowered),
+    )
+    monkeypatch.setattr(loop.header, "tokens", lambda run, program: 512)
+    monkeypatch.setattr(loop.header, "lines", lambda *given: done.append(given[:5]) or ["header"])
+    monkeypatch.setattr(loop.peak, "PeakFlops", lambda mesh: f"peak of {mesh.size}")
+    monkeypatch.setattr(loop.memory, "check", lambda *given: done.append(given))
+    session = SimpleNamespace(
+        run=run,
+        is_primary=primary,
+        progressed=lambda doing, timed: done.append((doing, timed)),
+        terminal=SimpleNamespace(print=lambda line: done.append(line.split()[0])),
+    )
+    peak = "peak of 4" if primary else None
+    flops = ("smaller", "the batch")
+    assert loop._Session.compile(session, program, "the state", 6) == (compiled, loop._Rates(512, flops, peak))
+    told = [(run, program, compiled, flops, peak), "header"] if primary else []
+    first = [("compiling", False), *(["compile"] if primary else []), ("the state", "the batch")]
+    assert done == [*first, *told, (run, program, compiled)]
+
+
+def test_a_model_that_adapts_is_built_for_what_its_parameters_need() -> None:
+    """Only if that changes; the phase stays."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Model:
+        width: int
+
+    class Adapts(AdaptsModel):
+        statistic = "width"
+
+        def computes(self, model: Any) -> str:
+            return ""
+
+        def measured(self, config: Any, params: Any) -> Any:
+            return params["width"] + config.width
+
+        def adapted(self, config: Any, statistic: float) -> Any:
+            return dataclasses.replace(config, width=round(statistic))
+
+    run = dataclasses.replace(experiments.gpt2(), model=Model(1), objective=Adapts())
+    built: list[Any] = []
+    session = SimpleNamespace(run=run, program_of=lambda run, phase: built.append((run, phase)) or "another")
+    program = SimpleNamespace(model=Model(3), phase="the phase")
+    for width, expected in ((2.0, program), (4.0, "another")):
+        state = SimpleNamespace(params={"width": width})
+        assert loop._Session.adapted(session, program, state) is expected
+        assert loop._Session.fits(session, program, {"width": width + 1}) is (expected is program)
+    assert built == [(dataclasses.replace(run, model=Model(5)), "the phase")]
