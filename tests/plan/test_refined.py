@@ -205,6 +205,45 @@ def test_a_copy_waits_for_no_collective_that_began_before_it_nor_a_collective_fo
     assert (time.waiting_hbm, time.waiting_network) == (0, 40 - 30)
 
 
+BRANCHES = """%short (s: f32[16]) -> f32[16] {
+  %s = f32[16]{0:S(1)} parameter(0)
+  ROOT %few = f32[16]{0:S(1)} negate(%s), backend_config={"estimated_cycles":"8"}
+}
+
+%long (l: f32[16]) -> f32[16] {
+  %l = f32[16]{0:S(1)} parameter(0)
+  ROOT %many = f32[16]{0:S(1)} exponential(%l), backend_config={"estimated_cycles":"90"}
+}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("instruction", "cycles"),
+    [
+        ("conditional(%p, %z, %z), true_computation=%short, false_computation=%long", 12),
+        ("call(%z), to_apply=%long", 12),
+        ("call(%z), to_apply=%short", 8),
+        ("add(%z, %z)", 0),
+    ],
+)
+def test_what_is_called_takes_its_own_time_and_hides_transfers(instruction: str, cycles: int) -> None:
+    """The longer one of two branches, by its schedule. A transfer that is updated ends with what it began with."""
+    program = hlo.Program(f"""{BRANCHES}ENTRY %main (p: pred[], x: f32[16], z: f32[16]) -> f32[16] {{
+  %p = pred[]{{:S(2)}} parameter(0)
+  %x = f32[16]{{0}} parameter(1)
+  %z = f32[16]{{0:S(1)}} parameter(2)
+  %load = (f32[16]{{0:S(1)}}, f32[16]{{0}}, u32[]) copy-start(%x)
+  %called = f32[16]{{0:S(1)}} {instruction}
+  %going = (f32[16]{{0:S(1)}}, f32[16]{{0}}, u32[]) copy-update(%load)
+  %loaded = f32[16]{{0:S(1)}} copy-done(%going)
+  ROOT %last = f32[16]{{0:S(1)}} tanh(%loaded)
+}}""")
+    schedules = {"many": Schedule(12), "few": Schedule(8), "last": Schedule(30)}
+    time = refined.timeline(Costs(program, schedules, RATES), {})
+    assert (time.computing, time.waiting_hbm, time.hbm) == (cycles + 30, 16 - cycles, 16)
+
+
 # What is fused for an all-gather: its start before a loop of three trips, an exponential beside it, and its end.
 FUSED = f"""HloModule fused, is_scheduled=true, num_partitions=4
 

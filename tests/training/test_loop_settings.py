@@ -355,6 +355,7 @@ def test_a_model_that_adapts_is_built_for_what_its_parameters_need() -> None:
     @dataclasses.dataclass(frozen=True)
     class Model:
         width: int
+        depth: int
 
     class Adapts(AdaptsModel):
         statistic = "width"
@@ -368,12 +369,12 @@ def test_a_model_that_adapts_is_built_for_what_its_parameters_need() -> None:
         def adapted(self, config: Any, statistic: float) -> Any:
             return dataclasses.replace(config, width=round(statistic))
 
-    run = dataclasses.replace(experiments.gpt2(), model=Model(1), objective=Adapts())
+    run = dataclasses.replace(experiments.gpt2(), model=Model(1, depth=2), objective=Adapts())
     built: list[Any] = []
     session = SimpleNamespace(run=run, program_of=lambda run, phase: built.append((run, phase)) or "another")
-    program = SimpleNamespace(model=Model(3), phase="the phase")
+    program = SimpleNamespace(model=Model(3, depth=1), phase="the phase")
     for width, expected in ((2.0, program), (4.0, "another")):
         state = SimpleNamespace(params={"width": width})
         assert loop._Session.adapted(session, program, state) is expected
         assert loop._Session.fits(session, program, {"width": width + 1}) is (expected is program)
-    assert built == [(dataclasses.replace(run, model=Model(5)), "the phase")]
+    assert built == [(dataclasses.replace(run, model=Model(5, depth=1)), "the phase")]
