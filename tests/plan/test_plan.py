@@ -114,3 +114,105 @@ def test_the_mesh_of_a_search_is_that_of_one_row_a_device(batches: Batches, monk
     ((changed, *given),) = asked
     assert given == [batches, part] and changed.training.accumulation == 8
     assert [phase.accumulation for phase in changed.phases] == [8, 1]
+
+
+def answer(needed: Any, accumulation: int = 1, rows: int = 64) -> tuple[str, list[tuple[int, int]]]:
+    """The answer to a batch of so many rows on each of four devices of 16 GiB, and the rows that were tried.
+
+    needed: rows and microbatches -> GiB that they need.
+    """
+    tried: list[tuple[int, int]] = []
+
+    def compile_phase(run: Any, batches: Any, phase: Any, mesh: Any) -> None:
+        rows = phase.batch_size // (4 * phase.accumulation)
+        tried.append((rows, phase.accumulation))
+        if needed(*tried[-1]) > 16:
+            raise DoesNotFit(needed(*tried[-1]) * GIB, 16 * GIB)
+
+    run, mesh = dataclasses.replace(experiment(), phases=()), meshes.make(experiment().mesh, jax.devices()[:4])
+    phase = phases.ResolvedPhase(0, 0, 9, 128, batch_size=4 * rows * accumulation, accumulation=accumulation)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "compile_phase", compile_phase)
+        patch.setattr(search, "_fixed", lambda *_: 2 * GIB)
+        error = DoesNotFit(needed(rows, accumulation) * GIB, 16 * GIB)
+        return search.what_fits(run, Batches.of_text(run), phase, mesh, topologies.parse("v5e:2x2"), error), tried
+
+
+def test_a_batch_of_which_no_row_fits_is_answered_with_fewer_parameters() -> None:
+    said, tried = answer(lambda rows, accumulation: 17 + rows)
+    assert said.endswith("and one row does as well; cut the parameters with --mesh.fsdp or take a larger slice.")
+    assert len(tried) <= search.FITTING_COMPILES
+
+
+def test_microbatches_are_advised_only_if_their_gradient_fits_too() -> None:
+    said, _ = answer(lambda rows, accumulation: 2 + rows + 20 * (accumulation > 1))
+    assert said.endswith("; take --training.batch_size 56.")  # 14 rows on each of four devices
+    said, _ = answer(lambda rows, accumulation: 2 + rows)
+    assert said.endswith("; take --training.batch_size 56 or --training.accumulation 8.")
+    said, _ = answer(lambda rows, accumulation: 2 + rows, accumulation=2)
+    assert said.endswith("; take --training.batch_size 112 or --training.accumulation 16.")
+
+
+def test_bytes_of_any_batch_are_the_state_and_two_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def of(size: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size,), "float32", sharding=place)
+
+    state = SimpleNamespace(params=of(1), optimizer_state=of(10), collections=of(100), constants=of(1000))
+    monkeypatch.setattr(programs, "build", lambda *given: SimpleNamespace(state=state, copy=of(10_000)))
+    run = experiment()
+    assert search._fixed(run, Batches.of_text(run), phases.resolve(run)[0], None) == 4 * (1111 + 2 * 10_000)
+
+
+@pytest.mark.parametrize(("compiles", "tried", "steps"), [(1, [1], [1]), (2, [1, 2], [2]), (9, [1, 2, 4], [2])])
+def test_a_search_stops_after_its_programs_and_where_a_step_gets_slower(
+    compiles: int, tried: list[int], steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not fit costs a program too."""
+    seconds = {1: 3.0, 2: 1.0, 4: 2.0, 8: 0.1}
+    monkeypatch.setattr(search, "fewest_microbatches", lambda *_: 1)
+    monkeypatch.setattr(
+        compilation, "compile_phase", lambda run, batches, phase, mesh: SimpleNamespace(total=5, phase=phase)
+    )
+    monkeypatch.setattr(
+        "plmjax.plan.estimate.describe",
+        lambda run, made, part: {
+            "estimate": {"step_seconds": seconds[made.phase.accumulation], "tokens_per_second": 1.0}
+        },
+    )
+    run = dataclasses.replace(experiment(batch_size=32), phases=())
+    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
+    found, used = search._try(run, Batches.of_text(run), mesh, part, compiles)
+    assert [one["accumulation"] for one in found["phases"]] == tried and used == len(tried)
+    assert [one["accumulation"] for one in found["phases"] if "steps" in one] == steps
+    assert found["hours"] == 1000 * seconds[steps[0]] / 3600 and found["seconds_a_row"] == seconds[steps[0]] / 32
+
+    def too_large(*_: Any) -> None:
+        raise DoesNotFit(20 * GIB, 16 * GIB)
+
+    monkeypatch.setattr(compilation, "compile_phase", too_large)
+    found, used = search._try(run, Batches.of_text(run), mesh, part, compiles)
+    assert used == min(compiles, 4) and found.keys() == {"phases"}
+    assert all(one["memory"] == 20 * GIB for one in found["phases"])
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [("RESOURCE_EXHAUSTED: Used 40.25G of 15.75G hbm.", DoesNotFit), ("INTERNAL: no", jax.errors.JaxRuntimeError)],
+)
+def test_an_error_of_the_compiler_is_one_of_memory_or_stays(
+    message: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedules that it wrote are read all the same, so that the next program does not find them."""
+    done: list[str] = []
+
+    def compile(compiler_options: dict[str, Any]) -> None:
+        raise jax.errors.JaxRuntimeError(message)
+
+    monkeypatch.setattr(compilation.schedules, "clear", lambda folder: done.append("cleared"))
+    monkeypatch.setattr(compilation.schedules, "read", lambda folder: done.append("read"))
+    with pytest.raises(kind) as raised:
+        compilation.compiled_for_slice(SimpleNamespace(compile=compile))
+    assert done == ["cleared", "read"]
+    assert kind is not DoesNotFit or raised.value.needed == 40.25 * GIB
