@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from plmjax.interop import huggingface
+from plmjax.interop import gpt, huggingface, longformer, marian, xlnet
 from plmjax.interop.adapter import example_rows, mask_of
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
+from plmjax.models.transformer import TransformerConfig
 
 
 @pytest.mark.parametrize("padding", [None, 0, 3, 4])
@@ -37,3 +38,28 @@ def test_a_module_that_mixes_its_layers_or_has_another_config_is_of_no_known_cla
     assert not adapter.knows(BertForSequenceClassification(other, num_labels=2))
     object.__setattr__(module, "mix", True)
     assert not adapter.knows(module)
+
+
+def test_one_question_has_its_choices_along_a_second_axis() -> None:
+    """XLNet reads the last token of a row, so its padding comes first there; GPT takes no mask."""
+    ids, mask = np.array([[5, 6, 7, 8], [9, 9, 0, 0]]), np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    rows = {"input_ids": ids, "attention_mask": mask, "token_type_ids": mask * 3}
+    found = xlnet.choices(rows)
+    assert found["input_ids"].tolist() == [[[5, 6, 7, 8], [0, 0, 9, 9]]]
+    assert found["attention_mask"].tolist() == [[[1, 1, 1, 1], [0, 0, 1, 1]]]
+    assert found["token_type_ids"].tolist() == [[[3, 3, 3, 3], [0, 0, 3, 3]]]
+    assert {name: field.tolist() for name, field in gpt.choices(rows).items()} == {"input_ids": [ids.tolist()]}
+    found = longformer.choices(rows)
+    assert found["global_attention_mask"].tolist() == [[[1, 0, 0, 0], [1, 0, 0, 0]]]
+    assert found["input_ids"].tolist() == [ids.tolist()] and len(found) == 4
+
+
+def test_positions_of_both_sides_of_a_translation_are_sinusoids() -> None:
+    """All sines before all cosines, as transformers has them."""
+    config = TransformerConfig.tiny(d_model=4, encoder_attention_heads=2, decoder_attention_heads=2)
+    found = marian.positions(config)
+    assert [*found] == ["encoder.embed_positions.weight", "decoder.embed_positions.weight"]
+    for table in found.values():
+        assert table.shape == (config.max_position_embeddings, 4)
+        angles = np.array([3.0, 3.0 / 100])  # 10000 ** (2 / 4)
+        np.testing.assert_allclose(table[3], [*np.sin(angles), *np.cos(angles)], rtol=1e-6)

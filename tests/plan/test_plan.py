@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.experiment import Finetuning
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, search
@@ -16,7 +17,7 @@ from plmjax.plan.compilation import Batches, Compilation, DoesNotFit
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.vocabulary import Vocabulary
-from tests.plan.test_estimate import GIB, experiment
+from tests.plan.test_estimate import GIB, experiment, findings, numbers, share_of_parameters, step
 
 
 @pytest.fixture
@@ -216,3 +217,23 @@ def test_an_error_of_the_compiler_is_one_of_memory_or_stays(
         compilation.compiled_for_slice(SimpleNamespace(compile=compile))
     assert done == ["cleared", "read"]
     assert kind is not DoesNotFit or raised.value.needed == 40.25 * GIB
+
+
+@pytest.mark.parametrize(("slices", "times", "found"), [(1, 1.5, True), (2, 1.5, False), (2, 2.5, True)])
+def test_parameters_come_back_twice_where_gradients_cross_slices(
+    slices: int, times: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = share_of_parameters(times) // 8
+    gather = f"%g = bf16[{8 * count}]{{0}} all-gather(%p), channel_id=1, replica_groups={{}}, dimensions={{0}}"
+    step()
+    monkeypatch.setattr(meshes, "slices", lambda devices: slices)
+    assert bool(findings(numbers(count, dtype="bf16"), gather)) is found
+
+
+def test_a_task_of_labels_asks_for_no_scores_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = "%scores = bf16[5300,1024]{1,0} broadcast(%x), dimensions={}"
+    assert findings(scores)
+    run, program = step()
+    task = dataclasses.replace(run, finetuning=Finetuning())
+    monkeypatch.setattr("tests.plan.test_estimate.step", lambda: (task, program))
+    assert not findings(scores)
