@@ -1,6 +1,8 @@
 """Every setting of a run reaches the part of the loop that it is for; no step is compiled."""
 
+import contextlib
 import dataclasses
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,6 +121,51 @@ def test_a_state_is_restored_in_the_shapes_of_the_phase_that_made_it(
     assert parts.given["restore"] == (latest, f"state of phase {phase}")
     assert parts.given["session"]["start"] is parts.description and not parts.saved
     assert parts.given["session"]["evaluation"] == evaluation.HeldOut.of(run, parts.given["session"]["source"])
+
+
+@pytest.mark.parametrize(("received", "hosts_of_run"), [(None, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])
+def test_a_run_ends_with_its_last_evaluation_and_checkpoint(
+    received: signal.Signals | None, hosts_of_run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal after the last step is told of on one host; on several the run is done."""
+    parts, run, done = Parts(monkeypatch, 12), run_of(), []
+    parts.description = dataclasses.replace(parts.description, step=12)
+
+    class Session:
+        is_primary, exhausted, metrics = True, False, {"eval/loss": 2.0}
+        stop = SimpleNamespace(received=received)
+        terminal = SimpleNamespace(print=lambda line: done.append(line))
+
+        def __enter__(self) -> "Session":
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            done.append("closed")
+
+        def adapted(self, program: Any, state: Any) -> Any:
+            return SimpleNamespace(adapted=program)
+
+        def evaluate(self, program: Any, state: Any, step: int) -> Any:
+            done.append(("evaluated", program.adapted.phase.index, state, step))
+            return f"{state}, evaluated"
+
+        def save(self, state: Any, step: int) -> None:
+            done.append(("saved", state, step))
+
+    monkeypatch.setattr(loop, "_Session", lambda **_: Session())
+    monkeypatch.setattr(hosts, "watched", lambda settings: contextlib.nullcontext("progressed"))
+    monkeypatch.setattr(evaluation.HeldOut, "names", lambda self, program: [])
+    monkeypatch.setattr(loop.header, "mesh", lambda placed: placed.mesh)
+    monkeypatch.setattr(loop.header, "cores", lambda before: [f"{before} cores"])
+    monkeypatch.setattr(loop.jax, "process_count", lambda: hosts_of_run)
+    stopped = pytest.raises(Interrupted, match=r"Stopped by SIGTERM and saved at step 12, the last\.")
+    with stopped if received and hosts_of_run == 1 else contextlib.nullcontext():
+        result = loop.train(run, tmp_path, ChainSource(run.data), {})
+        assert (result.state, result.metrics) == ("state of phase 1, evaluated", {"eval/loss": 2.0})
+        assert result.program.adapted.phase.index == 1
+    state = "state of phase 1"
+    evaluated = ("evaluated", 1, state, 12)
+    assert done == ["the mesh", "0 cores", evaluated, ("saved", f"{state}, evaluated", 12), "closed"]
 
 
 def session_of(run: Any, workdir: Path, start: Description, **others: Any) -> loop._Session:

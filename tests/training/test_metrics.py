@@ -201,3 +201,28 @@ def test_a_long_activity_is_told_once_in_ten_seconds(monkeypatch, capsys):
         *(f"compiling, {seconds} s so far" for seconds in (10, 20, 30)),
         *(f"saving, {seconds} s so far" for seconds in (10, 20)),
     ]
+
+
+def test_a_bar_moves_with_every_step_and_tells_what_takes_long(monkeypatch):
+    """Its numbers are those of a step of ten seconds ago, at most."""
+    shown, clock = [], [100.0]
+    terminal = metrics.Terminal(900, 0)
+    terminal.close()
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock[0])
+    terminal._bar, terminal._task = types.SimpleNamespace(update=lambda task, **of: shown.append((task, of))), "task"
+    for step, seconds in ((1, 3.0), (2, 8.0), (3, 0.0)):
+        terminal.show_unlogged(step, 2.5, (5e4, 184.0))
+        clock[0] += seconds
+    told = "loss  2.5000    50.0k tok/s  eta 3:04 min"
+    assert shown == [
+        ("task", {"completed": 1, "description": told}),
+        ("task", {"completed": 2}),
+        ("task", {"completed": 3, "description": told}),
+    ]
+    shown.clear()
+    terminal.set_activity("compiling")
+    clock[0] += 12
+    waits = iter([False, True])
+    terminal._closed = types.SimpleNamespace(wait=lambda seconds: next(waits))
+    terminal._remind()
+    assert shown == [("task", {"description": "compiling, 12 s so far"})]

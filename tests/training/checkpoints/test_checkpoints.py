@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import jax
@@ -372,3 +373,42 @@ def test_an_experiment_in_a_checkpoint_that_does_not_fit_names_the_checkpoint(sa
     items.write_manifest(folder)
     with pytest.raises(UserError, match=r"Expected Experiment\.objective of type .*Objective.* \(in .*/2\)\."):
         checkpoints.describe(folder)
+
+
+def test_a_checkpoint_of_another_format_or_without_an_item_is_named(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved / "2", tmp_path / "2")
+    file = folder / "description" / "metadata"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1, "version": "0.1"}))
+    items.write_manifest(folder)
+    with pytest.raises(
+        UserError, match=r"Expected a checkpoint of format 2 in .*, found 1; read it with plmjax 0\.1\."
+    ):
+        checkpoints.describe(folder)
+    shutil.rmtree(folder / "tokenizer")
+    items.write_manifest(folder)
+    with pytest.raises(UserError, match="it has no tokenizer"):
+        checkpoints.describe(folder)
+
+
+def test_constants_that_are_not_beside_the_checkpoints_are_named(saved: Path, tmp_path: Path) -> None:
+    """A run without constants needs none."""
+    assert checkpoints.load_constants(saved / "2", ()) == () == checkpoints.read_constants(saved.parent)
+    with pytest.raises(UserError, match=r"Expected the constants of the run in .*constants, found none; keep that"):
+        checkpoints.load_constants(saved / "2", {"table": jax.ShapeDtypeStruct((3,), jnp.float32)})
+
+
+def test_a_save_that_cannot_start_names_what_is_kept(saved: Path, tmp_path: Path, monkeypatch) -> None:
+    writer = keeper(shutil.copytree(saved, tmp_path / "run" / "checkpoints"))
+    monkeypatch.setattr(writer._manager, "save", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space; left")))
+    with pytest.raises(UserError, match=r"checkpoints, found: \[Errno 28\] No space; free .* \(steps: 1, 2\)\."):
+        writer.save(make_state(3), describe(3))
+    writer.close()
+
+
+def test_only_writes_that_end_after_a_failed_save_are_ignored() -> None:
+    said: list[object] = []
+    hook = checkpoints._WithoutLateWrites(said.append)
+    late, other = (types.SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
+    hook(late)
+    hook(other)
+    assert said == [other]
