@@ -66,7 +66,7 @@ TIED = {
 
 @pytest.mark.parametrize("system", ADAPTERS)
 def test_a_file_may_have_the_head_of_another_class(system: str) -> None:
-    """Of one that is known here, or of one that transformers has besides."""
+    """A class that is known here, or one that transformers has besides."""
     adapter = ADAPTERS[system]
     known = (one for one in adapter.architectures.values() if not one.within)
     tensors = {tensor for one in known for conversion in one.conversions for tensor in conversion.tensors}

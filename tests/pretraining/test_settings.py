@@ -57,7 +57,7 @@ ORIGIN = SimpleNamespace(
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the hosts agree on."""
+    """Name -> value that all hosts agree on."""
     found: dict[str, str] = {}
     monkeypatch.setattr(hosts, "agree", lambda name, value="": found.update({name: value}))
     return found
