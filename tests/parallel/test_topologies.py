@@ -90,6 +90,28 @@ def test_figures_of_a_chip_are_those_of_its_data_sheet(
     assert (chip.network, chip.largest, chip.largest_host) == (network * 1e9, largest, host)
 
 
+@pytest.mark.parametrize(
+    ("name", "gigahertz", "cores", "devices", "dimensions", "wrap", "rings", "scoped"),
+    [
+        ("v2", 0.70, 2, 2, 2, 16, False, 0),
+        ("v3", 0.94, 2, 2, 2, 32, False, 0),
+        ("v4", 1.05, 2, 1, 3, 4, False, 0),
+        ("v5e", 1.50, 1, 1, 2, 16, True, 28),
+        ("v5p", 1.75, 2, 1, 3, 4, False, 0),
+        ("v6e", 1.75, 1, 1, 2, 16, True, 0),
+        ("7x", None, 2, 2, 3, 4, False, 0),
+    ],
+)
+def test_a_chip_is_built_and_joined_to_others_as_its_generation(
+    name, gigahertz, cores, devices, dimensions, wrap, rings, scoped
+):
+    """The clock of a 7x is not known. Four chips of it and of every other generation have a host in a larger slice."""
+    chip = topologies.CHIPS[name]
+    assert chip.clock == (None if gigahertz is None else pytest.approx(gigahertz * 1e9))
+    assert (chip.cores, chip.devices, chip.dimensions, chip.wrap) == (cores, devices, dimensions, wrap)
+    assert (chip.rings, chip.scoped_memory, chip.hosts_of) == (rings, scoped * 1024, 4)
+
+
 @pytest.mark.parametrize(("kind", "name"), [("TPU v5 lite", "v5e"), ("TPU v5e", "v5e"), ("TPU v5", "v5p")])
 def test_a_device_has_a_long_or_a_short_name(kind, name):
     assert topologies.chip_of(kind) is topologies.CHIPS[name]

@@ -115,6 +115,36 @@ def test_what_the_model_has_written_is_text_and_no_markup(tmp_path):
             report([second], tmp_path / "report.html")
 
 
+def test_words_of_each_run_stand_where_their_vectors_are(tmp_path):
+    """To the right where the first coordinate is larger, and above where the second one is."""
+    places = [{"fox": (0.0, 0.0), "dog": (4.0, 1.0), "cat": (1.0, 3.0)}, {"fox": (2.0, 0.0), "dog": (0.0, 5.0)}]
+    report([write(tmp_path / "first"), write(tmp_path / "second")], tmp_path / "report.html", places=places)
+    drawn, names = charts(page(tmp_path / "report.html")), ("first", "second")
+    for name, of_run in zip(names, places, strict=True):
+        drawing = drawn[f"Words of {name}"]
+        found = {
+            node.text: [float(number) for number in re.findall(r"-?[\d.]+", node.get("transform", ""))[-2:]]
+            for node in drawing.iter(f"{SVG}text")
+            if node.text in of_run
+        }
+        assert found.keys() == of_run.keys()
+        assert sorted(found, key=lambda word: found[word][0]) == sorted(of_run, key=lambda word: of_run[word][0])
+        assert sorted(found, key=lambda word: -found[word][1]) == sorted(of_run, key=lambda word: of_run[word][1])
+    dots = [
+        re.search("fill: (#[0-9a-f]+)", ElementTree.tostring(drawn[f"Words of {name}"], "unicode")) for name in names
+    ]
+    assert dots[0][1] != dots[1][1]
+    report([tmp_path / "first"], tmp_path / "report.html")
+    assert "Vectors of words" not in page(tmp_path / "report.html")
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path):
+    run = write(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Expected to write .*file/report\.html, found: File exists; name another"):
+        report([run], tmp_path / "file" / "report.html")
+
+
 def test_two_runs_stand_side_by_side_with_what_differs(tmp_path):
     other = dataclasses.replace(RUN, optimizer=Lamb(learning_rate=1e-3))
     first, second = write(tmp_path / "adam"), write(tmp_path / "lamb", other, records(50, **{"train/loss": 6.5}))
