@@ -1,5 +1,6 @@
 """The program of a phase: the options with which its step is compiled, for a run and for a plan."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -178,3 +179,35 @@ def test_the_state_of_a_step_and_of_an_evaluation_of_the_optimizer_is_given_away
         (state, given), _ = lowered.args_info
         assert all(leaf.donated for leaf in jax.tree.leaves(state))
         assert not any(leaf.donated for leaf in jax.tree.leaves(given))
+
+
+def test_a_step_trains_what_a_compression_trains_and_evaluates_what_it_evaluates(monkeypatch) -> None:
+    """The same tables and the same module, with copies of their own; the counts of words are for the evaluation."""
+    run = dataclasses.replace(bert(rows=4), compression=GradualPruning())
+    (phase,), made, told = phases.resolve(run), [], []
+    forward = programs.Forward
+    monkeypatch.setattr(programs, "Forward", lambda *given, **named: made.append(forward(*given, **named)) or made[-1])
+    monkeypatch.setattr(programs, "train_step", lambda *given: told.append(given[2:]) or given[:1])
+    monkeypatch.setattr(programs, "evaluation_step", lambda *given: told.append(given[3:]) or (given[0].carry, {}, ()))
+    mesh, vocabulary = meshes.make(run.mesh, jax.devices()[:1]), Vocabulary.placeholder(128)
+    program = programs.build(run, phase, mesh, vocabulary, placement.of_layout(run), "nats")
+    training, held_out = made
+    assert (training.objective, held_out.objective) == (run.trained, run.evaluated)
+    assert training.module is held_out.module is program.module and training.vocabulary is vocabulary
+    assert training.tables is held_out.tables and training.shares is not held_out.shares
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    program.evaluate.lower(program.state.loss_inputs, program.evaluation_batch, key)
+    with contextlib.suppress(ValueError):  # what the pretended step returns has other shardings
+        program.train.lower(program.state, program.batch)
+    (of_evaluation, (of_training, update)) = told
+    assert of_evaluation == (held_out, "nats") and of_training is training
+    assert (update.accumulation, update.shards) == (1, 1)
+
+
+@pytest.mark.parametrize(("mesh", "shards"), [({"data": 4, "fsdp": 2}, 4), ({"data": 8}, 8), ({"tensor": 8}, 1)])
+def test_an_update_has_the_microbatches_of_its_phase_and_the_shards_of_its_mesh(mesh: dict, shards: int) -> None:
+    run = experiments.changed(bert(rows=64), mesh=mesh, training={"accumulation": 1, "dropout_generator": "rbg"})
+    run = dataclasses.replace(run, phases=(Phase(1.0, accumulation=4),))
+    (phase,), rule = phases.resolve(run), object()
+    update = programs.update_rule(run, phase, rule, meshes.make(run.mesh, jax.devices()))
+    assert (update.optimizer, update.accumulation, update.shards, update.generator) == (rule, 4, shards, "rbg")
