@@ -1,0 +1,248 @@
+"""A guard in this process: how it joins the others, and how the command ends after its trainer or another host does."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
+from plmjax.parallel import guard as guards
+from plmjax.parallel import stopping
+from plmjax.parallel.guard import Guard, Lines
+from tests.parallel.test_hosts import free_port
+
+STOP = {"stop": 7, "sentence": "Host 0 stopped: it had enough.", "stacks": False}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Short waits; the handlers and the mask of signals are as before afterwards."""
+    monkeypatch.setattr(guards, "LINGER_SECONDS", 0.4)
+    monkeypatch.setattr(guards, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(guards, "RETRY_SECONDS", 0.02)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def joined(*some: Guard) -> list[str]:
+    """The address, or the sentence, of each of the guards, which join at the same time."""
+    found: dict[int, str] = {}
+
+    def join(index: int) -> None:
+        try:
+            found[index] = some[index].join()
+        except UserError as error:
+            found[index] = str(error)
+
+    threads = [threading.Thread(target=join, args=(index,)) for index in range(len(some))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[index] for index in range(len(some))]
+
+
+def left(*some: Guard) -> None:
+    for guard in some:
+        guard.leave()
+
+
+def test_hosts_that_join_have_one_address_of_a_port_of_its_own() -> None:
+    address = f"localhost:{free_port()}"
+    three = [Guard(address, 3, index, 20) for index in range(3)]
+    (start, *others) = joined(*three)
+    assert others == [start, start] and start.startswith("localhost:") and start != address
+    assert sorted(three[0].members) == [1, 2] and three[0].registry.complete
+    left(*three)
+
+
+def test_hosts_of_another_run_are_refused_and_host_0_says_who_is_missing() -> None:
+    address = f"localhost:{free_port()}"
+    first = Guard(address, 2, 0, 1.5)
+    missing, *refused = joined(first, Guard(address, 3, 1, 0.7), Guard(address, 9, 8, 0.7))
+    for host, said in zip(("1 of 3", "8 of 9"), refused, strict=True):
+        assert f"within 0.7 s, found: host 0 waits for hosts 0 to 1, found host {host};" in said
+    assert "Expected 2 hosts within 1.5 s, found none for 1;" in missing
+    left(first)
+
+
+@pytest.mark.parametrize(
+    ("address", "count", "index"),
+    [("localhost", 2, 0), (":5", 2, 0), ("localhost:x", 2, 0), ("localhost:5", 2, 2), ("localhost:5", 2, -1)],
+)
+def test_an_address_without_name_or_port_and_a_host_beyond_the_count_are_refused(
+    address: str, count: int, index: int
+) -> None:
+    with pytest.raises(UserError, match="Expected --coordinator NAME:PORT and --host from 0 to below --hosts, found"):
+        Guard(address, count, index, 1).join()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"Expected port {port} of host 0 to be free for --coordinator, found: "):
+            Guard(f"localhost:{port}", 2, 0, 1).join()
+
+
+class Watched:
+    """A guard with its ends: those of its trainer, of host 0 or of the other host."""
+
+    def __init__(self, index: int) -> None:
+        self.index, self.guard = index, Guard(f"localhost:{free_port()}", 2 if index else 1, index, 5)
+        self.trainer, self.child = socket.socketpair()
+        self.server, ours = socket.socketpair()
+        self.lines = {"trainer": Lines(self.trainer), "server": Lines(self.server)}
+        if index:
+            self.guard.server = Lines(ours)
+            self.guard._selector.register(ours, guards.selectors.EVENT_READ, self.guard._from_server)
+        else:
+            self.guard.join()
+        self.said: list[Any] = []
+
+    def watch(self, script: str, *messages: Any, to: str = "trainer") -> int:
+        """Watch a shell script after these messages have come from the trainer or the server."""
+        for message in messages:
+            self.lines[to].send(message)
+        self.trainer.close()
+        read, write = os.pipe()
+        actions = [(os.POSIX_SPAWN_DUP2, write, 2)]
+        pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ, file_actions=actions)
+        os.close(write)
+        try:
+            return self.guard.watch(pid, self.child, read)
+        finally:
+            os.close(read)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            self.server.settimeout(0.01)
+            while found := self.lines["server"].receive():
+                self.said += found
+            self.guard.leave()
+            self.child.close()
+            self.server.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "sentence"),
+    [
+        ("exit 0", 0, None),
+        (f"exit {SAVED}", SAVED, None),
+        ("exit 2", 2, None),
+        (f"exit {CRASHED}", CRASHED, "see its own output."),
+        ("kill -SEGV $$", HOST_LOST, "its process was killed by SIGSEGV."),
+    ],
+)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_command_ends_as_its_trainer_does(
+    index: int, script: str, code: int, sentence: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    watched = Watched(index)
+    assert watched.watch(f"echo one >&2; {script}") == code
+    last = "" if sentence is None else f"plmjax: This host stopped: {sentence}\n"
+    assert capfd.readouterr().err == f"one\n{last}"
+    if index:
+        (said,) = watched.said
+        assert said["ended"] == (code if code != HOST_LOST else -signal.SIGSEGV) and not said["alone"]
+        assert said["sentence"] == (sentence or "see its own output.")
+    else:
+        assert watched.guard.registry.hosts[0].ended is not None
+
+
+def test_the_sentence_of_a_trainer_that_failed_and_whether_it_did_alone_reach_host_0(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    watched = Watched(1)
+    code = watched.watch(
+        f"exit {CRASHED}", {"agree": "a", "value": "b"}, {"failed": "Too large.", "alone": True}, {"agree": "c"}
+    )
+    assert code == CRASHED and capfd.readouterr().err == "plmjax: This host stopped: Too large.\n"
+    ended = {"ended": CRASHED, "sentence": "Too large.", "alone": True}
+    assert watched.said == [{"agree": "a", "value": "b"}, {"agree": "c"}, ended]
+
+
+@pytest.mark.parametrize("script", ["sleep 30", f"exit {CRASHED}", "kill -ABRT $$"])
+def test_a_trainer_follows_the_stop_of_the_run(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its own end, if it fails because another host did, is not what is said."""
+    watched = Watched(1)
+    assert watched.watch(script, STOP, {"stop": 8, "sentence": "Later.", "stacks": False}, to="server") == 7
+    assert capfd.readouterr().err == f"plmjax: {STOP['sentence']}\n" and watched.said == []
+
+
+def test_every_stack_is_asked_for_before_a_trainer_that_hangs_is_killed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    watched, ready = Watched(1), tmp_path / "ready"
+
+    def stop() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        watched.lines["server"].send(STOP | {"stacks": True})
+
+    threading.Thread(target=stop).start()
+    assert watched.watch(f"trap 'echo stacks >&2' USR1; touch {ready}; while :; do sleep 0.05; done") == 7
+    assert capfd.readouterr().err == f"stacks\nplmjax: {STOP['sentence']}\n"
+
+
+def test_a_host_0_that_is_gone_or_silent_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    watched = Watched(1)
+    beat = {"beat": {"silent_seconds": 0.3, "count": 1}}
+    assert watched.watch("sleep 30", beat) == HOST_LOST
+    assert "Host 0 has not been heard from for 0.3 s; run the same command" in capfd.readouterr().err
+    assert watched.said == [beat]
+    watched = Watched(1)
+    watched.server.shutdown(socket.SHUT_RDWR)
+    assert watched.watch("sleep 30") == HOST_LOST
+    assert "Host 0 is gone (its connection closed); run the same command" in capfd.readouterr().err
+
+
+def test_what_is_agreed_reaches_the_trainer_alone() -> None:
+    watched = Watched(1)
+    copy = watched.trainer.dup()
+    assert watched.watch("sleep 0.2", {"here": True}, {"agreed": "a"}, {"start": "x:1"}, to="server") == 0
+    copy.settimeout(0.1)
+    assert Lines(copy).receive() == [{"agreed": "a"}] and watched.guard.started == "x:1"
+    copy.close()
+
+
+def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    address = f"localhost:{free_port()}"
+    three = [Guard(address, 3, index, 20) for index in range(3)]
+    joined(*three)
+    first, second, third = three
+    child, trainer = socket.socketpair()
+    trainer.close()
+    threading.Timer(0.5, third.server.connection.close).start()
+    read, write = os.pipe()
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 30"], os.environ)
+    assert first.watch(pid, child, read) == HOST_LOST
+    assert "Host 2 of 3 is gone (its connection closed)" in capfd.readouterr().err
+    second.server.connection.settimeout(0.1)
+    found = second.server.receive()
+    assert found[0] == {"here": True} and found.count({"here": True}) >= 2
+    (stop,) = [message for message in found if "stop" in message]
+    assert stop["stop"] == HOST_LOST and stop["sentence"].startswith("Host 2 of 3 is gone")
+    for end in (read, write):
+        os.close(end)
+    child.close()
+    left(first, second)
+
+
+def test_a_stop_from_outside_is_passed_to_the_trainer_alone() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    watched = Watched(0)
+    assert watched.watch(f"trap 'exit {SAVED}' TERM; sleep 0.2; kill -TERM $PPID; sleep 0.5; sleep 0.5") == SAVED
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(stopping.SIGNALS)
