@@ -1,6 +1,7 @@
 """A guard in this process: how it joins the others, and how the command ends after its trainer or another host does."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -110,14 +111,17 @@ class Watched:
             self.guard.join()
         self.said: list[Any] = []
 
-    def watch(self, script: str, *messages: Any, to: str = "trainer") -> int:
-        """Watch a shell script after these messages have come from the trainer or the server."""
+    def watch(self, script: str, *messages: Any, to: str = "trainer", said: bytes = b"") -> int:
+        """Watch a shell script after these messages have come from the trainer or the server, and these errors."""
         for message in messages:
             self.lines[to].send(message)
         self.trainer.close()
         read, write = os.pipe()
+        if said:
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 2 * len(said))
+            os.write(write, said)
         actions = [(os.POSIX_SPAWN_DUP2, write, 2)]
-        pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ, file_actions=actions)
+        pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ, file_actions=actions, setsigmask=())
         os.close(write)
         try:
             return self.guard.watch(pid, self.child, read)
@@ -171,6 +175,34 @@ def test_the_sentence_of_a_trainer_that_failed_and_whether_it_did_alone_reach_ho
     assert watched.said == [{"agree": "a", "value": "b"}, {"agree": "c"}, ended]
 
 
+def test_the_last_message_of_a_trainer_and_the_stop_that_follows_may_come_after_its_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guards, "LINGER_SECONDS", 5.0)
+
+    def fail(open_end: socket.socket, server: Lines) -> None:
+        time.sleep(0.2)
+        Lines(open_end).send({"failed": "Too large.", "alone": False})
+        open_end.close()
+        time.sleep(0.2)
+        server.send(STOP)
+
+    for ended, code, printed in ((2, 2, ""), (CRASHED, 7, f"plmjax: {STOP['sentence']}\n")):
+        watched = Watched(1)
+        thread = threading.Thread(target=fail, args=(watched.trainer.dup(), watched.lines["server"]))
+        thread.start()
+        assert watched.watch(f"exit {ended}") == code
+        assert capfd.readouterr().err == printed
+        assert [message["sentence"] for message in watched.said] == ["Too large."] * (ended == 2)
+        thread.join()
+
+
+def test_all_that_a_trainer_said_is_passed_on_before_the_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    watched, said = Watched(1), b"a line of errors\n" * 20_000
+    assert watched.watch("sleep 30", STOP, to="server", said=said) == 7
+    assert capfd.readouterr().err == f"{said.decode()}plmjax: {STOP['sentence']}\n"
+
+
 @pytest.mark.parametrize("script", ["sleep 30", f"exit {CRASHED}", "kill -ABRT $$"])
 def test_a_trainer_follows_the_stop_of_the_run(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Its own end, if it fails because another host did, is not what is said."""
@@ -204,6 +236,65 @@ def test_a_host_0_that_is_gone_or_silent_is_named(capfd: pytest.CaptureFixture[s
     watched.server.shutdown(socket.SHUT_RDWR)
     assert watched.watch("sleep 30") == HOST_LOST
     assert "Host 0 is gone (its connection closed); run the same command" in capfd.readouterr().err
+
+
+def test_a_host_0_that_is_there_is_not_silent() -> None:
+    watched, done = Watched(1), threading.Event()
+
+    def here() -> None:
+        while not done.wait(0.05):
+            watched.lines["server"].send({"here": True})
+
+    thread = threading.Thread(target=here)
+    thread.start()
+    try:
+        assert watched.watch("sleep 1.2", {"beat": {"silent_seconds": 0.8}}) == 0
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("code", [0, SAVED])
+def test_host_0_stays_until_every_trainer_has_ended_and_every_guard_is_gone(code: int) -> None:
+    address = f"localhost:{free_port()}"
+    first, second = (Guard(address, 2, index, 20) for index in range(2))
+    joined(first, second)
+
+    def end() -> None:
+        time.sleep(0.7)
+        second.server.send({"ended": code, "sentence": "", "alone": False})
+        time.sleep(0.1)
+        second.leave()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    child, trainer = socket.socketpair()
+    trainer.close()
+    read, write = os.pipe()
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", f"exit {code}"], os.environ)
+    assert first.watch(pid, child, read) == code
+    assert first.registry.hosts[1].ended == code and not first.members
+    thread.join()
+    os.close(read)
+    os.close(write)
+    child.close()
+    left(first)
+
+
+def test_a_host_that_waits_for_one_that_is_missing_is_told_and_may_go_first() -> None:
+    first = Guard(f"localhost:{free_port()}", 3, 0, 0.6)
+
+    class Second(Guard):
+        def join(self) -> str:
+            try:
+                return super().join()
+            finally:
+                self.leave()
+
+    sentences = joined(first, Second(first.address, 3, 1, 20))
+    assert sentences[0] == sentences[1] and "found none for 2;" in sentences[0]
+    assert not first.members
+    left(first)
 
 
 def test_what_is_agreed_reaches_the_trainer_alone() -> None:
@@ -242,6 +333,7 @@ def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
 
 def test_a_stop_from_outside_is_passed_to_the_trainer_alone() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping.SIGNALS)
     watched = Watched(0)
     assert watched.watch(f"trap 'exit {SAVED}' TERM; sleep 0.2; kill -TERM $PPID; sleep 0.5; sleep 0.5") == SAVED
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
