@@ -162,6 +162,15 @@ def test_what_is_not_supported_is_named(file: dict[str, Any], named: str) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "config", "unsupported"), [(3, 2, True), (2, 2, False), (None, 2, False), (2, None, True)]
+)
+def test_a_text_starts_with_the_token_of_the_model(file: int | None, config: int | None, unsupported: bool) -> None:
+    start = "decoder_start_token_id"
+    found = read({"max_length": 9} | ({} if file is None else {start: file}), {start: config}, whole=False, end=2)
+    assert (f"{start} = {file}" in found.unsupported) is unsupported is bool(found.unsupported)
+
+
 def test_every_setting_of_transformers_is_known() -> None:
     """A setting that transformers has and this table lacks would be named as unsupported even with its default."""
     theirs = transformers.GenerationConfig()

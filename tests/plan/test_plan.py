@@ -81,6 +81,25 @@ def test_a_search_tries_the_batches_of_the_task(
     assert len(compiled) > 8 and all(found == batches for found in compiled)
 
 
+def test_the_fastest_run_of_a_search_is_first_and_those_that_do_not_fit_are_last(
+    compiled: list[Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([3.0, None, 1.0, 2.0] + [None] * 20)
+
+    def attempt(run: Any, batches: Any, mesh: Any, part: Any, compiles: int) -> tuple[dict[str, Any], int]:
+        one = next(seconds)
+        return {"phases": []} | ({} if one is None else {"seconds_a_row": one, "hours": 2 * one}), 1
+
+    monkeypatch.setattr(search, "_try", attempt)
+    asked: list[Any] = []
+    monkeypatch.setattr(search, "_overrides", lambda run, best: asked.append(best) or ["overrides"])
+    found = search.search(experiment(), "v5e:2x2", [64], prices={"v5e": 2.0})
+    order = [one.get("seconds_a_row") for one in found["tried"]]
+    assert order[:3] == [1.0, 2.0, 3.0] and set(order[3:]) == {None} and len(order) == 2 * len(search.REMAT_POLICIES)
+    assert asked == [found["tried"][0]] and found["overrides"] == ["overrides"]
+    assert [(one["chip_hours"], one["cost"]) for one in found["tried"][:3]] == [(8.0, 16.0), (16.0, 32.0), (24.0, 48.0)]
+
+
 def test_a_batch_that_fits_is_one_of_the_task(
     batches: Batches, compiled: list[Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:

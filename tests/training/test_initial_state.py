@@ -76,6 +76,21 @@ def test_constants_are_made_of_their_sources_and_not_left_out() -> None:
         begin(0, short)
 
 
+class Inspected(Objective):
+    """Its module returns outputs for inspection beside its variables."""
+
+    def init(self, module: Any, key: jax.Array, batch: Any, constants: Any, carry: Any) -> dict[str, Any]:
+        return variables(key) | {"intermediates": {"hidden": batch["tokens"]}}
+
+
+def test_outputs_for_inspection_are_no_variables() -> None:
+    run = dataclasses.replace(bert(rows=4), objective=Inspected())
+    (phase,) = phases.resolve(run)
+    batch = {"tokens": jax.ShapeDtypeStruct((4, 8), jnp.int32)}
+    make = initial_state.initial_variables(run, phase, nn.Module(), Vocabulary.placeholder(128), batch)
+    assert make(jax.random.key(0)).keys() == {"params", "statistics"}
+
+
 class Called(Exception):
     """Ends a program where its rule is made."""
 

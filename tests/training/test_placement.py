@@ -89,6 +89,16 @@ def test_few_rows_are_shared_by_devices_that_cut_the_heads():
     assert placed.reason.startswith("the batch has 2 rows for 8 devices")
 
 
+@pytest.mark.parametrize(("devices", "divide"), [(4, True), (8, False)])
+def test_a_mesh_that_cuts_is_asked_for_the_heads_after_one_that_does_not(devices: int, divide: bool) -> None:
+    run = experiments.load("experiments/bert_tiny.py")  # four heads
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=1))
+    vocabulary = Vocabulary.placeholder(run.model.vocab_size)
+    cuts = (1, 1, devices)
+    found = placement.even(run, [(devices, 1, 1), cuts], vocabulary, placement.of_layout(run))
+    assert found == [cuts] * divide
+
+
 def test_the_phase_with_the_fewest_rows_decides():
     run = experiments.load("experiments/bert_tiny.py")
     parts = (experiments.Phase(0.5, batch_size=16), experiments.Phase(0.5, batch_size=4, accumulation=2))
