@@ -100,6 +100,33 @@ def test_the_fastest_run_of_a_search_is_first_and_those_that_do_not_fit_are_last
     assert [(one["chip_hours"], one["cost"]) for one in found["tried"][:3]] == [(8.0, 16.0), (16.0, 32.0), (24.0, 48.0)]
 
 
+def test_a_search_changes_every_phase_and_compiles_no_more_than_it_may(
+    compiled: list[Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def attempt(run: Any, batches: Any, mesh: Any, part: Any, compiles: int) -> tuple[dict[str, Any], int]:
+        sizes = {phase.batch_size for phase in phases.resolve(run)}
+        asked.append((run.training.remat, run.training.batch_size, sizes, compiles))
+        return {"phases": []}, 3
+
+    run, checked = experiment(batch_size=16), []
+    own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=4)))
+    monkeypatch.setattr(search, "_try", attempt)
+    monkeypatch.setattr(compilation, "check", lambda *given: checked.append(given))
+    found = search.search(own, "v5e:2x2", [64], compiles=7)
+    first, second, *rest = search.REMAT_POLICIES
+    assert asked == [
+        (first, 16, {16, 4}, 7), (second, 16, {16, 4}, 4), (first, 64, {64}, 7), (second, 64, {64}, 4),
+    ]  # fmt: skip
+    assert found["left_out"] == [
+        f"Not tried, after 6 programs: remat {remat} at a batch of {size}."
+        for size in ("its own", 64)
+        for remat in rest
+    ]
+    assert rest and found["overrides"] is None and checked == [(own, topologies.parse("v5e:2x2"))]
+
+
 def test_a_batch_that_fits_is_one_of_the_task(
     batches: Batches, compiled: list[Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
