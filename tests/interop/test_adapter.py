@@ -63,3 +63,41 @@ def test_positions_of_both_sides_of_a_translation_are_sinusoids() -> None:
         assert table.shape == (config.max_position_embeddings, 4)
         angles = np.array([3.0, 3.0 / 100])  # 10000 ** (2 / 4)
         np.testing.assert_allclose(table[3], [*np.sin(angles), *np.cos(angles)], rtol=1e-6)
+
+
+CLASSES = {
+    "albert": "Albert: Model *ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
+    "ForTokenClassification ForQuestionAnswering",
+    "bart": "Bart: *ForConditionalGeneration *Model *ForSequenceClassification *ForQuestionAnswering",
+    "bert": "Bert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
+    "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "distilbert": "DistilBert: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnswering",
+    "electra": "Electra: Model ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
+    "ForTokenClassification ForQuestionAnswering",
+    "gpt2": "GPT2: *LMHeadModel Model",
+    "led": "LED: *ForConditionalGeneration *Model",
+    "longformer": "Longformer: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
+    "ForQuestionAnswering ForMultipleChoice",
+    "marian": "Marian: *MTModel *Model",
+    "mobilebert": "MobileBert: Model *ForPreTraining *ForMaskedLM ForNextSentencePrediction ForSequenceClassification "
+    "ForMultipleChoice ForTokenClassification ForQuestionAnswering",
+    "openai-gpt": "OpenAIGPT: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification",
+    "reformer": "Reformer: ModelWithLMHead ForMaskedLM ForSequenceClassification ForQuestionAnswering Model",
+    "roberta": "Roberta: Model *ForMaskedLM ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnswering",
+    "t5": "T5: *ForConditionalGeneration *Model",
+    "xlnet": "XLNet: Model *LMHeadModel ForSequenceClassification ForMultipleChoice ForTokenClassification "
+    "ForQuestionAnsweringSimple ForQuestionAnswering",
+}
+"""System -> the name of its classes in transformers: their ends, with a star before one whose tables are tied."""
+
+
+@pytest.mark.parametrize("system", sorted(huggingface.ADAPTERS))
+def test_every_class_has_its_tables_tied_or_not(system: str) -> None:
+    """A class that is not tied takes folders whose tables differ, and one that is lacking is not found there."""
+    begin, ends = CLASSES[system].split(": ")
+    known = huggingface.ADAPTERS[system].architectures
+    assert {name: made.tied for name, made in known.items()} == {
+        begin + name.lstrip("*"): name.startswith("*") for name in ends.split()
+    }
