@@ -2,13 +2,14 @@
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.numpy
 
 from plmjax.errors import UserError
-from plmjax.interop import huggingface
+from plmjax.interop import huggingface, transformers_files
 from plmjax.models.bert import BertConfig, BertModel
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.optional import torch
@@ -109,3 +110,21 @@ def test_an_index_that_names_no_files_is_one_sentence(folder, name, index):
     (folder / f"{name}.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match=r"Expected a weight_map|Expected a JSON object"):
         huggingface.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("header", "rest", "known"),
+    [
+        (28, b"{" + bytes(19), True),
+        (29, b"{" + bytes(19), False),
+        (20, b"[" + bytes(19), False),
+        (5, b"[{" + bytes(9), False),
+        (1, b"", False),
+    ],
+)
+def test_a_header_of_safetensors_is_json_that_is_no_longer_than_its_file(
+    header: int, rest: bytes, known: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(header.to_bytes(8, "little") + rest)
+    assert bool(transformers_files.safetensors_evidence(tmp_path / "file")) is known
+    assert transformers_files.safetensors_evidence(tmp_path) == ""

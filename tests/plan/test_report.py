@@ -137,6 +137,12 @@ def test_a_table_has_one_row_a_phase_and_the_totals_in_the_last_one() -> None:
     assert names[-1] == "cost" and [row[-1] for row in found] == ["", "1,234"]
 
 
+def test_below_a_table_are_the_mesh_or_the_error_of_every_slice() -> None:
+    lines = report.table([MADE, {"topology": "v2:2x2", "error": "too small " * 30}]).splitlines()
+    assert "v5e:2x2: mesh data 4 x fsdp 1 x tensor 1: as the run sets it" in lines
+    assert lines[-1].strip() == f"v2:2x2: {'too small ' * 30}".strip()
+
+
 @pytest.mark.parametrize("where", ["", "v5e:2x2, "])
 def test_cycles_by_part_are_millions_and_shares_of_their_column(where: str) -> None:
     cycles = {
