@@ -21,6 +21,7 @@ Deviation: no word is a candidate for its own head; the released code allows it.
 to the root; here the relation to the root is learned.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -29,6 +30,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
+from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig, States
 
@@ -72,7 +74,7 @@ class ParsingModule(nn.Module):
         shared = kernel("shared", config.projection_size, config.parser_size)
         own = kernel("relations", config.projection_size, self.relations, config.parser_size)
         a = jnp.einsum("bjp,prd->bjrd", a, own + shared[:, None]) / scale.astype(dtype)
-        words = jnp.einsum("btd,bjrd->btjr", d, a, preferred_element_type=jnp.float32)
+        words = float32_product(functools.partial(jnp.einsum, "btd,bjrd->btjr"), d, a)
         root = Projection((self.relations,), (None, None), init, dtype, logits=True, name="root")(d)
         return jnp.concatenate([root[:, :, None], words], axis=2)
 
