@@ -16,11 +16,17 @@ from jax.extend.core import jaxprs_in_params
 
 from plmjax import experiment as experiments
 from plmjax.contracts.execution import Execution
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.bart.translation import BartForTranslation, BartTranslationConfig
+from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVectorsForSequenceClassification
+from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
+from plmjax.models.cove.cove import CoveConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
 from plmjax.training import program as programs
 from tests.families import FAMILIES, STEPS
-from tests.systems.modules import boxed_shapes
+from tests.families.encoder_decoders import WRITER_SIZES
+from tests.systems.modules import boxed_shapes, example
 
 HALF = Execution(jnp.bfloat16, unroll=2)
 """What no module has by default, nor one that is given the dtype alone."""
@@ -29,26 +35,35 @@ UNTRACED = ("word2vec", "glove", "hierarchical_softmax", "recurrent", "ib_bert")
 WIDE_PRODUCTS = {
     "t5": {r"relative_positions/": "terms of the scores, looked up by a product"},
     "taglm": {r"/scalar_mix_": "the mean of layers"},
-    "ulmfit": {r"classifier": "a head behind a normalization over the batch"},
+    "ulmfit": {r"BKT,BTE->BKE": "the means of the states of texts"},
+    "static": {r"BKT,BTD->BKD": "the means of the vectors of texts"},
 }
 """System -> pattern of the places of products of float32 numbers -> what they compute."""
 WIDE_PARTS = {
     "nnlm": {r"(output|direct)$": "tables of the scores, which are rounded there"},
-    "ulmfit": {r"classifier/": "that head"},
+    "ulmfit": {r"classifier/(hidden|output)$": "parts of a head that normalizes over the batch"},
+    "biattentive": {r"classifier/maxout_\d$": "the same"},
+    "static": {r"classifier$": "a head of those means"},
     "gpt": {r"table$": "rows that are dropped before they are looked up"},
     "reformer": {r"embeddings$|norm$": "the streams between its layers, which are computed backwards"},
 }
 """System -> pattern of the paths of modules that take or give float32 numbers -> what they are."""
 
 
-def products(jaxpr: Any, place: str = "") -> Iterator[tuple[str, set[str]]]:
-    """The place of each product, by modules and methods, and the dtypes of its factors."""
+def equations(jaxpr: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every equation with its place, by modules and methods; those of loops and branches too."""
     for equation in jaxpr.eqns:
         here = f"{place}/{equation.source_info.name_stack}"
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            yield here, {factor.aval.dtype.name for factor in equation.invars}
+        yield here, equation
         for inner in jaxprs_in_params(equation.params):
-            yield from products(inner, here)
+            yield from equations(inner, here)
+
+
+def products(jaxpr: Any) -> Iterator[tuple[str, set[str]]]:
+    """The place of each product, and the dtypes of its factors."""
+    for place, equation in equations(jaxpr):
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            yield place, {factor.aval.dtype.name for factor in equation.invars}
 
 
 class Watch:
@@ -111,14 +126,43 @@ HEADS = [
 
 @pytest.mark.parametrize(("name", "module"), HEADS)
 def test_a_head_multiplies_bfloat16_numbers(name: str, module: nn.Module) -> None:
-    """Forward; its scores are float32."""
-    half, batch, watch = module.clone(execution=HALF), FAMILIES[name].batch(module), Watch()
-    params = nn.meta.unbox(boxed_shapes(module))
+    """Forward; its scores are float32, and its layers are unrolled as the execution says."""
+    half, family, watch = module.clone(execution=HALF), FAMILIES[name], Watch()
+    params, batch = nn.meta.unbox(boxed_shapes(module)), family.batch(module)
     with nn.intercept_methods(watch):
-        traced, outputs = jax.make_jaxpr(lambda params: half.apply({"params": params}, **batch), return_shape=True)(
-            params
-        )
+        trace = jax.make_jaxpr(lambda params: half.apply({"params": params}, **batch), return_shape=True)
+        traced, outputs = trace(params)
     assert strays(name, traced.jaxpr, watch) == []
     assert watch.executions == {HALF}
     leaves = jax.tree_util.tree_leaves_with_path(outputs)
     assert {leaf.dtype.name for path, leaf in leaves if "logits" in jax.tree_util.keystr(path)} <= {"float32"}
+    if family.loops:
+        loops = [(place, one) for place, one in equations(traced.jaxpr) if one.primitive.name == "scan"]
+        assert {one.params["unroll"] for place, one in loops if "._windowed" not in place} == {HALF.unroll}
+
+
+WITHOUT_A_STEP = {
+    "biattentive": BiattentiveForSequenceClassification(BiattentiveConfig(CoveConfig(vocab_size=9, num_layers=1))),
+    "static": StaticVectorsForSequenceClassification(StaticVectorsConfig(vocab_size=9)),
+    "translation": BartForTranslation(BartTranslationConfig.before(BartConfig(**WRITER_SIZES), 2)),
+}
+"""Modules of other systems, which are fine-tuned alone."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_STEP)
+def test_a_module_without_a_step_multiplies_bfloat16_numbers(name: str) -> None:
+    """Forward and backward."""
+    module = WITHOUT_A_STEP[name].clone(execution=HALF)
+    batch, watch = example(module, 4), Watch()
+    variables = nn.meta.unbox(jax.eval_shape(lambda: module.init(jax.random.key(0), **batch)))
+
+    def loss(variables: Any) -> jax.Array:
+        outputs = module.apply(variables, **batch)
+        scores = outputs.logits if outputs.logits is not None else outputs.scores.logits()
+        assert scores.dtype == jnp.float32
+        return jnp.sum(jnp.sin(scores))
+
+    with nn.intercept_methods(watch):
+        traced = jax.make_jaxpr(jax.grad(loss))(variables)
+    assert strays(name, traced.jaxpr, watch) == []
+    assert watch.executions == {HALF}

@@ -20,6 +20,7 @@ Deviation: the scores of the last pooling have no bias, because it would not cha
 """
 
 import dataclasses
+import functools
 from typing import Any, Self
 
 import flax.linen as nn
@@ -35,6 +36,7 @@ from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.normalization import BatchNorm
+from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import GATES, BidirectionalLstm
 from plmjax.layers.recurrent.masks import text_starts, visible_tokens
@@ -187,7 +189,7 @@ def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
 
     first, second: bool [B T], the tokens of each text; if both are equal, a text attends to itself.
     """
-    scores = jnp.einsum("BTD,BSD->BTS", x, x, preferred_element_type=jnp.float32)
+    scores = float32_product(functools.partial(jnp.einsum, "BTD,BSD->BTS"), x, x)
     seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
     weights = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1).astype(x.dtype)
     return jnp.einsum("BTS,BSD->BTD", weights, x)
