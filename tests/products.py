@@ -1,12 +1,21 @@
-"""The FLOPs of a program's matrix products, counted in the program: closed forms are compared with them."""
+"""A program's equations, and the FLOPs of its products: closed forms are compared with them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 from jax.extend.core import jaxprs_in_params
+
+
+def equations(jaxpr: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every equation with its place, by modules and methods; those of loops and branches too."""
+    for equation in jaxpr.eqns:
+        here = f"{place}/{equation.source_info.name_stack}"
+        yield here, equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner, here)
 
 
 def flops(function: Callable, *arguments: Any) -> float:

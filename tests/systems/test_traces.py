@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.extend.core import Literal, jaxprs_in_params
+from jax.extend.core import Literal
 
 from plmjax import experiment as experiments
 from plmjax.contracts.execution import Execution
@@ -34,6 +34,7 @@ from plmjax.training import program as programs
 from tests.families import FAMILIES, STEPS
 from tests.families.encoder_decoders import WRITER_SIZES
 from tests.families.family import Family
+from tests.products import equations
 from tests.systems.modules import example
 
 HALF = Execution(jnp.bfloat16, unroll=2)
@@ -56,15 +57,6 @@ WIDE_PARTS = {
     "reformer": {r"embeddings$|norm$": "the streams between its layers, which are computed backwards"},
 }
 """System -> pattern of the paths of modules that take or give float32 numbers -> what they are."""
-
-
-def equations(jaxpr: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every equation with its place, by modules and methods; those of loops and branches too."""
-    for equation in jaxpr.eqns:
-        here = f"{place}/{equation.source_info.name_stack}"
-        yield here, equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from equations(inner, here)
 
 
 def products(jaxpr: Any) -> Iterator[tuple[str, set[str]]]:

@@ -28,7 +28,9 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.data import pipeline
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Start
+from plmjax.finetuning.tasks.mixture import Mixture, TextTask
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.models.bert import BertConfig
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.mobilebert import MobileBertConfig
@@ -227,6 +229,30 @@ def test_scores_of_a_teacher_are_computed_once(tmp_path: Path, monkeypatch) -> N
     assert written == [(path, run, {"a": {"b": 7}}, "its tokenizer", 11)]
     own = dataclasses.replace(compression, stored=str(path))
     assert found == [dataclasses.replace(run, compression=own)] * 2
+
+
+@pytest.mark.parametrize(
+    ("objective", "data", "compression", "said"),
+    [
+        (TokenTagging(labels=("a", "b")), Sentences(), {}, "a task of labels of texts, or of written texts, for"),
+        (
+            LEARNED,
+            Mixture(tasks=(TextTask(name="one"),)),
+            {},
+            "a task of labels of texts, or of written texts, for --compression.top_k",
+        ),
+        (LEARNED, Sentences(), {"soft": 0.0}, "Expected a term between the student and its teacher"),
+    ],
+    ids=["words", "mixture", "without a term"],
+)
+def test_no_scores_are_computed_for_a_run_that_cannot_have_them(
+    objective: Any, data: Any, compression: dict[str, float], said: str, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(command.stored, "write", lambda *arguments: pytest.fail("the teacher was computed"))
+    method = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=2, **compression)
+    run = Experiment(BertConfig.tiny(), objective, data, compression=method)
+    with pytest.raises(UserError, match=said):
+        command._with_stored(of_task(LEARNED), run, tmp_path)
 
 
 @pytest.mark.parametrize(

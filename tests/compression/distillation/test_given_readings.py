@@ -11,8 +11,10 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from plmjax.compression.distillation import losses
+from plmjax.compression.distillation.attention_scores import scores_of
 from plmjax.compression.distillation.distilbert import Cosine, DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, TEACHER, Distillation, Distilled, WithTeacher
+from plmjax.compression.distillation.mobilebert import moments, standardized
 from plmjax.compression.distillation.patient import Patience
 from plmjax.compression.distillation.readings import ComputedScores, Reading
 from plmjax.compression.distillation.stored import StoredScores
@@ -23,6 +25,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs, LossSums, Objective
 from plmjax.objectives.wrapped import ADDED
+from tests.products import equations
 
 DRAWS = np.random.default_rng(0)
 TASK = SequenceClassification(labels=("a", "b", "c"))
@@ -47,6 +50,47 @@ def test_distances_of_distributions(temperature: float) -> None:
     np.testing.assert_allclose(losses.soft_cross_entropy(student, teacher, temperature), crossed, rtol=1e-5)
     expected = temperature**2 * (crossed - entropy)
     np.testing.assert_allclose(losses.soft_divergence(student, teacher, temperature), expected, rtol=1e-4)
+
+
+FIRST = StoredScores(jnp.zeros((3, 1), jnp.int32), jnp.zeros((3, 1)))
+DISTANCES = {
+    "divergence": lambda student, teacher: losses.soft_divergence(student, teacher, 2.0),
+    "cross-entropy": lambda student, teacher: losses.soft_cross_entropy(student, teacher, 2.0),
+    "cosine": losses.cosine_distance,
+    "squares": losses.squared_distance,
+    "normalized": lambda student, _: losses.normalized(student),
+    "moments": lambda student, _: jnp.stack(moments(student)),
+    "standardized": lambda student, _: standardized(student),
+    "stored": lambda student, teacher: FIRST.replace(logits=jnp.float32(teacher[:, :1])).divergence(student, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_of_bfloat16_numbers_are_computed_in_float32(name: str) -> None:
+    both = [jnp.asarray(drawn(3, 5), jnp.bfloat16) for _ in range(2)]
+    found = DISTANCES[name](*both)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, DISTANCES[name](*(one.astype(jnp.float32) for one in both)))
+
+
+def test_products_of_terms_have_factors_of_the_dtype_of_the_states() -> None:
+    """The map of hidden states, and queries and keys; both are summed in float32 in the end."""
+    student = reading(config=types.SimpleNamespace(depth=1), hidden_states=jnp.zeros((2, 2, 4, 5), jnp.bfloat16))
+    teacher = reading(config=types.SimpleNamespace(depth=1), hidden_states=jnp.zeros((2, 2, 4, 6), jnp.bfloat16))
+    projection = {"kernel": jnp.zeros((5, 2, 3)), "bias": jnp.zeros((2, 3))}
+    added = {MAP: {"kernel": jnp.zeros((5, 6)), "bias": jnp.zeros(6)}}
+
+    def mapped(added: Any) -> jax.Array:
+        return HiddenStates(1.0).sum(TASK, student, teacher, {"segment_ids": SEGMENTS}, added)
+
+    def scored(attention: Any) -> jax.Array:
+        return jnp.sum(jnp.sin(scores_of(attention, student.hidden_states[0])))
+
+    for function, params in ((mapped, added), (scored, {"query": projection, "key": projection})):
+        traced = jax.make_jaxpr(jax.grad(function))(params)
+        found = [one for _, one in equations(traced.jaxpr) if one.primitive.name == "dot_general"]
+        assert {factor.aval.dtype.name for one in found for factor in one.invars} == {"bfloat16"}
+        assert found and jax.eval_shape(function, params).dtype == jnp.float32
 
 
 def test_stored_scores_of_a_place_without_a_text_add_nothing() -> None:

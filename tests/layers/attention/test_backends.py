@@ -1,4 +1,7 @@
-"""Properties of cuDNN's backend of attention. Its kernel needs a GPU, so JAX's own attention stands for it."""
+"""Properties of cuDNN's backend of attention, and the dtypes of the others.
+
+cuDNN's kernel needs a GPU, so JAX's own attention stands for it.
+"""
 
 import functools
 
@@ -10,6 +13,7 @@ import pytest
 from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
 from plmjax.errors import UserError
 from plmjax.layers.attention import backends
+from tests.products import equations
 
 PADDED = KeyMask(jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
 PACKED = SameSegment(*2 * (jnp.array([[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 3, 3]]),))
@@ -96,3 +100,36 @@ def test_the_kernel_is_cudnns() -> None:
     assert isinstance(backends.fused_attention, functools.partial)
     assert backends.fused_attention.func is jax.nn.dot_product_attention
     assert backends.fused_attention.keywords == {"scale": 1.0, "implementation": "cudnn"}
+
+
+SUMS = {
+    "dense": {
+        "BTNH,BSNH->BNTS": {"float32"},  # scores, and the gradient of probabilities
+        "BNTS,BSNH->BTNH": {"float32", "bfloat16"},  # the context, and the gradient of queries
+        "BTNH,BTNH->BNT": {"float32"},
+        "BTNH,BNTS->BSNH": {"bfloat16"},
+    },
+    "blockwise": {"BTNH,BSNH->BNTS": {"float32"}, "BNTS,BSNH->BNTH": {"float32"}},
+}
+"""Backend -> product -> dtypes of its sums."""
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_softmax_and_context_of_bfloat16_are_summed_in_float32(name: str) -> None:
+    """The factors of all products are bfloat16, and gradients of the inputs are rounded."""
+
+    def loss(*inputs: jax.Array) -> jax.Array:
+        context = backends.BACKENDS[name](*inputs, Visibility((Causal(),)), (), 0.0, None)
+        return jnp.sum(jnp.sin(context))
+
+    inputs, sums = [each.astype(jnp.bfloat16) for each in rows()], {}
+    for place, equation in equations(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(*inputs).jaxpr):
+        dtypes = {each.aval.dtype.name for each in equation.invars if each.aval.shape}
+        if equation.primitive.name == "dot_general":
+            assert dtypes == {"bfloat16"}
+            for product in SUMS[name]:
+                # The rest are products of the backward pass of a sum in float32, whose cotangents are rounded.
+                if product in place and (name == "dense" or "vp(B" not in place):
+                    sums.setdefault(product, set()).add(equation.outvars[0].aval.dtype.name)
+        assert equation.primitive.name not in ("exp", "reduce_max", "div") or dtypes == {"float32"}
+    assert sums == SUMS[name]
