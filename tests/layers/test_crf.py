@@ -121,6 +121,9 @@ def test_scores_are_float32_where_emissions_are_bfloat16():
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert not np.asarray(found)[~np.asarray(chain.words)].any()
+    found, expected = (crf.marginals(x, scores, chain) for x in (exact.astype(jnp.bfloat16), exact))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_is_learned_is_what_the_scheme_allows():

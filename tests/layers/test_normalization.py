@@ -89,3 +89,29 @@ def test_batches_are_normalised_by_their_own_variance_and_later_ones_by_the_runn
     chex.assert_trees_all_close(variables["batch_stats"], {"mean": mean, "variance": variance}, rtol=1e-5)
     expected = (x - mean) / np.sqrt(variance + 0.01) * scale + bias
     np.testing.assert_allclose(norm.apply(variables, x, exists, True), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_numbers_are_normalised_as_float32_numbers_are(case: str) -> None:
+    """To the same bits: outputs and the gradient of the input are rounded, those of the parameters are not."""
+    (module, formula), random = CASES[case], np.random.default_rng(0)
+
+    def computed(dtype: str, x: jax.Array, cotangent: jax.Array) -> Any:
+        apply = lambda x, params: module(EPSILON, jnp.dtype(dtype)).apply({"params": params}, x)  # noqa: E731
+        y, back = jax.vjp(apply, x.astype(dtype), parameters(formula))
+        return y, *back(cotangent.astype(dtype))
+
+    given = [jnp.asarray(random.normal(20, 3, size=(40, 9)), jnp.bfloat16) for _ in range(2)]
+    y, of_x, of_params = computed("float32", *given)
+    rounded = y.astype(jnp.bfloat16), of_x.astype(jnp.bfloat16), of_params
+    chex.assert_trees_all_equal(computed("bfloat16", *given), rounded)
+
+
+def test_batches_of_bfloat16_numbers_are_normalised_as_those_of_float32() -> None:
+    norm, x = BatchNorm(), jnp.asarray(np.random.default_rng(0).normal(20, 3, size=(6, 4)), jnp.bfloat16)
+    exists = jnp.arange(6) < 5
+    variables = norm.init(jax.random.key(0), x, exists, True)
+    found, expected = (
+        norm.apply(variables, each, exists, False, mutable="batch_stats") for each in (x, x.astype(jnp.float32))
+    )
+    chex.assert_trees_all_equal(found, expected)

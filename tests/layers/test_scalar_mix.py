@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from plmjax.layers.scalar_mix import ScalarMix
+from plmjax.layers.scalar_mix import ScalarMix, mixed
 from plmjax.parallel import sharding
 
 
@@ -53,3 +53,12 @@ def test_layers_count_by_the_softmax_of_their_weights() -> None:
         np.testing.assert_allclose(ScalarMix().apply(params, given), expected, rtol=1e-5, atol=1e-6)
     first = ScalarMix().init_with_output(jax.random.key(0), layers)[0]
     np.testing.assert_allclose(first, layers.mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_and_weights_of_bfloat16_are_mixed_in_float32() -> None:
+    random = np.random.default_rng(0)
+    layers, weights = (jnp.asarray(random.normal(size=shape), jnp.bfloat16) for shape in ((3, 2, 4, 5), 3))
+    for given in (layers, tuple(layers)):
+        found = mixed(given, weights)
+        assert found.dtype == jnp.float32
+        np.testing.assert_array_equal(found, mixed(layers.astype(jnp.float32), weights.astype(jnp.float32)))
