@@ -17,6 +17,7 @@ from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.parallel import sharding
 from plmjax.plan.collectives import collectives
 from plmjax.plan.hlo import Program
+from tests.products import equations
 
 ROWS, LENGTH, FEATURES, VOCABULARY = 3, 7, 5, 11
 
@@ -132,6 +133,39 @@ def test_bfloat16_differs_by_its_rounding_alone(loss, monkeypatch):
     for found, right, given in zip(*map(jax.tree.leaves, (gradient, expected_gradient, scores)), strict=True):
         assert found.dtype == given.dtype
         np.testing.assert_allclose(found.astype(np.float32), right, atol=2e-2 * float(jnp.max(jnp.abs(right))))
+
+
+SUMS = {
+    "BTD,VD": "float32", "BTV,VD": "bfloat16", "BTV,GBTD": "float32",
+    "BTD,BTD": "float32", "BTD,SD": "float32",
+}  # fmt: skip
+"""Begin of a product's axes -> dtype of its sums: logits, the gradient of the hidden states, and that of the table."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "asked"),
+    [
+        (by_position, {"BTD,VD", "BTV,VD", "BTV,GBTD"}),
+        (weighted, {"BTD,VD", "BTV,VD", "BTV,GBTD"}),
+        (lambda scores, targets, weights: (jnp.sum(weights * scores.target_logits(targets)), 0), {"BTD,BTD"}),
+        (lambda scores, targets, weights: (jnp.sum(jnp.sin(scores.token_logits(targets[0]))), 0), {"BTD,SD"}),
+        (lambda scores, targets, weights: (jnp.sum(jnp.sin(scores.logits())), 0), {"BTD,VD"}),
+    ],
+    ids=["by position", "weighted", "targets", "tokens", "all"],
+)
+def test_factors_are_bfloat16_and_logits_float32(loss: Callable, asked: set[str]) -> None:
+    """Nothing but products, and the copy of the gradient that devices exchange, is computed in bfloat16."""
+    traced = jax.make_jaxpr(differentiated(loss))(*problem(dtype="bfloat16"))
+    found: dict[str, set[str]] = {}
+    for place, equation in equations(traced.jaxpr):
+        dtypes = {each.aval.dtype.name for each in equation.invars if each.aval.shape}
+        if equation.primitive.name == "dot_general":
+            assert dtypes == {"bfloat16"}, place
+            for name in SUMS:
+                if f"/{name}->" in place.replace("/G", "/"):
+                    found.setdefault(name, set()).add(equation.outvars[0].aval.dtype.name)
+        assert equation.primitive.name not in ("exp", "log", "reduce_max", "sub") or "bfloat16" not in dtypes
+    assert found == {name: {SUMS[name]} for name in asked}
 
 
 def test_several_problems_at_once(monkeypatch):
