@@ -111,9 +111,16 @@ class Watch:
 
 
 def strays(name: str, jaxpr: Any, watch: Watch) -> list[str]:
-    """Products and modules of a system that are wide without a reason."""
+    """Products and modules of a system that are wide without a reason, and exponentials that are not."""
     wide = {place: f"of {factors}" for place, factors in products(jaxpr) if factors != {"bfloat16"}}
-    return [
+    narrow = [
+        f"{place} computes {equation.primitive.name} in bfloat16"
+        for place, equation in equations(jaxpr)
+        if equation.primitive.name in ("exp", "log", "log1p", "rsqrt")
+        and equation.invars[0].aval.dtype == jnp.bfloat16
+        and "rematted_computation" not in place  # the derivative of an activation
+    ]
+    return narrow + [
         f"{place} {said}"
         for found, reasons in ((wide, WIDE_PRODUCTS), (watch.found, WIDE_PARTS))
         for place, said in found.items()
