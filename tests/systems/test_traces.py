@@ -69,7 +69,7 @@ def products(jaxpr: Any) -> Iterator[tuple[str, set[str]]]:
 class Watch:
     """What the modules that are applied are made with, and what they read and write besides bfloat16.
 
-    found: path of a module -> what is wide. numbers: number of a module -> class and field. fields: those of the config
+    found: path of a module -> what is wide. numbers: number of a module -> class and field. fields: those of settings
     that are read.
     """
 
@@ -96,14 +96,14 @@ class Watch:
         return outputs
 
     @contextlib.contextmanager
-    def reads(self, kind: type[ModelConfig]) -> Iterator[None]:
-        """Notes the fields of configs that are read, but by what reads all of them: a copy, a comparison."""
+    def reads(self, kind: type) -> Iterator[None]:
+        """Notes the fields of settings that are read, but by what reads all of them: a copy, a comparison."""
         names = {field.name for field in dataclasses.fields(kind)}
 
-        def read(config: ModelConfig, name: str) -> Any:
+        def read(settings: Any, name: str) -> Any:
             if name in names and sys._getframe(1).f_code.co_filename not in (dataclasses.__file__, "<string>"):
                 self.fields.add(name)
-            return object.__getattribute__(config, name)
+            return object.__getattribute__(settings, name)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kind, "__getattribute__", read)
@@ -128,19 +128,25 @@ def strays(name: str, jaxpr: Any, watch: Watch) -> list[str]:
     ]
 
 
+OF_OTHER_STEPS = {"static_seed", "length_deviation", "entities"}
+"""Settings of an objective for static masks, for windows, and for an evaluation."""
+
+
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in UNTRACED])
 def test_a_step_multiplies_bfloat16_numbers(name: str) -> None:
-    """Forward and backward, the loss included, with the execution of the run in every part of the model."""
+    """Forward and backward, the loss included, with the execution of the run and all settings of its objective."""
     make, source = STEPS[name]
     run = make()
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, dtype="bfloat16", unroll=2))
     rows, phase, watch = source(run.data), phases.resolve(run)[-1], Watch()
     mesh = meshes.make(experiments.Mesh(), jax.devices()[:1])
-    program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)
-    with nn.intercept_methods(watch):
-        traced = program.train.trace(program.state, program.batch).jaxpr
+    with watch.reads(type(run.objective)):
+        program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)
+        with nn.intercept_methods(watch):
+            traced = program.train.trace(program.state, program.batch).jaxpr
     assert strays(name, traced.jaxpr, watch) == []
     assert watch.executions == {HALF}
+    assert {field.name for field in dataclasses.fields(run.objective)} - watch.fields <= OF_OTHER_STEPS
 
 
 MORE = {Purpose.TEXT_LABELS: (3,), Purpose.TOKEN_LABELS: (3, False)}
