@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import types
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.training.checkpoints import checkpoints
 from tests.products import flops
-from tests.systems.modules import boxed_shapes
+from tests.systems.modules import boxed_shapes, random_params
 
 RANKS = (3, 2, 0, 4, 5, 6)
 SIZES = {"max_position_embeddings": 16, "initializer_range": 0.3}
@@ -189,6 +190,26 @@ def test_each_kind_has_the_rank_of_its_energy(tmp_path: Path, monkeypatch) -> No
     said = factorization.factorize("here", tmp_path, 9, None)
     assert "feed_forward/output 9 (90.0%)" in said
     assert written[2][5] == {"ranks": [0, 0, 0, 0, 9, 9], "rank": 9}
+
+
+@pytest.mark.parametrize("name", ["bert", "albert"])
+def test_whole_matrices_are_the_products(name: str) -> None:
+    """With the names, the shapes and the config of a model that has whole ones, stacked or not."""
+    config = CONFIGS[name]
+    before = {name: random_params(config.module(Purpose.ENCODING, Execution()))}
+    after, model = low_rank.whole(before, config)
+    assert model == dataclasses.replace(config, ranks=())
+    shapes = {name: nn.meta.unbox(boxed_shapes(model.module(Purpose.ENCODING, Execution())))}
+    assert jax.tree.map(np.shape, after) == jax.tree.map(lambda leaf: leaf.shape, shapes)
+    flat, found = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in (before, after))
+    layer, letter = ("encoder/layers", "l") if name == "bert" else ("encoder/group_0/layer_0", "")
+    for kind, axes in (("attention/query", "dr,rnh->dnh"), ("feed_forward/output", "dr,rf->df")):
+        path = f"{name}/{layer}/{kind}"
+        product = re.sub("(?<![a-z])(?=[a-z])", letter, axes)
+        first, second = (flat[f"{path}/{part}/kernel"] for part in ("reduce", "expand"))
+        np.testing.assert_allclose(found[f"{path}/kernel"], np.einsum(product, first, second), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[f"{path}/bias"], flat[f"{path}/expand/bias"])
+    assert low_rank.whole(after, model) == (after, model)
 
 
 def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> None:

@@ -1,13 +1,23 @@
 """Rules for every objective: rows are corrupted each by draws of its own, and modules get the carry."""
 
+import types
+
 import chex
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.errors import UserError
+from plmjax.objectives.electra import ElectraPretraining
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.objectives.next_sentence import NEXT_SENTENCE
+from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_collect
+from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -95,3 +105,28 @@ def test_what_an_objective_says_of_itself_unless_it_says_otherwise() -> None:
     assert own.evaluation_carry("config", 2, 3, "dtype") == (("config", 2, 3, "dtype"), {})
     assert own.evaluation("module", "inputs", "batch", "key") == ((("module", "inputs", "batch", "key"), False), ())
     assert own.corrupt({"a": 1}, None, None) == {"a": 1} and own.constrain({"b": 2}) == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    ("objective", "ids", "weights"),
+    [
+        (ElectraPretraining(), "masked_ids", "masked_weights"),
+        (MaskedLanguageModel(), "masked_ids", "masked_weights"),
+        (SequenceToSequence(), "next_ids", "next_weights"),
+        (NextToken(), "next_ids", "next_weights"),
+        (PermutationLanguageModel(), "target_ids", "target_weights"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Objective) else "",
+)
+def test_targets_are_the_tokens_that_are_asked_for(objective: Objective, ids: str, weights: str) -> None:
+    """The unigram entropy is that of them."""
+    assert objective.targets({ids: "tokens", weights: "their weights"}) == ("tokens", "their weights")
+
+
+def test_a_model_without_a_head_for_pairs_is_refused() -> None:
+    batch = {"next_sentence_labels": jnp.zeros((2, 1), jnp.int32), "next_sentence_weights": jnp.ones((2, 1))}
+    outputs = types.SimpleNamespace(seq_relationship_logits=None)
+    with pytest.raises(
+        UserError, match=r"Expected a model with a head for pairs of sentences \(.*\), found one without"
+    ):
+        NEXT_SENTENCE.sums(outputs, batch)

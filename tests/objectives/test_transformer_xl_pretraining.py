@@ -14,6 +14,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.vocabulary import Vocabulary
@@ -162,3 +163,19 @@ def test_an_evaluation_may_turn_each_setting_off() -> None:
     )
     assert TransformerXlPretraining().evaluated(config) == config
     assert TransformerXlPretraining().remembering(0).evaluated(CONFIG).mem_len == 0
+
+
+def test_a_document_begins_with_the_end_of_the_one_before_if_documents_are_apart() -> None:
+    vocabulary, given = Vocabulary.placeholder(TXL.vocab_size), batch(0)
+    found = TransformerXlPretraining(documents="apart").corrupt(given, KEY, vocabulary)
+    assert found.pop("starts").tolist() == (given["input_ids"] == END).tolist() and found.keys() == given.keys()
+    assert (given["input_ids"] == END).any() and TransformerXlPretraining().corrupt(given, KEY, vocabulary) is given
+
+
+def test_scores_of_an_evaluation_are_those_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(NextToken, "score", lambda self, module, *_, training: seen.append((module, training)))
+    for training in (False, True):
+        TransformerXlPretraining(evaluation_mem_len=9).score(MODULE, LossInputs({}), {}, KEY, training=training)
+    evaluated = MODULE.clone(config=dataclasses.replace(CONFIG, mem_len=9))
+    assert seen == [(evaluated, False), (MODULE, True)]

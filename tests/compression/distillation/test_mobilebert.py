@@ -139,6 +139,14 @@ def test_the_products_of_the_scores_are_those_of_the_program(role: str) -> None:
     assert found == 2 * rows * length * config.scores_products(length)
 
 
+def test_attention_counts_the_scores_of_the_student_three_times() -> None:
+    """Forward and backward; those of its teacher are computed forward alone. The other terms have no products."""
+    shapes = jax.eval_shape(lambda: BATCH)
+    mine, taught = (config.scores_products(9) for config in (STUDENT, LARGER))
+    found = {term.name: term.flops(STUDENT, LARGER, shapes) for term in DISTILLATION.terms()}
+    assert found == {"feature_maps": 0, "means": 0, "variances": 0, "attention": 2 * 2 * 9 * (3 * mine + taught)}
+
+
 def test_the_second_stage_compares_distributions() -> None:
     prediction = dataclasses.replace(DISTILLATION, stage="prediction", hard=0.5)
     found = losses(0, prediction)

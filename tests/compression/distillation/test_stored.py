@@ -1,5 +1,6 @@
 """Stored scores of a teacher: the loss is that of the live teacher, of all classes or of the likeliest."""
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -148,6 +149,50 @@ def test_the_largest_of_many_classes() -> None:
         p = chosen / chosen.sum()
         q = np.exp(student[row] / 2) / np.exp(student[row] / 2).sum()
         assert float(found[row]) == pytest.approx(4 * (p * np.log(p / q[classes[row]])).sum(), rel=1e-5)
+
+
+def test_a_batch_has_the_stored_scores_of_its_texts(tmp_path: Path) -> None:
+    """From the file that the settings name, in place of the teacher."""
+    draws = np.random.default_rng(0)
+    arrays = {
+        "classes": draws.integers(0, 5, (4, 2)),
+        "logits": draws.normal(size=(4, 2)),
+        "offsets": np.arange(5),
+    }
+    np.savez(tmp_path / "scores.npz", **arrays)
+    method = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=2, stored=str(tmp_path / "scores.npz"))
+    objective = SequenceClassification(labels=("a", "b"))
+    constants = method.teacher_constants(objective, None)
+    assert {name: array.dtype.name for name, array in constants.items()} == {
+        "classes": "int32", "logits": "float32", "offsets": "int32",
+    }  # fmt: skip
+    reading = method.taught(objective, None, constants, {"example_ids": jnp.array([[3, 0]])}, None)
+    assert reading.config == method.teacher and not method.is_live and reading.params is None
+    np.testing.assert_array_equal(reading.outputs.classes, arrays["classes"][[[3, 0]]])
+    np.testing.assert_array_equal(reading.outputs.logits, arrays["logits"][[[3, 0]]].astype(np.float32))
+
+
+def test_the_largest_scores_of_a_teacher_are_those_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All classes where there are fewer than are asked for; a place without a text has no weight."""
+    logits = jnp.array([[[1.0, 3, 2], [5, 4, 6]]], jnp.bfloat16)
+
+    @contextlib.contextmanager
+    def observed(config, params, *, scores):
+        assert (config, params, scores) == ("its config", "its parameters", True)
+        yield types.SimpleNamespace(outputs=types.SimpleNamespace(logits=logits))
+
+    asked = []
+    monkeypatch.setattr(stored, "observed", observed)
+    monkeypatch.setattr(stored, "apply", lambda *arguments, training: asked.append((arguments[2].params, training)))
+    module, objective = types.SimpleNamespace(config="its config"), SequenceClassification(labels=("a", "b", "c"))
+    batch = {"example_ids": jnp.array([[1, -1]])}
+    for top_k, kept in ((2, 2), (7, 3)):
+        found = stored._largest(objective, module, top_k, "its parameters", batch, jnp.array([10, 20]))
+        classes, values, places, weights = found
+        assert classes.tolist() == [[[1, 2, 0][:kept], [2, 0, 1][:kept]]]
+        assert values.tolist() == [[[3, 2, 1][:kept], [6, 5, 4][:kept]]] and values.dtype == jnp.float32
+        assert places[0, 0] == 20 and weights.tolist() == [[1, 0]]
+    assert asked == [("its parameters", False)] * 2
 
 
 def test_mistakes(tmp_path: Path, translation: tuple) -> None:
