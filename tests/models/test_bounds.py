@@ -9,6 +9,8 @@ from plmjax.errors import UserError
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.models.cove.biattentive_classification import BiattentiveConfig
+from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
@@ -18,6 +20,8 @@ from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
+from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
+from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
 
 LONGFORMER = {"max_position_embeddings": 66, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2}
@@ -25,6 +29,7 @@ BOUNDS = {
     "the window of a BERT": (lambda n: BertConfig.tiny(max_position_embeddings=9, attention_window=n), [2, 8], [0, 10]),
     "an even longest row": (lambda n: BertConfig.tiny(max_position_embeddings=8, attention_window=n), [8], [10]),
     "the window of a GPT-2": (lambda n: Gpt2Config.tiny(n_positions=9, attention_window=n), [1, 9], [0, 10]),
+    "heads of a GPT-2": (lambda n: Gpt2Config.tiny(n_embd=12, n_head=n), [1, 12], [0, 5]),
     "groups": (lambda n: AlbertConfig.tiny(num_hidden_groups=n), [1, 2], [0, 3]),
     "padding in the vocabulary": (lambda n: RobertaConfig.tiny(vocab_size=9, pad_token_id=n), [0, 8], [-1, 9]),
     "padding in the positions": (lambda n: RobertaConfig.tiny(max_position_embeddings=9, pad_token_id=n), [7], [8]),
@@ -62,3 +67,23 @@ def test_bounds(name: str) -> None:
     for number in refused:
         with pytest.raises(UserError, match=r"^Expected "):
             config(number)
+
+
+LANGUAGE_MODEL = ElmoConfig.tiny(projection_dim=6, max_characters_per_token=24)
+WIDTHS = {
+    "a CVT": (CvtConfig(word_dim=7, first_size=5, second_size=3), 7, 16),
+    "a tagger": (TaggerConfig(word_dim=7, hidden_size=5), None, 10),
+    "an ELMo tagger": (
+        ElmoTaggerConfig(hidden_size=5, max_characters_per_token=24, language_model=LANGUAGE_MODEL),
+        None,
+        22,
+    ),
+    "a biattentive network": (BiattentiveConfig(CoveConfig(vocab_size=9, vector_size=6), hidden_size=5), 6, 10),
+}
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_widths_of_embeddings_and_heads(name: str) -> None:
+    """Both directions of a layer count, and those of a language model beside it."""
+    config, token_width, width = WIDTHS[name]
+    assert config.width == width and token_width in (None, config.token_width)

@@ -187,3 +187,11 @@ def test_time_and_memory_of_a_windowed_gpt2_grow_as_its_rows(attention: str) -> 
     assert longer[0] <= 2.1 * shorter[0]
     assert longer[1] <= 2.1 * shorter[1]
     assert flops(step(module.clone(skips=False)), params, jax.ShapeDtypeStruct((1, 2048), jnp.int32)) > 4 * longer[0]
+
+
+@pytest.mark.parametrize("name", VISIBLE)
+def test_keys_of_all_bands_are_those_of_the_blocks(name: str) -> None:
+    """Each counts once: from the first key of the first band to the last key of the last one."""
+    found = bands.Bands.of(VISIBLE[name], 1000, 1000 + OFFSET)
+    seen = {found.start + block * found.size + key for block in range(found.blocks) for key in range(found.width)}
+    assert seen == set(range(found.start, found.start + found.keys)) and found.blocks > 1

@@ -397,3 +397,17 @@ def test_products_are_those_of_each_cluster_at_its_capacity() -> None:
     same = sum(n * (size * 9 + 9 * 12) for n, size in zip(asked, (20, 17, 23), strict=True))
     assert one.products(7, 11) == 7 * 12 * 9 + same + 11 * 2 * 9
     assert Clusters(10, (9,), 4, 2, 2).widths == (2, 1)  # the last possible cutoff and the last possible feature
+
+
+def test_a_tail_that_may_be_asked_everywhere_is_computed_everywhere() -> None:
+    """Without a choice: its capacity is that of all positions."""
+    asked, methods = jnp.zeros((2, 6), bool), []
+    for share in (1.0, 0.99, 5 / 6):
+        traced = jax.make_jaxpr(lambda asked, share=share: adaptive_scores._where_needed(share, asked, told(methods)))
+        assert ("cond" in str(traced(asked))) == (share == 5 / 6)
+    assert methods[:2] == [adaptive_scores._of_all] * 2
+
+
+def told(methods: list[Any]) -> Any:
+    """Notes the method by which a tail is computed."""
+    return lambda method: methods.append(method) or jnp.zeros(())
