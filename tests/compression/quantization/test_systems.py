@@ -9,15 +9,25 @@ from plmjax.compression.quantization.weights import shared_axes
 from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, Execution
 from tests.families import FAMILIES
 
-PROJECTIONS = {"transformer": 16, "xlnet": 6, "mobilebert": 12, "reformer": 0}
-"""System -> number of kernels of its layers that multiply in int8."""
+LAYER, BOTH_SIDES = 6, 6 + 10
+PROJECTIONS = {
+    **dict.fromkeys(("bert", "albert", "distilbert", "gpt", "gpt2", "xlnet", "transformer_xl", "adaptive_span"), LAYER),
+    **dict.fromkeys(("longformer", "longformer_decoder"), LAYER),
+    **dict.fromkeys(("transformer", "t5", "lite_transformer"), BOTH_SIDES),
+    "mobilebert": 12,
+    "reformer": 0,
+}
+"""System -> number of kernels of its layers that multiply in int8: the four of each attention, and two behind it.
+
+Those of distances, of global tokens and of convolutions do not.
+"""
 
 
 @pytest.mark.parametrize("system", PROJECTIONS)
 def test_what_multiplies_in_int8_is_stored_so(system: str) -> None:
     row = FAMILIES[system]
     module = (row.trained or row.heads[0]).module
-    inputs = next(iter(row.batches.values()))(module.config)
+    inputs = row.batch(module)
     keys = {"params": jax.random.key(0), "sampling": jax.random.key(1)}
 
     def shapes(products: str) -> dict[str, tuple[int, ...]]:
