@@ -34,6 +34,7 @@ from plmjax.models.families import layer_sizes, low_rank
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.training.checkpoints import checkpoints
+from tests.families import FAMILIES
 from tests.products import flops
 from tests.systems.modules import boxed_shapes, random_params
 
@@ -190,6 +191,18 @@ def test_each_kind_has_the_rank_of_its_energy(tmp_path: Path, monkeypatch) -> No
     said = factorization.factorize("here", tmp_path, 9, None)
     assert "feed_forward/output 9 (90.0%)" in said
     assert written[2][5] == {"ranks": [0, 0, 0, 0, 9, 9], "rank": 9}
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2"])
+def test_every_projection_of_a_system_has_the_rank_of_its_kind(name: str) -> None:
+    """Of the system's first module: an ELECTRA's generator has whole matrices, which are not part of it."""
+    module = FAMILIES[name].heads[0].module
+    module = module.clone(config=dataclasses.replace(module.config, ranks=(1, 2, 3, 4, 5, 6)))
+    shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)), sep="/")
+    ranks = {path: leaf.shape[-1] for path, leaf in shapes.items() if path.endswith("/reduce/kernel")}
+    assert len(ranks) == len(low_rank.KINDS)
+    for rank, kind in enumerate(low_rank.KINDS, start=1):
+        assert [own for path, own in ranks.items() if path.endswith(f"{kind}/reduce/kernel")] == [rank]
 
 
 @pytest.mark.parametrize("name", ["bert", "albert"])
