@@ -274,3 +274,45 @@ def test_a_limit_without_a_dataset_in_a_bucket_is_refused(datasets) -> None:
         mixture.open_sources(mix, 10**9, V)
     with pytest.raises(UserError, match=rf"at most {V - 1} tokens, the model's vocabulary, .* prepared with {V}"):
         mixture.open_sources(mix, None, V - 1)
+
+
+def test_each_source_is_opened_and_read_with_the_settings_of_the_run(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is that of sources in buckets, if there is one."""
+    asked: list[tuple] = []
+    opened = SimpleNamespace(tokenizer_fingerprint="", directory=Path(), check_tokenizer=lambda *given: None)
+    monkeypatch.setattr(mixture.storage, "path", str)
+    monkeypatch.setattr(mixture.storage, "in_bucket", lambda path: path.startswith("gs://"))
+    monkeypatch.setattr(
+        mixture.remote, "open_dataset", lambda path, limit, **options: asked.append((path, limit, options)) or opened
+    )
+    options = {"vocab_size": V, "report": print}
+    mix = Mixture(("near=folder", "far=gs://bucket/set"))
+    assert list(mixture.open_sources(mix, 9, V, print)) == ["near", "far"]
+    assert asked == [("folder", None, options), ("gs://bucket/set", 9, options)]
+    asked.clear()
+    mixture.open_sources(Mixture(("near=folder",)), 9, V, print)
+    assert asked == [("folder", 9, options)]
+
+    made: list[tuple] = []
+    monkeypatch.setattr(mixture.remote, "source", lambda *given: made.append(given))
+    mix = Mixture(tuple(f"{name}={datasets[name].directory}" for name in ("wiki", "news")))
+    own = {name: datasets[name] for name in ("wiki", "news")}
+    mixture.source_of(Blocks(), mix, own, "vocabulary", 5, 4)
+    assert made == [(Blocks(), own[name], "vocabulary", 5, 4) for name in own]
+
+
+def test_batches_of_a_source_in_pieces_end_those_of_an_earlier_call(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source goes on after the rows that it has given."""
+    mixed = source(datasets, (0, {"wiki": 1, "books": 3}))
+    numbered: list[int] = []
+    closed: list[int] = []
+    in_pieces = SimpleNamespace(numbered=lambda phase, key, first: numbered.append(first))
+    mixed._in_pieces, mixed._whole = {"wiki": in_pieces}, {"books": mixed._sources["books"]}
+    monkeypatch.setattr(
+        mixture.remote,
+        "RemoteBatches",
+        lambda make, shapes, start, *rest: SimpleNamespace(close=lambda: closed.append(start)),
+    )
+    for start in (0, 6):
+        mixed.train(RUN, start)
+    assert numbered == [0, 6 * 8 // 4] and closed == [0]

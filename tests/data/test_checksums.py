@@ -1,0 +1,98 @@
+"""Checksums of files: each is read once on a machine, and again as soon as it or its checksum is another one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from plmjax import storage
+from plmjax.data import checksums
+
+NAMES = ("a.bin", "b.bin", "c.bin")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    for number, name in enumerate(NAMES):
+        (tmp_path / "data" / name).write_bytes(bytes([number]) * 10)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read, in order."""
+    found, original = [], checksums.sum_file
+    monkeypatch.setattr(checksums, "sum_file", lambda path: found.append(path.name) or original(path))
+    return found
+
+
+def expected_of(folder: Path) -> dict[str, dict[str, int]]:
+    return {name: checksums.sum_file(folder / name) for name in NAMES}
+
+
+def test_a_file_is_summed_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = checksums.sum_file(folder / "b.bin")
+    assert whole == {"bytes": 10, "crc32c": checksums.crc32c(b"\x01" * 10)}
+    monkeypatch.setattr(checksums, "_CHUNK", 4)
+    assert checksums.sum_file(folder / "b.bin") == whole
+
+
+def test_only_what_is_new_is_read(folder: Path, read: list[str]) -> None:
+    """A file that was written again, also with its former time; or a checksum that was not asked for before."""
+    expected = expected_of(folder)
+    read.clear()
+    assert checksums.damaged(folder, expected) is None and read == [*NAMES]
+    for _ in range(2):
+        read.clear()
+        assert checksums.damaged(folder, expected) is None and not read
+    times = (folder / "b.bin").stat()
+    (folder / "b.bin").write_bytes(b"\x01" * 10)
+    os.utime(folder / "b.bin", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert checksums.damaged(folder, expected) is None and read == ["b.bin"]
+    read.clear()
+    assert checksums.damaged(folder, expected) is None and not read  # the others are known as before
+    other = expected | {"c.bin": {"bytes": 10, "crc32c": expected["c.bin"]["crc32c"] ^ 1}}
+    assert checksums.damaged(folder, other) == "c.bin" and read == ["c.bin"]
+
+
+@pytest.mark.parametrize("change", [{"bytes": 9}, {"crc32c": 1}], ids=str)
+def test_the_first_file_that_differs_is_named_and_not_noted(
+    change: dict[str, int], folder: Path, read: list[str]
+) -> None:
+    expected = expected_of(folder)
+    wrong = expected | {name: expected[name] | change for name in NAMES[1:]}
+    for _ in range(2):
+        read.clear()
+        assert checksums.damaged(folder, wrong) == "b.bin" == checksums.differing(folder, wrong)
+        assert read == ["a.bin", "b.bin"] * 2
+    assert checksums.damaged(folder, expected) is None
+
+
+def test_a_folder_that_may_not_be_written_to_is_noted_in_the_cache_folder(
+    folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = storage.write
+
+    def read_only(path: Path, contents: str) -> None:
+        if folder in path.parents:
+            raise PermissionError(13, os.strerror(13))
+        write(path, contents)
+
+    monkeypatch.setattr(storage, "write", read_only)
+    expected = expected_of(folder)
+    assert checksums.damaged(folder, expected) is None
+    read.clear()
+    assert checksums.damaged(folder, expected) is None and not read
+    assert len([*storage.cache(checksums.FOLDER).iterdir()]) == 1 and not [*(folder / checksums.FOLDER).iterdir()]
+
+
+def test_a_long_reading_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, lines = expected_of(folder), []
+    monkeypatch.setattr(checksums, "REPORTED_BYTES", 31)
+    assert checksums.damaged(folder, expected, lines.append) is None and not lines
+    (folder / checksums.FOLDER / f"{os.uname().nodename}.json").unlink()
+    monkeypatch.setattr(checksums, "REPORTED_BYTES", 30)
+    assert checksums.damaged(folder, expected, lines.append) is None
+    assert len(lines) == 1 and "read and found sound" in lines[0]
