@@ -248,3 +248,46 @@ def test_each_process_of_a_runner_has_the_whole_memory(dataset, tmp_path, monkey
             runner_options=["a=b"],
         )  # fmt: skip
     assert asked == [(900, expected, 7), runner, ["a=b"]]
+
+
+def test_settings_and_texts_that_cannot_be_counted(dataset, tmp_path, monkeypatch) -> None:
+    with pytest.raises(UserError, match="at least 1 occurrence to count a word, found 0; raise least"):
+        Counting(least=0)
+    with pytest.raises(UserError, match="a folder on a disk for a count of cooccurrences, found gs://bucket/counts"):
+        monkeypatch.setattr(cells.storage, "path", str)
+        monkeypatch.setattr(cells.storage, "in_bucket", lambda path: path.startswith("gs://"))
+        cells.on_disk("gs://bucket/counts")
+    monkeypatch.undo()
+    split = SimpleNamespace(token_count=2**45)
+    endless = SimpleNamespace(
+        unigram_counts=lambda: np.full(9, 7), split=lambda name: split, directory=Path("text")
+    )  # fmt: skip
+    with pytest.raises(UserError, match="whose sums fit 64 bits for 35,184,372,088,832 tokens, found 22 words"):
+        counting._work_of(endless, (), Counting(22), 2**20, 1)
+    monkeypatch.setattr(pairs, "LARGEST_VOCABULARY", 8)
+    split.token_count = 9
+    with pytest.raises(UserError, match="a vocabulary of at most 8 tokens, found 9; use another"):
+        counting._work_of(endless, (), Counting(), 2**20, 1)
+
+
+def test_a_text_without_two_words_beside_each_other_has_no_cells(tmp_path) -> None:
+    alone = write(tmp_path / "alone", [[[7]], [[8]]], [], SIZE, shards=1)
+    with pytest.raises(UserError, match=r"Expected words beside each other in .*alone, found none; give longer"):
+        cooccurrence.count(alone, SPECIAL, tmp_path / "out", Counting(3, True, 1), processes=1, report=silent)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [("[]", "found it damaged; count again"), ('{"kind": "dataset"}', "found something else; name another folder")],
+)
+def test_a_ledger_of_something_else(contents: str, message: str, tmp_path) -> None:
+    (tmp_path / cells.LEDGER).write_text(contents)
+    with pytest.raises(UserError, match=message):
+        cells.read_ledger(tmp_path)
+
+
+def test_a_runner_takes_the_place_of_the_processes(monkeypatch, tmp_path) -> None:
+    beam = SimpleNamespace(Beam=lambda *given, output: (*given, output))
+    monkeypatch.setitem(sys.modules, "plmjax.data.beam", beam)
+    made = counting._workers("work", 3, tmp_path, "FlinkRunner", ["a=b"])
+    assert made == ("FlinkRunner", ["a=b"], counting._Counter, "work", tmp_path)

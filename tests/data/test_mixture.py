@@ -316,3 +316,20 @@ def test_batches_of_a_source_in_pieces_end_those_of_an_earlier_call(datasets, mo
     for start in (0, 6):
         mixed.train(RUN, start)
     assert numbered == [0, 6 * 8 // 4] and closed == [0]
+
+
+def test_a_run_is_known_by_the_sources_that_it_began_with(datasets) -> None:
+    mixed = source(datasets, (0, {"wiki": 2}), (5, {"wiki": 1, "books": 1}))
+    assert mixed.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
+
+
+def test_rows_of_all_sources_have_numbers_of_32_bits(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = source(datasets, (0, {"wiki": 1, "books": 1}))
+    for count in (2**31 - 1, 2**31):
+        found = SimpleNamespace(counts=np.array([5, count - 5]), count=count)
+        monkeypatch.setattr(mixture, "MixedRows", lambda parts, found=found: found)
+        if count < 2**31:
+            assert mixed._open_rows("train", 32) is found
+            continue
+        with pytest.raises(UserError, match="at most 2147483647 rows, found that the mixture has 2147483648 of 32"):
+            mixed._open_rows("train", 32)

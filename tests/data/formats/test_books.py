@@ -147,3 +147,7 @@ def test_an_indent_marks_a_paragraph_where_fewer_than_half_of_the_lines_have_one
 )
 def test_a_hyphen_after_a_letter_divides_a_word(before: str, after: str, whole: str) -> None:
     assert books._join(before, after) == whole
+
+
+def test_a_book_of_blank_lines_has_no_paragraph():
+    assert books.prose("\n  \n\n") == []

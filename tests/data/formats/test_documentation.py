@@ -203,3 +203,8 @@ vector is what is computed here.
     assert documentation.prose(text) == [
         "The sum of the values in all rows of the matrix and of the vector is what is computed here."
     ]
+
+
+def test_a_source_without_documentation_has_none(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert documentation._read(tmp_path / "a.py") == []

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from plmjax.data import formats, text_files
+from plmjax.data.formats import cutting, documentation
 from plmjax.errors import UserError
 from tests.data.formats.samples import BOOK, EXTRACTED, GUTENBERG, MARKUP, PARAGRAPHS, WIKI, read, zstandard
 
@@ -157,3 +158,43 @@ def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
 def test_a_sample_is_read_from_the_named_key(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "No.", "body": "One."}\n{"text": "No.", "body": "Two."}\n')
     assert list(formats.texts([tmp_path / "a.jsonl"], "jsonl", text_key="body")) == ["One.", "Two."]
+
+
+def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypatch):
+    """The title belongs to its first part; an article that is not closed is an error, cut or not."""
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 120)
+    lines = [f"Sentence number {n} of an article." for n in range(30)]
+    text = '<doc id="1" title="Fox &amp; Co">\nFox & Co\n' + "\n".join(lines) + "\n</doc>\n"
+    for block in (50, 1 << 20):
+        monkeypatch.setattr(text_files, "BLOCK", block)
+        (tmp_path / "wiki_00").write_text(text + EXTRACTED)
+        *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "wiki_00"], "wikiextractor"))
+        assert [line for part in parts for line in part] == lines and last == ["Foxes dig.", "They sleep."]
+        (tmp_path / "wiki_00").write_text(text.removesuffix("</doc>\n"))
+        with pytest.raises(UserError, match="found the last one open: the file is truncated"):
+            read([tmp_path / "wiki_00"], "wikiextractor")
+
+
+def test_sources_name_the_text_whatever_it_is(tmp_path):
+    """A file by its digest, a dataset of TFDS by its name and folder, and the embedded corpus by its libraries."""
+    (tmp_path / "a.txt").write_text("Some text.")
+    (file,) = formats.sources([tmp_path / "a.txt"], "text")
+    assert (file["path"], file["bytes"]) == (str(tmp_path / "a.txt"), 10) and file["digest"]
+    assert formats.sources([tmp_path], "tfds:letters") == [
+        {"path": "tfds:letters", "bytes": 0, "data": [str(tmp_path)]}
+    ]  # fmt: skip
+    assert formats.sources([], "documentation") == documentation.sources()
+
+
+def test_the_embedded_corpus_is_read_as_texts_with_the_names_of_their_modules(monkeypatch):
+    monkeypatch.setattr(documentation, "documents", lambda: (("json", "It reads.\nIt writes."), ("re", "It finds.")))
+    found = list(formats.documents([], "documentation"))
+    assert [document.place for document in found] == ["documentation of json", "documentation of re"]
+    assert [formats.prose(document) for document in found] == [["It reads.", "It writes."], ["It finds."]]
+    assert list(formats.texts([], "documentation")) == ["It reads.\nIt writes.", "It finds."]
+
+
+def test_documents_without_text_are_no_part_of_a_sample(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "One."}\n{"text": " "}\n')
+    for limit in (None, 100):
+        assert list(formats.texts([tmp_path / "a.jsonl"], limit_bytes=limit)) == ["One."]

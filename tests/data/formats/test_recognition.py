@@ -131,3 +131,19 @@ def test_a_book_has_lines_of_fifty_to_eighty_five_characters(head: str, format: 
     """One line in fifty may be longer."""
     assert recognition.recognise(Path("a"), (head * 20).encode()) == format
     assert recognition.recognise(Path("a"), (head * 99 + "W" * 99 + "\n").encode()) == format
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": "b",\n' + "Words, words.\n" * 20, "A,b\n" * 9 + '"' + "x" * 200_000 + '"\n' + "Words.\n" * 20],
+    ids=["an object of one line", "a field that is too long"],
+)
+def test_what_only_begins_like_something_else_is_prose(text):
+    """The first line of an object may be whole JSON without the rest; the library of tables may give up."""
+    assert not recognition._is_table(text)
+
+
+def test_an_object_that_ends_in_its_line_does_not_go_on():
+    assert recognition._goes_on('{"a": [\n1]}') and recognition._goes_on('{"a": 1,\n"b": 2}')
+    assert not recognition._goes_on('{"a": 1}') and not recognition._goes_on('{"a": 1}\n{"a": 2}')
+    assert not recognition._goes_on('"["\n')

@@ -42,3 +42,15 @@ def test_a_file_without_end_and_without_a_blank_line_is_cut_while_it_is_read(tmp
     found = [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")]
     assert max(map(len, found)) == 50 and len(found) >= 60
     assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_a_long_document_between_blank_lines_is_cut_while_it_is_read(tmp_path, monkeypatch):
+    """All of it is kept, whichever block its end is in; a document after it begins anew."""
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    long = [f"Line {n} of a text." for n in range(40)]
+    (tmp_path / "a.txt").write_text("\n".join(long) + "\n\nA short one.\n")
+    for block in (64, 1 << 20):
+        monkeypatch.setattr(text_files, "BLOCK", block)
+        *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text"))
+        assert last == ["A short one."] and [line for part in parts for line in part] == long
+        assert max(sum(map(len, part)) for part in parts) <= 100 < 40 * 17

@@ -1,5 +1,7 @@
 """Datasets of TensorFlow Datasets, from disk."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from plmjax.data import formats
@@ -75,3 +77,21 @@ def test_the_only_text_of_a_dataset_is_its_documents():
         assert tfds._text_feature("letters", features, key) == expected
     with pytest.raises(UserError, match="named 'title' in the TFDS dataset 'letters', found body"):
         tfds._text_feature("letters", {"body": text}, "title")
+
+
+def test_a_dataset_has_one_folder_and_text_in_utf8(monkeypatch):
+    with pytest.raises(UserError, match="at most one --input with tfds:letters, the folder of its data, found 2"):
+        list(formats.documents(["a", "b"], "tfds:letters"))
+    examples = [{"text": b"One."}, {"text": b"caf\xe9"}]
+    builder = SimpleNamespace(
+        info=SimpleNamespace(features={}, splits={"train": SimpleNamespace(num_examples=2)}),
+        as_dataset=lambda split: examples,
+    )
+    library = SimpleNamespace(
+        core=SimpleNamespace(ReadInstruction=lambda split, **bounds: (split, bounds)), as_numpy=iter
+    )
+    monkeypatch.setattr(tfds.tensorflow_runtime, "tensorflow_datasets", lambda: library)
+    monkeypatch.setattr(tfds, "_builder", lambda name, inputs: builder)
+    monkeypatch.setattr(tfds, "_text_feature", lambda name, features, key: key)
+    with pytest.raises(UserError, match=r"UTF-8 text in example 1 of letters/train, found a byte .* offset 3;"):
+        list(formats.documents([], "tfds:letters"))

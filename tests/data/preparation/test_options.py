@@ -10,9 +10,10 @@ import pytest
 from plmjax.data import cleaning, formats, store
 from plmjax.data.cleaning.rule import Settings
 from plmjax.data.formats import records
-from plmjax.data.preparation import pool, prepare, run
+from plmjax.data.preparation import files, pool, prepare, run
 from plmjax.data.preparation.conversion import Conversion
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
+from plmjax.errors import UserError
 
 
 class Reached(Exception):
@@ -108,3 +109,19 @@ def test_processes_and_runners_make_the_same_conversion(
     fields = (conversion.source, "words", "de", 0.2, 0.3, conversion.cleaner, 7, conversion.sizes)
     expected = (runner, ["parallelism=2"], Conversion, *fields, tmp_path) if runner else (3, Conversion, *fields)
     assert made[0] == expected and made[1] == "entered" and made[2][1][0] is Reached
+
+
+def test_pieces_have_a_token_or_more(told: dict[str, Any], tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pieces of at least one token, found 0; raise the number"):
+        prepare(["a"], "text", tokenizer, tmp_path / "out", piece_tokens=0)
+    with pytest.raises(Reached):
+        prepare(["a"], "text", tokenizer, tmp_path / "out", piece_tokens=1)
+
+
+@pytest.mark.parametrize("contents", ["{", '{"read": {}}'])
+def test_the_counts_of_a_unit_that_are_damaged_are_one_sentence(contents: str, tmp_path: Path) -> None:
+    (tmp_path / files.screened(0)).write_text(contents)
+    with pytest.raises(
+        UserError, match=r"a finished unit of a preparation at .*stage-0.json, found .*remove the folder"
+    ):
+        files.counts(tmp_path / files.screened(0))

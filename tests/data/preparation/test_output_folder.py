@@ -84,3 +84,10 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found files in"), output_folder.locked(tmp_path, "same"):
         raise AssertionError
     assert not (tmp_path / output_folder.BEGUN).exists()
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", '{"sources": [], "description": {}}'])
+def test_a_damaged_ledger_is_one_sentence(contents: str, tmp_path: Path) -> None:
+    (tmp_path / store.LEDGER).write_text(contents)
+    with pytest.raises(UserError, match="found a damaged one; remove the folder and repeat"):
+        output_folder.is_finished(tmp_path, SOURCES, DESCRIPTION, WORDS)

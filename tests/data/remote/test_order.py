@@ -111,3 +111,10 @@ def test_every_epoch_has_another_order_of_pieces_and_lanes_have_one_piece_each()
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
     assert LaneOrder(np.array([5, 0, 0, 4, 0]), 4, order.fold(0, 0), 8).lanes == 2
     assert LaneOrder(np.array([5, 0, 3, 4, 1]), 4, order.fold(0, 0), 8).lanes == 4
+
+
+def test_no_piece_has_a_row() -> None:
+    """Neither are there pieces of a text that is empty."""
+    for visits in ([0, 0], []):
+        made = LaneOrder(np.array(visits, np.int64), 4, order.fold(0, 0), 8)
+        assert (made.lanes, made.rows, [one.windows for one in made.orders]) == (1, 0, [0])

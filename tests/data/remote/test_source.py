@@ -145,3 +145,28 @@ def test_the_vocabulary_of_the_model_and_the_report_reach_a_dataset_of_any_size(
     remote.open_dataset("folder", limit, vocab_size=7, report=report)
     expected = [("folder", {"vocab_size": 7, "report": report})]
     assert told == ([("checked", 7), (whole, "print.held_out", report)] if limit == 20 else expected)
+
+
+def test_each_part_of_a_dataset_in_pieces_has_one_split() -> None:
+    """The whole has the held-out text, a piece its own documents, whose sentences hold all of its tokens."""
+    lengths = {"sentence": [2, 3], "document": [2]}
+    record = np.concatenate(
+        [np.array(lengths[part], "<i4").view(np.uint8) for part in lengths] + [np.arange(5, dtype="<u2").view(np.uint8)]
+    )  # fmt: skip
+    place = {"text/sentence_lengths": [0, 2], "text/document_lengths": [8, 1], "text/tokens": [12, 5]}
+    ledger = {"tokenizer": {"vocab_size": 9, "fingerprint": ""}, "streams": ["text"]}
+    entry = {"file": "train", "pieces": [place | {store.RECORD: [0, 22, 1]}]}
+    ledger["splits"] = {"train": {"shards": [entry], "documents": 1}, "validation": {"shards": [], "documents": 3}}
+    whole = RemoteDataset(None, ledger, "gs://bucket/set", 0)
+    piece = whole.piece(0, record)
+    assert piece.documents("train") == 1 and piece.documents("validation") == 0
+    assert piece.split("train").tokens(0, 5).tolist() == [0, 1, 2, 3, 4] and piece.split("train").documents == 1
+    with pytest.raises(ValueError, match="the split validation of gs://bucket/set, found train"):
+        whole.split("train")
+    with pytest.raises(ValueError, match="the split train of a piece, found validation"):
+        piece.split("validation")
+    for part, wrong in ((0, 3), (8, 1)):  # a token that no sentence holds, a sentence that no document holds
+        damaged = record.copy()
+        damaged[part] = wrong
+        with pytest.raises(UserError, match="5 tokens in the sentences of a piece of train, found"):
+            whole.piece(0, damaged).split("train")

@@ -1,5 +1,7 @@
 """Tokens as people read them, of every kind of tokenizer."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from plmjax import cli
@@ -63,3 +65,8 @@ def test_masks_are_filled_with_text_that_reads(tmp_path, capsys):
     cli.run(["fill-mask", str(tmp_path / "run"), "the [MASK] you", "--top", "300"])
     said = capsys.readouterr().out
     assert f"'{begins}' 0." in said and "Ġ" not in said
+
+
+def test_a_special_token_with_other_characters_than_bytes_is_as_it_is():
+    made = SimpleNamespace(kind="byte-bpe", tokens=lambda ids: ["Ġyou", "<日本>", None])
+    assert readable(made, [5, 6, 7]) == [" you", "<日本>", "[id 7]"]

@@ -1,11 +1,14 @@
 """Words whose ids are remembered: of which tokenizers, and where a text may be cut for it."""
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from plmjax.data.tokenizers import word_cache
-from plmjax.data.tokenizers.word_cache import _at_spaces, _before_spaces, _separation
+from plmjax.data.tokenizers.word_cache import WordCache, _at_spaces, _before_spaces, _separation
 
 
 def description(pre_tokenizers: list[dict[str, Any]], normalizers: list[dict[str, Any]], model: str) -> dict[str, Any]:
@@ -82,3 +85,14 @@ def test_marks_and_chinese_characters_are_always_words_of_their_own() -> None:
     chinese = [one for one in every if one not in marks]
     assert (chinese[0], chinese[-1]) == ("\u4e00", "\u9fff")
     assert BertNormalizer(lowercase=False).normalize_str("".join(chinese)).split() == chinese
+
+
+def test_a_tokenizer_that_looks_across_spaces_encodes_whole_texts() -> None:
+    """Here a space is a part of the pieces on both of its sides."""
+    alphabet = {letter: number for number, letter in enumerate(["a", "b", "Ġ", "Ġb", "aĠb"])}
+    engine = Tokenizer(models.BPE(alphabet, [("Ġ", "b"), ("a", "Ġb")]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    cache = WordCache(engine, json.loads(engine.to_str()))
+    ids, lengths = cache.encode(["a b", "", "b ba"])
+    assert ids.tolist() == [4, 1, 3, 0] and lengths.tolist() == [1, 0, 3]
+    assert ids.dtype == lengths.dtype == np.int32
