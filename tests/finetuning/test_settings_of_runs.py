@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
+from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.run import check_length, preferred_metrics, resolve, unresolved, with_model
@@ -232,3 +233,54 @@ def test_a_folder_is_compared_with_the_origin_and_the_run_and_keeps_the_tokenize
     runs.record(ready, SimpleNamespace(name="small", recorded={"step": 3}), tmp_path)
     assert reached["check"] == (tmp_path, "small", {"step": 3}) and reached["check_resume"] == (tmp_path, RUN)
     assert reached["save"] == (tmp_path / "tokenizer",)
+
+
+def test_unlabelled_examples_are_rows_beside_the_groups_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group has its rates, and the seed is that of the run."""
+    made: list[Any] = []
+
+    class Groups(Sentences):
+        def task_groups(self, train: Any) -> list[Any]:
+            return [f"{train} 1", f"{train} 2"]
+
+        def mixing(self, train: Any) -> Any:
+            return f"rates of {train}"
+
+        def unlabelled_examples(self) -> Any:
+            return "unlabelled"
+
+    objective = SimpleNamespace(
+        encode=lambda examples, tokenizer, model, task: (examples, tokenizer, model, task),
+        encode_unlabelled=lambda examples, tokenizer, model, task: ("views", examples, tokenizer, model, task),
+    )
+    tokenizer, data = SimpleNamespace(vocabulary="words"), Groups()
+    run = SimpleNamespace(data=data, objective=objective, model="model", training=Training(seed=7))
+    monkeypatch.setattr(runs, "_packed", lambda run, encoded, tokenizer, mixing=None: (encoded, tokenizer, mixing))
+    monkeypatch.setattr(runs, "TaskSource", lambda *given: made.extend(given))
+    runs.task_source(run, "train", "dev", tokenizer)
+    groups, evaluated, vocabulary, seed, unlabelled = made
+    assert groups == [
+        ((f"train {n}", tokenizer, "model", data), tokenizer, f"rates of train {n}") for n in (1, 2)
+    ]  # fmt: skip
+    assert evaluated == (("dev", tokenizer, "model", data), tokenizer, None)
+    assert (vocabulary, seed) == ("words", 7)
+    assert unlabelled == (("views", "unlabelled", tokenizer, "model", data), tokenizer, None)
+
+
+def test_an_experiment_of_something_else_is_one_sentence() -> None:
+    runs.check_settings(RUN)
+    for changes, message in (
+        (
+            {"data": Data(layout=Blocks())},
+            "an experiment with a task and an objective of plmjax.finetuning, found Data and Sequ",
+        ),
+        ({"objective": Translation()}, "Expected TextPairs for the objective Translation, found a task of Sentences"),
+        ({"finetuning": None}, r"finetuning=Finetuning\(...\) in the experiment, found NoneType; set it"),
+        (
+            {"training": Training(steps=0, evaluation_batches=3)},
+            "--training.evaluation_batches 0, found 3; leave it out",
+        ),
+        ({"training": Training(steps=0, evaluation_sequence_length=9)}, "whose rows have one length, found 9; leave"),
+    ):
+        with pytest.raises(UserError, match=message):
+            runs.check_settings(dataclasses.replace(RUN, **changes))

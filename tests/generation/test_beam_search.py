@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.search import Found, Lengths
@@ -75,3 +76,9 @@ def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:
     for _ in range(3):
         beams, _ = search.advance(beams, scores, Constraints(6, ends), lengths)
         assert not np.isin(beams.written.last, ends).any()
+
+
+def test_a_search_has_two_beams_or_more() -> None:
+    assert BeamSearch(beams=2).rows == 2
+    with pytest.raises(UserError, match="--beams of at least 2, found 1; for one beam give --temperature 0"):
+        BeamSearch(beams=1)

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.errors import UserError
 from plmjax.inference import language_model
 from plmjax.inference.language_model import LanguageModel
 from plmjax.objectives.objective import LossInputs
+from plmjax.vocabulary import Vocabulary
+from tests.strangers import experiments
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -64,3 +67,23 @@ def test_scores_are_computed_without_dropout_and_with_what_is_before_a_text() ->
     nats, likeliest = language_model._score(Asked(), "module", LossInputs(jnp.float32(0.5)), batch)
     assert nats.tolist() == [[6.5, 8.5, 7.5]] and likeliest.tolist() == [[True, True, False]]
     assert batch["positions"].tolist() == [[0, 1, 0]] and batch["segment_ids"].tolist() == [[1, 1, 0]]
+
+
+def test_a_text_is_read_forward_after_a_token_that_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window is that of the run, or the one asked for."""
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(9, end=4))
+    monkeypatch.setattr(
+        language_model.checkpoints, "load_parameters", lambda path: ({}, SimpleNamespace(experiment=run))
+    )
+    monkeypatch.setattr(language_model.start, "tokenizer_of", lambda description: tokenizer)
+    monkeypatch.setattr(language_model.start, "check_parameters", lambda *given: None)
+    run = experiments.gpt2()
+    model = LanguageModel("run")
+    assert (model.begin, model.window, LanguageModel("run", 5).window) == (4, 16, 5)
+    tokenizer.vocabulary = Vocabulary(9)
+    with pytest.raises(UserError, match="an end or separator token to begin a text in run, found one with neither"):
+        LanguageModel("run")
+    backwards = SimpleNamespace(system=SimpleNamespace(backwards=True))
+    run = SimpleNamespace(model=backwards, objective=run.objective)
+    with pytest.raises(UserError, match="reads a text forward, found one in run that reads it backward; name another"):
+        LanguageModel("run")

@@ -1,15 +1,19 @@
 """Texts as padded rows: batches of one width, and the inputs of a model by its template."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.inference.rows import batches, inputs
+from plmjax.inference.readings import example
+from plmjax.inference.rows import batches, check_special, inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.vocabulary import Vocabulary
+from tests.families.recurrent import ELMO
 from tests.finetuning import parity
 
 CLS, SEP = parity.VOCABULARY.cls, parity.VOCABULARY.sep
@@ -66,3 +70,15 @@ def test_pairs_in_both_orders_have_two_rows() -> None:
     assert found["attention_mask"][1].tolist() == [[True] * 5 + [False]] * 2
     with pytest.raises(UserError, match="pairs in both orders, found both"):
         inputs(config, Numbers(), ["11", ("14", "15")])
+
+
+def test_a_token_that_a_command_needs_is_in_the_vocabulary() -> None:
+    tokenizer = SimpleNamespace(vocabulary=Vocabulary(9, mask=0))
+    check_special(tokenizer, "mask")
+    with pytest.raises(UserError, match="a tokenizer with a token 'sep' in the checkpoint, found none; name another"):
+        check_special(tokenizer, "mask", "sep")
+
+
+def test_the_shapes_of_parameters_are_found_by_one_token_of_each_kind() -> None:
+    assert {name: field.shape for name, field in example(ELMO).items()} == {"characters": (1, 1, 9)}
+    assert {name: field.shape for name, field in example(BertConfig.tiny()).items()} == {"input_ids": (1, 1)}

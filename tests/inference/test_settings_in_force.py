@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.data import mixture, remote, text_size
 from plmjax.data import preparation as preparing
-from plmjax.data import remote, text_size
+from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Phase
 from plmjax.finetuning.batches.encoded import Encoded
@@ -417,3 +418,33 @@ def test_settings_of_one_task_among_several_change_that_task_alone() -> None:
     assert found.data.sequence_length == 7 and found.objective == run.objective
     with pytest.raises(UserError, match="Expected a setting of predicting this task, found 'train'"):
         task_settings.with_settings(run, {"train": "x"}, labelled=False)
+
+
+def test_held_out_text_of_a_mixture_is_read_from_all_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = experiments.changed(
+        experiments.gpt2(),
+        data={"mixture": Mixture(("wiki=a", "news=b")), "cache_limit": "17GB", "shuffle_window": 6},
+        training={"seed": 5},
+    )  # fmt: skip
+    checked: list[Any] = []
+    opened = {"wiki": "one", "news": "two"}
+    monkeypatch.setattr(
+        mixture, "open_sources", lambda *given: opened if given == (run.data.mixture, 17 * 10**9, 64) else given
+    )
+    monkeypatch.setattr(mixture, "source_of", lambda *given: given)
+    monkeypatch.setattr(evaluation, "_check_tokenizer", lambda *given: checked.append(given))
+    tokenizer = SimpleNamespace(vocabulary="words")
+    source, datasets = evaluation._source(run, tokenizer, tmp_path, None, tmp_path, "", 0.2)
+    assert datasets == ["one", "two"] and checked == [(one, tokenizer, tmp_path) for one in datasets]
+    assert source == (run.data.layout, run.data.mixture, opened, "words", 5, 6)
+    monkeypatch.setattr(evaluation, "_dataset", lambda *given: ("prepared", *given))
+    _, (named,) = evaluation._source(run, tokenizer, tmp_path, tmp_path / "x", tmp_path / "y", "test", 0.3)
+    assert named == ("prepared", run, tokenizer, tmp_path, tmp_path / "x", tmp_path / "y", "test", 0.3)
+
+
+def test_a_run_on_something_else_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(data=SimpleNamespace())
+    monkeypatch.setattr(checkpoints, "find", lambda checkpoint: checkpoint)
+    monkeypatch.setattr(checkpoints, "describe", lambda checkpoint: SimpleNamespace(experiment=run))
+    with pytest.raises(UserError, match="a run on text or on a task, found one on SimpleNamespace; name another run"):
+        evaluation.evaluate("run")

@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from plmjax.errors import UserError
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
+from plmjax.vocabulary import Vocabulary
 from tests.metric_names import undocumented
 from tests.small_runs import DECODER_ROW
 from tests.systems.modules import outputs
@@ -215,3 +218,26 @@ def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, pairs, tmp_pat
     assert "Expected no --stride" in evaluate("lambada", "two words\n", decoder_run, "--stride", 4)
     assert "Expected --data" in fails("evaluate", decoder_run, "--task", "blimp")
     assert "lambada" in fails("evaluate", decoder_run, "--task", "lambda", "--data", pairs)
+
+
+def test_texts_of_another_kind_are_one_sentence(tmp_path: Path) -> None:
+    class Words:
+        vocabulary = Vocabulary(9)
+
+        def encode_spans(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+            spans = [[word.span() for word in re.finditer(r"\S+?(?=\s|$|-)", text)] for text in texts]
+            return [(np.arange(len(own)), np.array(own)) for own in spans]
+
+    model = SimpleNamespace(tokenizer=Words(), window=2, begin=0)
+    unknown = UnknownTokens(Words.vocabulary, 1)
+    for text, message in (
+        ("a b\nalone\n", "two or more words in line 2 of .*, found 'alone'"),
+        (" \n\n", "Expected passages in .*, found none; give"),
+        ("a b-b-b\n", "a last word of 1 to 2 tokens in .*, found 3 tokens in that of 'a b-b-b'"),
+    ):
+        (tmp_path / "text.txt").write_text(text)
+        with pytest.raises(UserError, match=message):
+            lambada(model, tmp_path / "text.txt", unknown)
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b", "field": "f"}\n')
+    with pytest.raises(UserError, match=r"the strings .* in line 1 of .*, found the keys .*; give a file of BLiMP"):
+        blimp(model, tmp_path / "pairs.jsonl", unknown)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plmjax import cli
+from plmjax.errors import UserError
 from plmjax.interop import word2vec
 from plmjax.word_vectors import scores
 from plmjax.word_vectors import vectors as word_vectors
@@ -105,3 +106,19 @@ def test_lists_that_are_none_are_one_sentence(fails, tmp_path):
     assert "Expected vectors of all four words of a question of" in said("analogy", ": family\na b c d\n")
     assert "Expected no --window" in fails("evaluate", vectors, "--task", "analogy", "--data", data, "--window", 3)
     assert "Expected --data with --task similarity" in fails("evaluate", vectors, "--task", "similarity")
+
+
+def test_lists_of_something_else_are_one_sentence(tmp_path):
+    made = WordVectors("here", ["a", "b", "c"], np.eye(3, dtype=np.float32))
+    for task, text, message in (
+        ("similarity", "a b 1\na x 2\n", "of two or more pairs of .*, found 1 such pairs of 2 in here; take"),
+        ("similarity", "a b 1\na b much\n", "Expected two words and a number in line 2 of"),
+        ("similarity", "a b\n", "Expected two words and a number in line 1 of"),
+        ("analogy", ": x\na b c d\n", "of all four words of a question of .*, found none in here; take vectors"),
+        ("analogy", "a b c a\n", r"four words under a heading \(: category\) in line 1 of"),
+        ("analogy", ": x\n\na b c\n", r"four words under a heading \(: category\) in line 3 of"),
+        ("likeness", "", "likeness"),
+    ):
+        (tmp_path / "list.txt").write_text(text)
+        with pytest.raises(UserError, match=message):
+            scores.score(made, task, tmp_path / "list.txt")

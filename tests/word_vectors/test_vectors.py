@@ -81,3 +81,18 @@ def test_what_cannot_be_answered_is_one_sentence(fails, file, tmp_path):
             UserError, match=r"Expected finite numbers below 1e\+15 in .*, found others in the vector of 'b'"
         ):
             word_vectors.read(tmp_path / "odd.txt")
+
+
+def test_questions_that_have_no_answer():
+    made = WordVectors("here", ["a", "b", "c"], np.array([[3, 4], [3, 4], [-3, -4]], np.float32))
+    for words, minus, top, message in (
+        ([], [], 1, "a word to find the neighbors of, found none"),
+        (["a"], [], 0, "--top of at least 1, found 0"),
+        (["a"], ["b"], 1, "do not sum to zero in here, found a, minus b; name other words"),
+        (["a", "c"], [], 1, "do not sum to zero"),
+        (["d"], [], 1, "words that here has vectors of, found 'd'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            made.nearest(words, minus, top)
+    with pytest.raises(UserError, match="a file of word vectors or a run, found nothing at"):
+        word_vectors.read("/nowhere/vectors.txt")

@@ -492,3 +492,44 @@ def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
     assert logged[-1] < logged[0] / 2
     cli.run(predict)
     assert capsys.readouterr().out.splitlines() == ["die Hund", "eine Katze"]
+
+
+def test_the_head_of_a_parser_is_a_number_in_its_sentence_or_the_root() -> None:
+    """The second sentence of a row begins at the third place; a class is a place and a relation."""
+    parsing = CrossViewParsing(name="trees", relations=("a", "b"))
+    positions = jnp.array([[0, 1, 0, 1, 2]])
+    classes = jnp.array([[0 * 2 + 1, 1 * 2 + 0, 5 * 2 + 1, 3 * 2 + 0, 0 * 2 + 0]])
+    scores = 3.0 * jax.nn.one_hot(classes, 12)
+    found = parsing.predicted(None, scores, None, {"positions": positions})
+    assert found[0, :, 0].tolist() == [0, 1, 3, 1, 0] and found[0, :, 1].tolist() == [1, 0, 1, 0, 0]
+    np.testing.assert_allclose(found[..., 2], np.exp(3) / (np.exp(3) + 11), rtol=1e-5)
+
+
+def test_a_step_costs_what_its_batch_learns_and_what_teaches_it() -> None:
+    """As often a labelled batch of one of the tasks as an unlabelled one, for which the encoder reads twice."""
+    tasks = (
+        SimpleNamespace(multiplications=lambda config, batch: (10, 3, 2)),
+        SimpleNamespace(multiplications=lambda config, batch: (30, 5, 4)),
+    )
+    config = SimpleNamespace(train_flops=lambda rows, length, predictions: 300 * rows + 3 * length + predictions)
+    rows = {"input_ids": jax.ShapeDtypeStruct((2, 7), jnp.int32)}
+    labelled, unlabelled, reading = 6 * 20, 6 * (3 + 5) + 2 * (2 + 4), (300 * 2 + 3 * 7) / 3
+    assert CrossViewLearning(tasks).head_flops(config, rows) == pytest.approx((labelled + unlabelled + reading) / 2)
+
+
+def test_definitions_of_metrics_are_those_of_the_chosen_tasks() -> None:
+    objective = CrossViewLearning(
+        (CrossViewTagging(name="tags"), CrossViewTranslation(name="texts"), CrossViewTranslation(name="others"))
+    )
+    chosen = SimpleNamespace(chosen=(SimpleNamespace(name="tags"), SimpleNamespace(name="texts")))
+    found = objective.signatures(chosen)
+    assert {*found} == {"texts/bleu_signature", "texts/chrf_signature"} and "version" in found["texts/bleu_signature"]
+    translation = objective.tasks[1]
+    assert list(translation.official([{"prediction": "a b"}, {"prediction": ""}])) == ["a b\n", "\n"]
+
+
+def test_a_file_without_a_word_has_no_unlabelled_sentences(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n  \n")
+    task = TasksWithText(folder=str(tmp_path), tasks=(TaggingTask(name="tags"),), unlabelled="empty.txt")
+    with pytest.raises(UserError, match=r"sentences in .*empty\.txt, found none; name another file in --data\.unlab"):
+        task.unlabelled_examples()

@@ -6,6 +6,7 @@ import gzip
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.finetuning.files import json_file, tables, word_columns
 from plmjax.finetuning.tasks.mixture import Mixture, TextTask
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences
 
@@ -137,3 +138,20 @@ def test_a_file_that_is_trained_on_and_evaluated_on():
     tasks = [TextTask(name=one, prefix=f"{one}:", train=one, validation=other) for one, other in ("ab", "cc", "de")]
     assert Mixture(tasks=tuple(tasks)).trained_and_evaluated() == ["c"]
     assert Mixture(tasks=tuple(tasks), only=("a", "d")).trained_and_evaluated() == []
+
+
+def test_lines_of_json_name_their_own_columns(tmp_path):
+    path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": "x"}\n')
+    with pytest.raises(UserError, match=r"no --data\.columns for .*rows\.jsonl, found some; leave them out"):
+        list(tables.rows(path, ["text", "label"]))
+    with pytest.raises(UserError, match=r"a \.conll, \.conllu or \.jsonl file .*, found .*rows\.tsv; convert it"):
+        list(word_columns.sentences(written(tmp_path / "rows.tsv", "a\tx\n")))
+
+
+def test_json_that_no_parser_can_hold_is_one_sentence(tmp_path):
+    """Deeper than Python goes, or with a number of too many digits."""
+    for text in ("[" * 200_000, '{"version": ' + "1" * 10_000 + "}"):
+        path = written(tmp_path / "dev.json", text)
+        with pytest.raises(UserError, match=r"Expected JSON in .*dev\.json, found") as error:
+            json_file.parsed(path)
+        assert "\n" not in str(error.value)

@@ -336,3 +336,16 @@ def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
     assert (first["prediction"], second["prediction"]) == ("16", "19")
     assert (first["null_odds"], second["null_odds"]) == (-8.0 - 8.0, -10.0 - 10.0)
     assert [one["text"] for one in first["nbest"]][:3] == ["16", "19", "13"]
+
+
+def test_predictions_are_written_as_one_object_while_they_are_made() -> None:
+    records = [{"id": "a", "prediction": "ö"}, {"id": 'b"', "prediction": ""}, {"id": "c", "prediction": "x"}]
+    parts = SpanExtraction().official(iter(records))
+    assert next(parts) == '{\n "a": "ö"'
+    assert json.loads('{\n "a": "ö"' + "".join(parts)) == {"a": "ö", 'b"': "", "c": "x"}
+
+
+def test_answers_are_a_list(tmp_path) -> None:
+    path = written(tmp_path, {"id": "x", "question": "a?", "answers": {"text": "10", "answer_start": 0}})
+    with pytest.raises(UserError, match=r"Expected a list of answers in line \d+ of .*, found "):
+        list(Questions().rows(path))

@@ -153,3 +153,8 @@ def test_the_labels_of_the_experiment_keep_their_order_and_three_have_a_mean_f1(
 def test_sizes_of_a_row_are_at_least_1(name: str) -> None:
     with pytest.raises(UserError, match=rf"--data\.{name}"):
         Sentences(**{name: 0})
+
+
+def test_a_number_that_is_unknown_is_0() -> None:
+    examples = SentenceExamples("x.tsv", [1, 2], [("a",), ("b",)], [None, "2.5"])
+    assert Regression().numbers(examples).tolist() == [0.0, 2.5]

@@ -1,6 +1,7 @@
 """Words and their labels: files, schemes, first pieces, entities, losses."""
 
 import gzip
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -285,3 +286,16 @@ def test_real_files_are_read_wholly(shared_data, name):
     examples = Tagging(train=str(shared_data / "finetune" / name), **options).read("train")
     assert len(examples) == sentences and sum(map(len, examples.words)) == words
     assert len({label for one in examples.labels for label in one}) == labels
+
+
+def test_a_penalty_needs_a_mix_of_layers() -> None:
+    """With one, each row has the sum of its squared weights."""
+    batch = {"labels": jnp.zeros((3, 4), jnp.int32), "label_weights": jnp.ones((3, 4))}
+    outputs = SimpleNamespace(logits=jnp.zeros((3, 4, 2)), mix_weights=jnp.array([1.0, -2.0]))
+    objective = TokenTagging(("a", "b"), mix=True, mix_penalty=0.5)
+    assert objective.losses(outputs, batch)["mix"].tolist() == [5.0] * 3
+    assert objective.loss_weights(batch)["mix"].tolist() == [1.0] * 3 and objective.coefficients() == {"mix": 0.5}
+    with pytest.raises(
+        UserError, match=r"learned mixes of layers for --objective\.mix_penalty 0\.5, found one without"
+    ):
+        objective.losses(SimpleNamespace(logits=outputs.logits, mix_weights=None), batch)

@@ -357,3 +357,10 @@ def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -
     assert found == written_texts.translation(EXAMPLES.targets, texts)
     assert found != written_texts.translation(texts, EXAMPLES.targets)
     assert list(GREEDY.official(lines)) == ["21\n", "22 23 24\n", "\n"]
+
+
+def test_a_row_without_room_for_a_text_is_refused() -> None:
+    examples = TextPairExamples("x.tsv", [1], ["11"], ["12"])
+    assert text_generation.fitting(examples, [[11]], 1, "source", "--data.sequence_length", cut=True) == [[11]]
+    with pytest.raises(UserError, match=r"room for a source of at least one token, found 0; raise --data\.sequence_le"):
+        text_generation.fitting(examples, [[11]], 0, "source", "--data.sequence_length", cut=True)
