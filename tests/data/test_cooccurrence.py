@@ -258,11 +258,13 @@ def test_settings_and_texts_that_cannot_be_counted(dataset, tmp_path, monkeypatc
         monkeypatch.setattr(cells.storage, "in_bucket", lambda path: path.startswith("gs://"))
         cells.on_disk("gs://bucket/counts")
     monkeypatch.undo()
-    split = SimpleNamespace(token_count=2**45)
+    split = SimpleNamespace(token_count=2**32)
     endless = SimpleNamespace(
         unigram_counts=lambda: np.full(9, 7), split=lambda name: split, directory=Path("text")
     )  # fmt: skip
-    with pytest.raises(UserError, match="whose sums fit 64 bits for 35,184,372,088,832 tokens, found 22 words"):
+    assert counting._work_of(endless, (), Counting(22), 2**20, 1).tokens == 2**32
+    split.token_count = 2**33
+    with pytest.raises(UserError, match="whose sums fit 64 bits for 8,589,934,592 tokens, found 22 words"):
         counting._work_of(endless, (), Counting(22), 2**20, 1)
     monkeypatch.setattr(pairs, "LARGEST_VOCABULARY", 8)
     split.token_count = 9

@@ -1,5 +1,7 @@
 """Text of UTF-8 blocks."""
 
+import io
+import os
 import re
 from pathlib import Path
 
@@ -75,3 +77,24 @@ def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_file(tmp_path: Path
         with pytest.raises(UserError, match=f"Expected UTF-8 text in {path}, found {place}"):
             list(text_files.characters(path, blocks))
     assert "".join(text_files.characters(path, (b"\xe2", b"\x82", b"\xac"))) == "\u20ac"
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(5, r"found that the system cannot \(.*\); check"), (None, "damaged; copy")]
+)
+def test_a_file_that_cannot_be_read_to_its_end_is_named(
+    number: int | None, message: str, tmp_path: Path, monkeypatch
+) -> None:
+    """The system says why; libraries of compression do not."""
+
+    class Broken(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            if self.tell() >= 5:
+                raise OSError(number, os.strerror(number)) if number else OSError("invalid data")
+            return super().read(5)
+
+    monkeypatch.setattr(Path, "open", lambda self, mode: Broken(b"one two three"))
+    found = text_files.blocks(tmp_path / "a.txt")
+    assert next(found) == b"one t"
+    with pytest.raises(UserError, match=f"a.txt.*{message}"):
+        next(found)

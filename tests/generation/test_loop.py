@@ -1,6 +1,7 @@
 """The decoding loop: what it writes, what it compiles, where it runs."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -255,3 +256,12 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
         scores[: least[row], END] = -np.inf
         assert tokens.tolist() == scores.argmax(axis=-1).tolist()
         assert count == most[row] or tokens[-1] == END
+
+
+def test_a_prompt_without_a_token_is_named_by_its_place() -> None:
+    writer = Writer.__new__(Writer)
+    writer._vocabulary, writer.longest = VOCABULARY, None
+    writer._config = SimpleNamespace(vocab_size=VOCABULARY.size, system=SimpleNamespace(kind=None))
+    writer.check([[5]], Settings())
+    with pytest.raises(UserError, match=r"a prompt of at least one token in line 2, found an empty one; give"):
+        writer.check([[5], []], Settings(), ["line 1", "line 2"])

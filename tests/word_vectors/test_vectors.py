@@ -1,6 +1,7 @@
 """Nearest neighbours and analogies, against gensim, and what cannot be answered."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from plmjax import cli
 from plmjax.errors import UserError
 from plmjax.interop import word2vec
+from plmjax.models.bert import BertConfig
 from plmjax.word_vectors import vectors as word_vectors
 from plmjax.word_vectors.vectors import WordVectors
 
@@ -96,3 +98,10 @@ def test_questions_that_have_no_answer():
             made.nearest(words, minus, top)
     with pytest.raises(UserError, match="a file of word vectors or a run, found nothing at"):
         word_vectors.read("/nowhere/vectors.txt")
+
+
+def test_a_model_without_a_vector_for_each_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(experiment=SimpleNamespace(model=BertConfig.tiny()))
+    monkeypatch.setattr(word_vectors.checkpoints, "load_parameters", lambda path: ({}, run))
+    with pytest.raises(UserError, match=f"a model that has a vector for each token in {tmp_path}, found BertConfig"):
+        word_vectors.read(tmp_path)

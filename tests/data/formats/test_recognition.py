@@ -146,4 +146,4 @@ def test_what_only_begins_like_something_else_is_prose(text):
 def test_an_object_that_ends_in_its_line_does_not_go_on():
     assert recognition._goes_on('{"a": [\n1]}') and recognition._goes_on('{"a": 1,\n"b": 2}')
     assert not recognition._goes_on('{"a": 1}') and not recognition._goes_on('{"a": 1}\n{"a": 2}')
-    assert not recognition._goes_on('"["\n')
+    assert not recognition._goes_on('"["\n') and not recognition._goes_on('{"a": b}\n{"a": c}')

@@ -186,3 +186,21 @@ def test_pieces_of_any_size_give_the_same_rows(tmp_path, monkeypatch):
         expected, found = all_fields(rows_of(whole, layout)), all_fields(rows_of(parts, layout))
         for name in expected:
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("number", [13, 28], ids=os.strerror)
+def test_a_folder_that_no_index_can_be_made_in_is_named(number, tmp_path, monkeypatch):
+    """A disk that is full, or no folder at all that may be written to."""
+    dataset = write(tmp_path, documents(10, V), [], V)
+
+    def refused(self, *arguments, **settings):
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(UserError, match=f"Expected room for the index of {tmp_path} in .*{os.strerror(number)}"):
+        rows_of(dataset, SentencePairs())
+
+
+def test_nobody_writes_into_an_index_that_is_read(dataset):
+    rows = rows_of(dataset, SentencePairs(pack=2))
+    assert not rows._records.flags.writeable and not rows._offsets.flags.writeable

@@ -86,7 +86,9 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / output_folder.BEGUN).exists()
 
 
-@pytest.mark.parametrize("contents", ["{", "[]", '{"sources": [], "description": {}}'])
+@pytest.mark.parametrize(
+    "contents", ["{", "[]", '{"sources": [], "description": {}}', '{"sources": [], "description": {}, "tokenizer": 3}']
+)
 def test_a_damaged_ledger_is_one_sentence(contents: str, tmp_path: Path) -> None:
     (tmp_path / store.LEDGER).write_text(contents)
     with pytest.raises(UserError, match="found a damaged one; remove the folder and repeat"):

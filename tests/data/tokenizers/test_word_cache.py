@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from plmjax.data.tokenizers import word_cache
 from plmjax.data.tokenizers.word_cache import WordCache, _at_spaces, _before_spaces, _separation
@@ -92,6 +92,7 @@ def test_a_tokenizer_that_looks_across_spaces_encodes_whole_texts() -> None:
     alphabet = {letter: number for number, letter in enumerate(["a", "b", "Ġ", "Ġb", "aĠb"])}
     engine = Tokenizer(models.BPE(alphabet, [("Ġ", "b"), ("a", "Ġb")]))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.post_processor = processors.TemplateProcessing(single="b $A", special_tokens=[("b", 1)])
     cache = WordCache(engine, json.loads(engine.to_str()))
     ids, lengths = cache.encode(["a b", "", "b ba"])
     assert ids.tolist() == [4, 1, 3, 0] and lengths.tolist() == [1, 0, 3]
