@@ -21,6 +21,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.options import Generation
 from plmjax.models.bert import BertConfig
+from plmjax.models.gpt import GptConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
@@ -284,3 +285,22 @@ def test_an_experiment_of_something_else_is_one_sentence() -> None:
     ):
         with pytest.raises(UserError, match=message):
             runs.check_settings(dataclasses.replace(RUN, **changes))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "refused"),
+    [
+        ("gpt/table/embedding", True), ("gpt/table", True), ("gpt", False), ("gpt/layers", False), ("gpt/tab", False),
+        ("classifier", False),
+    ],
+)  # fmt: skip
+def test_random_embeddings_are_not_frozen_below_layers_that_are_trained(frozen: str, refused: bool) -> None:
+    """The whole encoder may be, and embeddings that a checkpoint has trained."""
+    run = dataclasses.replace(RUN, model=GptConfig.tiny(), optimizer=BertAdamW(frozen=("classifier", frozen)))
+    assert run.model.system.token_table == "gpt/table/embedding"
+    runs._check_frozen_table(run, SimpleNamespace(recorded={"step": 3}))
+    if not refused:
+        runs._check_frozen_table(run, SimpleNamespace(recorded=None))
+        return
+    with pytest.raises(UserError, match=f"a file of word vectors for --optimizer.frozen {frozen}, found random"):
+        runs._check_frozen_table(run, SimpleNamespace(recorded=None))

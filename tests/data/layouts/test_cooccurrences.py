@@ -118,3 +118,11 @@ def test_a_cell_is_held_out_with_its_mirror_alone(after: tuple[int, int], cut: i
     found = {split: CooccurrenceRows(cells, split, 0.5, 1) for split in ("train", "validation")}
     assert (found["train"].count, found["validation"].count) == (cut, 4 - cut)
     assert found["validation"].fields(np.arange(4 - cut))["input_ids"].ravel().tolist() == every["row"][cut:].tolist()
+
+
+def test_synthetic_cells_are_of_words_of_the_same_counts() -> None:
+    made, other = (LAYOUT.synthetic(ROWS, LENGTH, SIZE, seed) for seed in (0, 1))
+    words, contexts = made["input_ids"], made["context_ids"]
+    assert sorted(words.ravel()) == sorted(contexts.ravel()) and (words != contexts).any()
+    assert made["cooccurrences"].min() > 0 and np.ptp(made["cooccurrences"]) > 1
+    assert all((made[name] != other[name]).any() for name in ("input_ids", "context_ids", "cooccurrences"))

@@ -64,3 +64,26 @@ def test_needs_no_tensorflow():
 def test_counts_below_one_are_named(count: dict[str, int]) -> None:
     with pytest.raises(UserError, match=r"pack and --data\.layout\.duplicates of at least 1"):
         SentencePairs(**count)
+
+
+def test_a_synthetic_batch_is_full_of_tokens_that_follow_from_its_seed() -> None:
+    """Both sides of a pair, and both directions, have their own; what follows a token is what is asked for there."""
+    for layout in (SentencePairs(pack=3), Segments(pack=3), Blocks(), TwoWayStreams(), PairedStreams()):
+        first, again, other = (layout.synthetic(4, 16, 100, seed) for seed in (3, 3, 4))
+        for name in ("input_ids", "decoder_input_ids"):
+            if name in first:
+                assert (first[name] == again[name]).all() and (first[name] != other[name]).any()
+                assert first[name].min() >= 5 and first[name].max() < 100
+        for name in ("segment_ids", "decoder_segment_ids", "next_weights", "backward_segment_ids"):
+            assert name not in first or (first[name] >= 1).all()
+    pairs, segments = (layout(pack=3).synthetic(4, 16, 100, 3) for layout in (SentencePairs, Segments))
+    assert all((segments[name] == pairs[name]).all() for name in segments)
+    blocks = Blocks().synthetic(4, 16, 100, 3)
+    assert (blocks["next_ids"][:, :-1] == blocks["input_ids"][:, 1:]).all()
+    both = TwoWayStreams().synthetic(4, 16, 100, 3)
+    assert (both["next_ids"][:, :-1] == both["input_ids"][:, 1:]).all()
+    assert (both["backward_input_ids"] == both["next_ids"][:, ::-1]).all()
+    assert (both["backward_next_ids"] == both["input_ids"][:, ::-1]).all()
+    texts = PairedStreams().synthetic(4, 16, 100, 3)
+    assert (texts["next_ids"][:, :-1] == texts["decoder_input_ids"][:, 1:]).all()
+    assert (texts["input_ids"] != texts["decoder_input_ids"]).any() and texts["row_ids"].tolist() == [0, 1, 2, 3]

@@ -1,11 +1,14 @@
 """Any number of labels a row: read from cells and lists, lost and learned as transformers' multi-label problem."""
 
+import csv
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
 from plmjax.errors import UserError
-from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
+from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets, MultiLabelClassification
 from plmjax.interop import huggingface
 from tests.finetuning import parity
 from tests.finetuning.tasks.test_sentences import B, batch, reference
@@ -90,3 +93,16 @@ def test_what_cannot_be_labels_is_one_sentence(tmp_path):
         MultiLabelClassification().fit_labels(task.read("train"))
     with pytest.raises(UserError, match="between 0 and 1, found 1"):
         MultiLabelClassification(threshold=1.0)
+
+
+def test_predictions_are_written_beside_the_labels_as_lists() -> None:
+    examples = LabelSetExamples("x.tsv", [2, 4], [("t",), ("u",)], [("b", "a"), ()])
+    objective, outputs = MultiLabelClassification(LABELS), [np.float32([2, -1, 0]), np.float32([-3, -9, -1])]
+    encoded = SimpleNamespace(sequence_fields={"labels": objective.numbers(examples)}, choices=1)
+    metrics, files = objective.answer(examples, encoded, outputs)
+    rows = [*csv.DictReader(files["predictions.tsv"].splitlines(), delimiter="\t")]
+    assert rows == [
+        {"line": "2", "label": '["b", "a"]', "prediction": '["a", "c"]'},
+        {"line": "4", "label": "[]", "prediction": "[]"},
+    ]  # fmt: skip
+    assert metrics["accuracy"] == 0.5 and {*metrics} == {*objective.metric_names}

@@ -299,3 +299,12 @@ def test_a_penalty_needs_a_mix_of_layers() -> None:
         UserError, match=r"learned mixes of layers for --objective\.mix_penalty 0\.5, found one without"
     ):
         objective.losses(SimpleNamespace(logits=outputs.logits, mix_weights=None), batch)
+
+
+def test_sentences_to_tag_may_be_lines_of_words(tmp_path) -> None:
+    path = written(tmp_path / "a.txt", "In  Łódź ?\nNo\n")
+    assert list(Tagging().rows(path, labelled=False)) == [
+        (1, ["In", "Łódź", "?"], [None] * 3, [1] * 3), (2, ["No"], [None], [2])
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"Expected a \.conll, \.conllu or \.jsonl file"):
+        list(Tagging().rows(path))
