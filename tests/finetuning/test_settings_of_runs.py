@@ -15,6 +15,8 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenize
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.run import check_length, preferred_metrics, resolve, unresolved, with_model
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
+from plmjax.finetuning.tasks.questions import Questions
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
@@ -304,3 +306,93 @@ def test_random_embeddings_are_not_frozen_below_layers_that_are_trained(frozen: 
         return
     with pytest.raises(UserError, match=f"a file of word vectors for --optimizer.frozen {frozen}, found random"):
         runs._check_frozen_table(run, SimpleNamespace(recorded=None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """An origin that keeps what it is compared with."""
+
+    description: Any
+    compared: list[Any]
+    params: Any = "params"
+
+    def check(self, *given: Any) -> None:
+        self.compared.append((self.params, *given))
+
+
+@pytest.mark.parametrize("description", [None, "a checkpoint"])
+def test_a_run_is_prepared_of_its_files_with_the_labels_and_tokens_that_it_needs(
+    description: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels and the tokenizer come from the train file; what is judged is the validation file."""
+    told: list[Any] = []
+
+    class Files(Sentences):
+        def read(self, split: str) -> Any:
+            return SimpleNamespace(path=f"{split}.tsv")
+
+    class Labels(SequenceClassification):
+        def fit_labels(self, train: Any) -> SequenceClassification:
+            return SequenceClassification(("a", train.path))
+
+    larger, words = BertConfig.tiny(vocab_size=77), SimpleNamespace(vocabulary="vocabulary")
+    source = SimpleNamespace(per_epoch=160, batch=lambda phase: ("batch", phase.batch_size))
+    for where, name, call in (
+        (runs, "_warn_of_shared_files", lambda task: told.append(task)),
+        (runs, "_tokenizer", lambda run, origin, workdir, train: told.append((workdir, train.path)) or words),
+        (runs.checks, "special_tokens", lambda model, vocabulary: told.append((model, vocabulary))),
+        (runs.special_tokens, "add", lambda run, params, given: (with_larger(run), f"more {params}", (given, "more"))),
+        (runs, "task_source", lambda *given: told.append(given) or source),
+        (runs, "TaskEvaluation", lambda *given: given),
+        (runs, "_unknown_tokens", lambda *given: given),
+        (runs, "_check_frozen_table", lambda run, origin: told.append((run, origin.params))),
+    ):
+        monkeypatch.setattr(where, name, call)
+
+    def with_larger(run: Experiment) -> Experiment:
+        return dataclasses.replace(run, model=larger)
+
+    run = dataclasses.replace(RUN, data=Files(), objective=Labels())
+    found = runs.prepare(run, Given(description, compared := []), tmp_path)
+    learned = dataclasses.replace(with_larger(run), objective=SequenceClassification(("a", "train.tsv")))
+    expected, tokenizer = resolve(learned, 160), (words, "more")
+    train, validation = (SimpleNamespace(path=f"{split}.tsv") for split in ("train", "validation"))
+    special = [(run.model, "vocabulary")] if description is None else []
+    source_of = [(learned, train, validation, tokenizer)]
+    assert told == [run.data, (tmp_path, "train.tsv"), *special, *source_of, (expected, "more params")]
+    assert (found.run, found.tokenizer, found.source, found.origin.params) == (
+        expected,
+        tokenizer,
+        source,
+        "more params",
+    )
+    assert compared == [("more params", expected, tokenizer, ("batch", 16))]
+    assert found.evaluation == (expected, validation, source, tokenizer)
+    assert found.unknown == (source, tokenizer, "validation.tsv")
+
+
+def test_a_run_starts_from_the_model_that_its_checkpoint_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    origin = SimpleNamespace(mapped=lambda run: ("mapped", run))
+    monkeypatch.setattr(runs, "check_settings", lambda run: told.append(("settings", run)))
+    monkeypatch.setattr(runs.Origin, "find", lambda *given: told.append(given) or origin)
+    monkeypatch.setattr(runs, "with_model", lambda run, given: (run, given))
+    monkeypatch.setattr(runs, "check_model", lambda run: told.append(("model", run)))
+    assert runs.started("run", "small", "twin") == (("run", origin), ("mapped", ("run", origin)))
+    assert told == [("settings", "run"), ("small", "twin"), ("model", ("run", origin))]
+    monkeypatch.setattr(runs, "prepare", lambda run, given, workdir: SimpleNamespace(run=run, source=given))
+    assert runs.ready("run", "small") == (("run", origin), ("mapped", ("run", origin)))
+
+
+def test_rows_of_several_examples_fit_the_task_and_the_model() -> None:
+    runs.check_model(dataclasses.replace(RUN, data=Sentences(pack=2)))
+    with pytest.raises(UserError, match=r"--data\.pack 1 for AnswerSearch, which reads one example in a row, found 2"):
+        search = dataclasses.replace(RUN, model=XlnetConfig.tiny(), objective=AnswerSearch(), data=Questions(pack=2))
+        runs.check_model(search)
+    runs.check_model(dataclasses.replace(search, data=Questions(pack=1)))
+    with pytest.raises(UserError, match="found a sequence length of"):
+        runs.check_model(dataclasses.replace(RUN, data=Sentences(sequence_length=100_000)))
+    with pytest.raises(UserError, match=r"for --objective\.language_model 0\.5, found"):
+        runs.check_model(dataclasses.replace(RUN, objective=SequenceClassification(language_model=0.5)))
+    with pytest.raises(UserError, match="Expected a model that labels texts, found T5Config"):
+        runs.check_model(dataclasses.replace(RUN, model=T5Config.tiny()))
