@@ -19,6 +19,8 @@ from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.writer import Settings, Tokens
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
+from plmjax.training import program as programs
+from plmjax.training.checkpoints import checkpoints
 from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
 from tests.strangers import experiments
@@ -94,6 +96,8 @@ def test_a_checkpoint_is_loaded_onto_the_devices_asked_for(decoder_run: Path, wr
     ((text,),) = generate(decoder_run, ["a"], Settings(seed=7), mesh)
     (writer,) = writers
     assert (writer.mesh, writer.source, writer.reads_prefix) == (mesh, decoder_run, False)
+    run = checkpoints.describe(checkpoints.find(decoder_run)).experiment
+    assert writer.execution == programs.execution(run, "cpu") is not None
     assert writer.settings.seed == 7 and (text.tokens, text.log_probability, text.score) == (2, -2.0, -1.0)
     with pytest.raises(UserError, match="--max_unknown from 0 to 1, found 2"):
         Generator.load(decoder_run, max_unknown=2)

@@ -77,6 +77,9 @@ def test_one_line_names_what_is_in_force() -> None:
     assert in_force(Options(), Generation(), "the checkpoint") == (
         "decoding   temperature 1, max_new_tokens 64 by default"
     )
+    assert in_force(Options(temperature=0.5), Generation(max_length=9), "the checkpoint") == (
+        "decoding   max_length 9 of the checkpoint; temperature 0.5 of the command line"
+    )
 
 
 @pytest.mark.parametrize(
