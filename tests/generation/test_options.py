@@ -141,3 +141,18 @@ def test_as_many_tokens_at_least_as_at_most_are_asked_for() -> None:
         Settings(**{least: 7, most: 7})
         with pytest.raises(UserError, match=f"--{least} of at most --{most}, 7, found 8; change one"):
             Settings(**{least: 8, most: 7})
+
+
+def test_lengths_with_a_prompt_replace_those_without_one() -> None:
+    stored = Generation(max_new_tokens=20, min_new_tokens=9)
+    assert settings_with(Options(max_length=12), stored).lengths(before=2) == (9, 10)
+    assert settings_with(Options(min_length=5), stored).lengths(before=2) == (3, 20)
+
+
+def test_the_same_text_is_written_once() -> None:
+    for options, way in (
+        (Options(temperature=0.0, sequences=2), "temperature 0"),
+        (Options(beams=1, sequences=2), "beams 1"),
+    ):
+        with pytest.raises(UserError, match=f"--sequences 1 with --{way}.*always writes the same text, found 2"):
+            settings_with(options, Generation())
