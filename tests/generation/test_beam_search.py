@@ -82,3 +82,16 @@ def test_a_search_has_two_beams_or_more() -> None:
     assert BeamSearch(beams=2).rows == 2
     with pytest.raises(UserError, match="--beams of at least 2, found 1; for one beam give --temperature 0"):
         BeamSearch(beams=1)
+
+
+def test_only_the_best_candidates_may_end_a_text() -> None:
+    """As many as there are beams: the third of all candidates ends, and is not kept."""
+    search, lengths = BeamSearch(2), Lengths(np.zeros(1, np.int32), np.full(1, LONGEST, np.int32))
+    prompt = np.full((1, 1), 4, np.int32)
+    for ends, held in ((0.15, 0), (0.35, 1)):
+        beams = search.init(
+            Written.after(prompt, np.ones_like(prompt), 1 + LONGEST), jax.random.split(jax.random.key(0), 1)
+        )
+        chances = np.array([[ends, 0.4, 0.3, 0.1, 0.05]] * 2, np.float32)
+        beams, _ = search.advance(beams, np.log(chances), Constraints(5, (END,)), lengths)
+        assert int(beams.texts.held.sum()) == held

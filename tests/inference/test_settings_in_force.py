@@ -163,6 +163,9 @@ def test_predictions_are_written_as_asked_for_and_counted(
     assert prediction.write(one, "x", output, "official") == 2
     assert output.read_text() == "index\tprediction\n0\ta\n1\tb\n"
     assert prediction.write(one, "x", format="official") == 2 and capsys.readouterr().out == output.read_text()
+    (tmp_path / "notes").write_text('of a "prediction": none')
+    with pytest.raises(UserError, match="--output"):
+        prediction.write(one, "x", tmp_path / "notes")
 
 
 def test_what_is_said_of_decoding_is_with_the_settings_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +328,9 @@ def test_a_window_slides_with_the_batch_of_the_last_phase() -> None:
     assert (slid.phases, slid.data.sequence_length, slid.data.layout.overlap) == ((), 12, 7)
     assert (slid.training.batch_size, slid.training.accumulation) == (40, 2)
     assert perplexity.sliding(run, 9, 9).data.layout.overlap == 0
+    longer = experiments.changed(experiments.gpt2(), training={"evaluation_sequence_length": 8})
+    assert perplexity.sliding(longer).data.sequence_length == 8  # the length of its evaluations
+    assert perplexity.sliding(longer, 5).training.evaluation_sequence_length == 0
 
 
 @pytest.mark.parametrize(("asked", "rows"), [(0, 24), (9, 16), (16, 16)])

@@ -6,10 +6,12 @@ import itertools
 import numpy as np
 import pytest
 
+from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
+from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanExtraction
@@ -245,3 +247,11 @@ def test_only_rows_of_one_mixture_alone_have_portions_of_tasks() -> None:
     several = TaskSource([rows, *other._train], mixed.validation_rows, VOCABULARY, 0)
     unlabelled = TaskSource([rows], mixed.validation_rows, VOCABULARY, 0, unlabelled=other._train[0])
     assert several.portions([phase()], 5) == unlabelled.portions([phase()], 5) == {}
+
+
+def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:
+    """Four of ten examples in each: two epochs have eight of them, and none twice."""
+    rows = ExampleRows(encoded(10), 8, 1, 0, mixing=Mixing({"one": 10}, limit=4, temperature=1.0))
+    key = order.fold(3, 0)
+    first, second = (rows.shuffled(epoch, key)[:, 0].tolist() for epoch in (0, 1))
+    assert len(first) == len(second) == rows.per_epoch == 4 and len({*first, *second}) == 8
