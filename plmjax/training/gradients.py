@@ -56,11 +56,13 @@ def of_copy(
     return shares.scatter(gradient), sums
 
 
-def of_pieces(microstep: Microstep, shares: Shares, params: Any, inputs: Inputs) -> tuple[Any, LossSums]:
-    """Return the same as `of_copy`, for a single microbatch.
+def of_pieces(
+    microstep: Microstep, shares: Shares, params: Any, inputs: Inputs, accumulation: int
+) -> tuple[Any, LossSums]:
+    """Return the same as `of_copy`.
 
     `shares` has rings, and every leaf of the carry has a batch axis. Each device has its own key, so dropout depends on
-    the number of devices.
+    the number of devices. Stacked layers travel along the rings with every microbatch, all other gradients once.
     """
     structure = jax.tree.structure(params)
     flat = structure.flatten_up_to
@@ -80,7 +82,8 @@ def of_pieces(microstep: Microstep, shares: Shares, params: Any, inputs: Inputs)
             Piece(leaf, route.gather) if kept else leaf for leaf, route, kept in zip(given, ways, stacked, strict=True)
         ]
         with sharding.within_device():
-            gradient, sums = microstep(values, structure.unflatten(leaves), carry, batch, key)
+            compute = functools.partial(microstep, values, structure.unflatten(leaves))
+            gradient, sums = accumulate(compute, carry, inputs.axes, batch, key, accumulation)
         summed = [
             leaf.value if kept else route.scatter(leaf.astype(dtype))
             for leaf, route, dtype, kept in zip(flat(gradient), ways, dtypes, stacked, strict=True)

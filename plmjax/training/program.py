@@ -224,13 +224,12 @@ def rings_of(
     """Return the rings along which the parameters of a train step travel; None if the compiler divides its work.
 
     With rings every device computes with its own rows and its own key. So all that a step carries must have a batch
-    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`). So are
-    several microbatches: their gradients are added up on the devices, and travel once a step.
+    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`).
     """
     carry = jax.eval_shape(first.carry)
     axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
     by_rows = first.boxed.keys() == {"params"} and all("batch" in names for names in axes)
-    if not experiment.mesh.zero or not by_rows or phase.accumulation > 1:
+    if not experiment.mesh.zero or not by_rows:
         return None
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
         return None

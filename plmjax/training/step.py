@@ -107,7 +107,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     if shares.rings is None:
         gradient, sums = gradients.of_copy(microstep, shares, rest, inputs, update.accumulation, update.shards)
     else:
-        gradient, sums = gradients.of_pieces(microstep, shares, rest, inputs)
+        gradient, sums = gradients.of_pieces(microstep, shares, rest, inputs, update.accumulation)
     carry, collections, row_gradients = sums.carry
     params, optimizer_state = tables.update(
         update.optimizer, gradient, row_gradients, ids, state.optimizer_state, state.params

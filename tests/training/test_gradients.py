@@ -46,8 +46,9 @@ def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() ->
     assert [route.first for route in found] == [1, 1, 0, 1, 1]
 
 
-def test_each_device_computes_with_its_own_rows_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their gradients are summed in the dtype of the copy."""
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their gradients are summed in the dtype of the copy. Two microbatches of a device have keys of their own."""
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
     params = {"layers": jnp.ones((2, 8, 8)), "scale": jnp.ones(8)}
     owned = {"layers": placed(None, "data"), "scale": placed()}
@@ -67,13 +68,14 @@ def test_each_device_computes_with_its_own_rows_and_key(monkeypatch: pytest.Monk
 
     def run(params: dict, batch: dict, carry: jax.Array, values: jax.Array) -> tuple:
         inputs = gradients.Inputs(values, carry, ("batch",), batch, jax.random.key(0))
-        return gradients.of_pieces(microstep, shares, params, inputs)
+        return gradients.of_pieces(microstep, shares, params, inputs, accumulation)
 
     given = (jax.device_put(params, owned), jax.device_put(batch, placed("data")), jnp.zeros(16), jnp.float32(0.5))
     gradient, sums = jax.jit(sharding.scoped(run, MESH))(*given)
     for name, leaf in gradient.items():
         assert leaf.dtype == jnp.float32, name
         np.testing.assert_array_equal(leaf, np.full(leaf.shape, 60.0))
-    assert sums.losses == {"x": 120} and sums.metrics == {"rows": (120, 8)}
+    assert sums.losses == {"x": 120} and sums.metrics == {"rows": (120, 8 * accumulation)}
     drawn = np.asarray(sums.carry).reshape(8, 2)
-    assert (drawn[:, 0] == drawn[:, 1]).all() and len({*drawn[:, 0]}) == 8
+    assert len(np.unique(drawn)) == 8 * accumulation
+    assert (drawn[:, 0] == drawn[:, 1]).all() == (accumulation == 1)

@@ -185,6 +185,20 @@ def test_eight_devices_with_rings_equal_one(name, monkeypatch):
     assert_close(metrics, found_metrics, 5e-6)
 
 
+# 7 s for the memory of the second: pytest -m night tests/training/test_step.py
+@pytest.mark.parametrize("name", ["bert", pytest.param("transformer_xl", marks=pytest.mark.night)])
+def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
+    """Layers travel with each of two microbatches."""
+    monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
+    monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
+    built = program(name, MESHES["data"], dropout_generator="rbg", accumulation=2)
+    assert built.rings == Rings((2, 4))
+    expected, metrics = train(program(name), name)
+    found, found_metrics = train(built, name)
+    assert_close(expected, found, 5e-6)
+    assert_close(metrics, found_metrics, 5e-6)
+
+
 @pytest.mark.parametrize("name", ["word2vec", "ulmfit"])
 def test_steps_with_tables_of_rows_or_statistics_of_all_rows_have_no_rings(name, monkeypatch):
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
