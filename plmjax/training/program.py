@@ -218,18 +218,26 @@ def build(
     )
 
 
+MICROBATCHES_ON_RINGS = 4
+"""Largest number of microbatches whose layers travel along rings. The steps of a ring are hidden, but place every piece
+once for each microbatch. Without rings parameters travel once a step, and nothing hides them. By the estimates of
+docs/tpu.md four microbatches gain, and sixteen do not.
+"""
+
+
 def rings_of(
     experiment: Experiment, phase: ResolvedPhase, first: InitialState, mesh: jax.sharding.Mesh
 ) -> Rings | None:
     """Return the rings along which the parameters of a train step travel; None if the compiler divides its work.
 
     With rings every device computes with its own rows and its own key. So all that a step carries must have a batch
-    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`).
+    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`). So are more
+    microbatches than `MICROBATCHES_ON_RINGS`.
     """
     carry = jax.eval_shape(first.carry)
     axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
     by_rows = first.boxed.keys() == {"params"} and all("batch" in names for names in axes)
-    if not experiment.mesh.zero or not by_rows:
+    if not experiment.mesh.zero or not by_rows or phase.accumulation > MICROBATCHES_ON_RINGS:
         return None
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
         return None

@@ -86,6 +86,9 @@ def test_a_step_has_rings_where_every_device_can_compute_by_itself() -> None:
     assert rings_of(run) == Rings((4, 4))
     assert rings_of(run, "v3:2x2") is None
     assert rings_of(experiments.changed(run, training={"accumulation": 2})) == Rings((4, 4))
+    many = bert(rows=16 * 8)
+    assert rings_of(experiments.changed(many, training={"accumulation": 4})) == Rings((4, 4))
+    assert rings_of(experiments.changed(many, training={"accumulation": 8})) is None
     assert rings_of(dataclasses.replace(run, compression=GradualPruning())) is None
     assert rings_of(dataclasses.replace(run, objective=Counting())) is None
 
