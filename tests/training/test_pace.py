@@ -2,6 +2,7 @@
 
 import math
 import types
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 import pytest
@@ -61,3 +62,32 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
     passes(7)
     measured.drain()
     assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)
+
+
+class Loss(float):
+    """The loss of a step that is being computed until it is ready."""
+
+    ready = False
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
+def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock: 4 seconds while two steps are computed, 1 second while the second one is, and 3 while none is."""
+    now = [50.0]
+
+    def batches(seconds: float) -> Iterator[float]:
+        now[0] += seconds
+        yield seconds
+
+    monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+    measured, losses = Pace(), (Loss(2), Loss(1))
+    for loss in losses:
+        measured.add({"loss": loss})
+    assert measured.next_batch(batches(4)) == 4
+    for loss, seconds in zip(losses, (1, 3), strict=True):
+        loss.ready = True
+        measured.next_batch(batches(seconds))
+    measured.drain()
+    assert measured.input_wait == 3 / 8

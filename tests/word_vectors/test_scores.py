@@ -89,6 +89,17 @@ def test_both_kinds_of_analogies_and_words_without_vectors(tmp_path):
     assert not undocumented([*found, *(f"similarity/words{name}" for name in ("", "/pairs", "/unknown_pairs"))])
 
 
+@pytest.mark.parametrize("angles", [(0, -20, 20, 10, 180), (0, 60, 5, 66, 180), (0, 5, 60, 66, 180)])
+def test_no_word_of_a_question_is_its_answer(angles: tuple[int, ...], tmp_path: Path) -> None:
+    """On a circle, b - a + c is next to a, to b or to c, and d is the nearest of the other words."""
+    (tmp_path / "questions.txt").write_text(": places\na b c d\n")
+    circle = np.stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))], axis=1).astype(np.float32)
+    a, b, c = circle[:3]
+    assert np.argmax(circle @ (b - a + c)) != 3
+    found = scores.score(WordVectors("here", list("abcde"), circle), "analogy", tmp_path / "questions.txt")
+    assert found["analogy/accuracy"] == 1
+
+
 def test_lists_that_are_none_are_one_sentence(fails, tmp_path):
     vectors, data = tmp_path / "vectors.txt", tmp_path / "list.txt"
     word2vec.write(vectors, ["tiger", "cat"], np.eye(2, dtype=np.float32))

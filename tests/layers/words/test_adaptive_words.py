@@ -228,13 +228,17 @@ def test_a_loss_within_the_capacity_needs_few_scores_of_the_tails(monkeypatch: p
     assert found < 0.5 * flops(jax.grad(loss_of), full, ids, weights)
 
 
-def test_one_device_beyond_the_capacity_has_all_positions_scored() -> None:
-    """Two of eight positions of a device have a place; the first of two devices asks for five, the other for none."""
+@pytest.mark.parametrize("count", [3, 5])
+def test_one_device_beyond_the_capacity_has_all_positions_scored(count: int) -> None:
+    """Two of eight positions of a device have a place; the first of two devices asks for more, the other for none.
+
+    Both devices together have a place for three.
+    """
     draws = np.random.default_rng(0)
     tail = Cluster(jnp.asarray(draws.normal(size=(9, 4)), jnp.float32), jnp.zeros(9))
     hidden = jnp.asarray(draws.normal(size=(2, 8, 4)), jnp.float32)
     targets = jnp.asarray(draws.integers(0, 9, (2, 8)))
-    asked = jnp.array([[True] * 5 + [False] * 3, [False] * 8])
+    asked = jnp.array([[True] * count + [False] * (8 - count), [False] * 8])
     nats, hits = adaptive_scores._cross_entropy(0.25, tail, hidden, targets, asked)
     expected, likeliest = tail.scores(hidden).cross_entropy(targets)
     np.testing.assert_allclose(nats, np.where(asked, expected, 0), rtol=1e-6)
