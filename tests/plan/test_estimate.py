@@ -50,7 +50,10 @@ def experiment(**training) -> Experiment:
 
 @pytest.fixture(scope="module")
 def made() -> dict:
-    return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5}, breakdown=True)
+    """A plan of a phase with rings, and of a phase whose two microbatches the compiler divides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "MICROBATCHES_ON_RINGS", 1)
+        return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5}, breakdown=True)
 
 
 def test_the_arithmetic_of_devices_and_batch(made):
