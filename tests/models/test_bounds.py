@@ -1,5 +1,6 @@
 """The largest and the smallest numbers that a config's sentences name are taken, and the next ones are not."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,12 @@ from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.cvt.cvt import CvtConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.lite_transformer.lite_transformer import LiteTransformerConfig
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
@@ -67,6 +70,82 @@ def test_bounds(name: str) -> None:
     for number in refused:
         with pytest.raises(UserError, match=r"^Expected "):
             config(number)
+
+
+SEVERAL = {
+    "windows of a Longformer": (
+        lambda numbers: LongformerConfig(**LONGFORMER, attention_window=numbers, max_global_tokens=1),
+        (4, 4), [0, 3, 66],
+    ),
+    "dilations of a Longformer": (
+        lambda numbers: LongformerConfig(
+            **LONGFORMER, attention_window=(4,), attention_dilation=numbers, max_global_tokens=1
+        ),
+        (1, 2), [0],
+    ),
+    "windows of a decoder": (
+        lambda numbers: LongformerDecoderConfig.tiny(n_layer=2, attention_window=numbers), (4, 8), [0],
+    ),
+    "dilations of a decoder": (
+        lambda numbers: LongformerDecoderConfig.tiny(n_layer=2, attention_dilation=numbers), (1, 2), [0],
+    ),
+    "widths of filters of an ELMo": (
+        lambda numbers: ElmoConfig.tiny(filter_widths=numbers, filter_counts=(2, 2), max_characters_per_token=5),
+        (1, 2), [0, 6],
+    ),
+    "filters of an ELMo": (
+        lambda numbers: ElmoConfig.tiny(filter_widths=(1, 2), filter_counts=numbers), (1, 2), [0],
+    ),
+    "filters of a CVT": (lambda numbers: CvtConfig(filter_widths=numbers, max_characters_per_token=5), (2, 3), [0, 6]),
+    "heads of layers": (
+        lambda numbers: BertConfig.tiny(num_hidden_layers=2, layer_heads=numbers, layer_widths=(3, 3)), (1, 2), [0],
+    ),
+    "widths of layers": (
+        lambda numbers: BertConfig.tiny(num_hidden_layers=2, layer_heads=(1, 1), layer_widths=numbers), (1, 2), [0],
+    ),
+    "ranks": (lambda numbers: BertConfig.tiny(ranks=numbers), (0, 1, 2, 3, 4, 5), [-1]),
+    "widths of convolutions": (
+        lambda numbers: LiteTransformerConfig.tiny(encoder_layers=2, encoder_kernel_sizes=numbers), (3, 5), [-1, 0, 4],
+    ),
+    "widths of convolutions of a decoder": (
+        lambda numbers: LiteTransformerConfig.tiny(decoder_layers=2, decoder_kernel_sizes=numbers), (3, 4), [0],
+    ),
+    "buckets along two axes": (lambda numbers: ReformerConfig.tiny(num_buckets=numbers), (2, 4), [0, 1, 3]),
+    "first tokens of clusters": (
+        lambda numbers: TransformerXlConfig.tiny(vocab_size=20, cutoffs=numbers), (5, 10, 15), [0, 20],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_of_several_numbers_is_checked(name: str) -> None:
+    """A number that does not fit is refused at every place among others that do."""
+    made: tuple[Callable[[Any], Any], tuple, list] = SEVERAL[name]
+    config, taken, refused = made
+    assert config(taken)
+    for place, number in itertools.product(range(len(taken)), refused):
+        with pytest.raises(UserError, match=r"^Expected "):
+            config((*taken[:place], number, *taken[place + 1 :]))
+
+
+def test_the_axes_of_positions_are_checked_whatever_their_product_and_sum() -> None:
+    shape, sizes = ReformerConfig.tiny().axial_pos_shape, ReformerConfig.tiny().axial_pos_embds_dim
+    assert len(shape) == len(sizes) == 2
+    for first in (0, -1):
+        for odd in ((first, sum(sizes) - first), (sum(sizes) - first, first)):
+            with pytest.raises(UserError, match="axial_pos_embds_dim of as many numbers from 1"):
+                ReformerConfig.tiny(axial_pos_embds_dim=odd)
+        for odd in ((first, shape[1]), (shape[0], first), (first, first)):
+            with pytest.raises(UserError, match="axial_pos_embds_dim of as many numbers from 1"):
+                ReformerConfig.tiny(axial_pos_shape=odd)
+
+
+def test_the_last_of_the_clusters_has_a_feature() -> None:
+    """Each has a quarter of the features of the one before it."""
+    sizes = {"vocab_size": 20, "cutoffs": (5, 10), "div_val": 4}
+    assert TransformerXlConfig.tiny(**sizes, d_embed=16)
+    with pytest.raises(UserError, match="Expected an embedding size of 16 at least"):
+        TransformerXlConfig.tiny(**sizes, d_embed=15)
 
 
 LANGUAGE_MODEL = ElmoConfig.tiny(projection_dim=6, max_characters_per_token=24)
