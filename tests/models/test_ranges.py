@@ -14,7 +14,7 @@ from plmjax.models.nnlm import NnlmConfig
 FILES = [importlib.import_module(found.name) for found in pkgutil.walk_packages(models.__path__, "plmjax.models.")]
 CONFIGS = [file.SYSTEM.config() for file in FILES if hasattr(file, "SYSTEM")]
 UNBOUNDED = {"clamp_len"}
-"""Numbers of which those below 0 mean that there is no limit; the numbers of special tokens too."""
+"""Numbers of which those below 0 mean that there is no limit."""
 FROM_0 = {
     "axial_norm_std", "chunk_size_feed_forward", "dilated_heads", "filter_width", "initial_share",
     "lsh_num_chunks_after", "lsh_num_chunks_before", "local_num_chunks_after", "local_num_chunks_before", "mem_len",
