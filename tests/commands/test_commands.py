@@ -408,3 +408,19 @@ def test_the_experiment_that_is_named_is_imported_for_the_classes_of_a_checkpoin
         experiments.from_dict(named)
     load_classes(str(file))
     assert experiments.from_dict(named).size == 4
+
+
+@pytest.mark.parametrize("option", ["--architecture BertModel", "--tokenizer t"])
+def test_a_file_of_word_vectors_has_words_of_its_own(fails, option: str, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.txt"
+    file.write_text("2 2\nfox 1 0\ndog 0 1\n", encoding="utf-8")
+    said = fails("import", file, tmp_path / "run", *option.split())
+    assert f"Expected neither --architecture nor --tokenizer for {file}, found one; leave it out" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
+    file = tmp_path / "scores.json"
+    file.write_text("{}", encoding="utf-8")
+    said = fails("evaluate", "some/run", "--output", file)
+    assert f"Expected a folder for --output, found the file {file}; name another." in said

@@ -53,11 +53,11 @@ def test_an_evaluation_is_a_table_or_json(options: str, monkeypatch: pytest.Monk
 
 def test_predictions_are_alone_on_the_standard_output(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """The way in which they are written is told beside them, and their number only if they are in a file."""
-    monkeypatch.setattr(predictions, "settings_of", lambda checkpoint, overrides: {})
-    monkeypatch.setattr(predictions, "decoding", lambda checkpoint, settings: "beams 3")
+    monkeypatch.setattr(predictions, "settings_of", lambda checkpoint, overrides: {overrides[0]: overrides[1]})
+    monkeypatch.setattr(predictions, "decoding", lambda checkpoint, settings: f"beams {settings['--objective.beams']}")
     monkeypatch.setattr(predictions, "write", lambda *_, **__: 5)
     for options, expected in (([], ""), (["--output", "out"], "5 predictions in out\n")):
-        cli.run(["predict", "some/run", "--input", "a.tsv", *options])
+        cli.run(["predict", "some/run", "--input", "a.tsv", *options, "--objective.beams", "3"])
         assert capsys.readouterr() == (expected, "decoding   beams 3\n")
 
 

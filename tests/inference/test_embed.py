@@ -1,22 +1,28 @@
 """Vectors of lines, on a model that has hardly learned: layers, mixes, pooling, both formats, a stop on the way."""
 
+import dataclasses
 import gzip
 import json
 import lzma
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.template import Template
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
+from plmjax.inference.readings import Reading
 from plmjax.interop import huggingface
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
+from plmjax.vocabulary import Vocabulary
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
 
@@ -228,3 +234,58 @@ def test_a_mistake_is_one_sentence(small_run, tmp_path, call, message):
     with pytest.raises(UserError, match=message) as error:
         call(small_run, tmp_path)
     assert "\n" not in str(error.value)
+
+
+class Counting:
+    """A module whose states, in bfloat16, are 256 and 768 times the place of a token in its row."""
+
+    def __init__(self) -> None:
+        self.shapes = []
+
+    def apply(self, variables, *, input_ids, attention_mask, output_hidden_states):
+        self.shapes.append(input_ids.shape)
+        places = jnp.broadcast_to(jnp.arange(input_ids.shape[1]) + 1.0, input_ids.shape)[..., None]
+        return SimpleNamespace(hidden_states=(256 * jnp.stack([places, 3 * places])).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize(("summary", "longest"), [("first", None), ("last", None), ("last", 4)])
+def test_a_vector_is_read_where_the_template_has_it_from_rows_as_long_as_the_model_takes(summary, longest):
+    """Batches have the size that was asked for, and the vectors float32; the middle line has four tokens."""
+    template = Template(single="A sep cls", summary=summary)
+    config = SimpleNamespace(template=template, longest=longest)
+    reading = Reading([[7], [7, 8, 9, 10], []], Vocabulary.placeholder(20), names=lambda ids: ids)
+    module = Counting()
+    wanted = embedding.Vectors(layer=1, pooling="cls", mix=(), scale=1.0)
+    arrays, rows = embedding._vectors(module, {}, reading, config, wanted, batch_size=5)
+    lengths = [3, longest or 6, 2]
+    assert [len(row) for row in rows] == arrays["lengths"].tolist() == lengths
+    assert arrays["cut"].tolist() == [False, longest == 4, False] and {rows for rows, _ in module.shapes} == {5}
+    places = [1, 1, 1] if summary == "first" else lengths
+    assert arrays["embeddings"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["embeddings"][:, 0], 256 * 3 * np.array(places))
+
+
+def test_parts_are_of_the_bytes_of_the_text_and_of_the_settings(small_run, tmp_path):
+    """A file that has changed under its name is another text."""
+    text, parts = _text(tmp_path / "text.txt", "a film"), tmp_path / "out.npz.parts"
+    directory = checkpoints.find(small_run)
+    given = embedding.Vectors(layer=1, pooling="mean", mix=(), scale=1.0)
+    for _ in range(2):
+        embedding._claim(parts, directory, text, given)
+    with pytest.raises(UserError, match="found parts made with another pooling"):
+        embedding._claim(parts, directory, text, dataclasses.replace(given, pooling="cls"))
+    with pytest.raises(UserError, match="found parts made with another input"):
+        embedding._claim(parts, directory, _text(text, "a plot"), given)
+
+
+def test_the_size_of_a_batch_and_a_folder_of_a_bucket_reach_the_work(small_run, texts, tmp_path, monkeypatch):
+    """In a bucket there are no folders to look for."""
+
+    def asked(*arguments):
+        raise InterruptedError(arguments[-1])
+
+    output = tmp_path / "no" / "o.npz"
+    monkeypatch.setattr(embedding, "_vectors", asked)
+    monkeypatch.setattr(embedding.storage, "in_bucket", lambda path: path == output)
+    with pytest.raises(InterruptedError, match="7"):
+        embed(small_run, texts, output, batch_size=7)

@@ -186,8 +186,9 @@ def test_what_gives_no_rows_is_refused(tmp_path):
         rows_of(dataset, ContinuedPairs(), 8)
     with pytest.raises(UserError, match=r"an even sequence length .* found 33"):
         rows_of(dataset, ContinuedPairs(), 33)
-    with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\]"):
-        rows_of(dataset, ContinuedPairs(), 32, vocabulary=Vocabulary(V, end=3))
+    for tokens in ({"end": 3}, {"cls": 2, "end": 3}, {"sep": 2, "end": 3}):
+        with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\]"):
+            rows_of(dataset, ContinuedPairs(), 32, vocabulary=Vocabulary(V, **tokens))
 
 
 @pytest.mark.parametrize("batch", [5, 1])

@@ -112,8 +112,9 @@ def test_mistakes_are_named(dataset):
         PairedStreams().rows(dataset, "train", 48, WORDS, seed=3)
     with pytest.raises(UserError, match=r"Expected the stream 'text' in the dataset .*, found english, german"):
         FullSentences().rows(dataset, "train", 48, Words(V).vocabulary, seed=3)
-    with pytest.raises(UserError, match=r"tokenizer with an end token and a begin token .* PairedStreams, found one"):
-        layout().rows(dataset, "train", 48, Vocabulary(size=V, end=3), seed=3)
+    for tokens in ({"end": 3}, {"begin": 2}):
+        with pytest.raises(UserError, match=r"tokenizer with an end token and a begin token .* PairedStreams, found"):
+            layout().rows(dataset, "train", 48, Vocabulary(size=V, **tokens), seed=3)
     with pytest.raises(UserError, match=r"--data.layout.start, found 'bos'; "):
         layout(start="bos")
     with pytest.raises(UserError, match=r"--data.layout.pack of at least 1, found 0"):
