@@ -11,6 +11,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
+from plmjax.finetuning.tasks.choices import MultipleChoice
+from plmjax.finetuning.tasks.questions import SpanExtraction
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.finetuning.tasks.tagging import TokenTagging
+from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.next_sentence import NEXT_SENTENCE
@@ -130,3 +135,34 @@ def test_a_model_without_a_head_for_pairs_is_refused() -> None:
         UserError, match=r"Expected a model with a head for pairs of sentences \(.*\), found one without"
     ):
         NEXT_SENTENCE.sums(outputs, batch)
+
+
+ROW = ("input_ids", "segment_ids", "positions")
+OF_TASKS = (*ROW, "characters", "token_type_ids")
+MASKED = (*ROW, "token_type_ids", "masked_positions")
+INPUTS = {
+    MaskedLanguageModel(): MASKED,
+    BertPretraining(): (*MASKED, "cls_positions"),
+    ElectraPretraining(): MASKED,
+    NextToken(): ROW,
+    PermutationLanguageModel(): ("input_ids", "token_type_ids", "ranks", "target_positions", "backwards"),
+    SequenceToSequence(): (*ROW, *(f"decoder_{name}" for name in ROW)),
+    SequenceClassification(("a", "b")): (*OF_TASKS, "cls_positions"),
+    MultipleChoice(): (*OF_TASKS, "cls_positions"),
+    TokenTagging(("a", "b")): OF_TASKS,
+    SpanExtraction(): OF_TASKS,
+}
+
+
+@pytest.mark.parametrize("objective", INPUTS, ids=[type(objective).__name__ for objective in INPUTS])
+def test_a_model_gets_each_of_its_inputs_and_no_target(objective: Objective) -> None:
+    """Types, positions and the rest are optional in a batch, so that no error would tell of a lost one."""
+    names = {name for inputs in INPUTS.values() for name in inputs}
+    targets = ("labels", "original_ids", "next_ids", "next_weights", "masked_weights", "row_ids", "begins")
+    batch = {name: np.full((2, 4), number) for number, name in enumerate((*sorted(names), *targets))}
+    found = objective.model_inputs(batch)
+    assert all(found[name] is batch[name] for name in INPUTS[objective])
+    more = {"attention_mask", "reuse_length"} if isinstance(objective, PermutationLanguageModel) else set()
+    assert found.keys() - set(INPUTS[objective]) == more
+    if more:
+        assert found["attention_mask"] is batch["segment_ids"] and found["reuse_length"] == 2
