@@ -73,6 +73,11 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"inputs": ["a", "b"], "format": "jsonl", "limit_bytes": 1 << 26, "text_key": "body"}
         | {"parts": ({"source": "en", "target": "de"}, ())},
     ),
+    "texts of a tokenizer without streams": (
+        "tokenizer train --input a --output new",
+        "data.formats:texts",
+        {"inputs": ["a"], "format": "auto", "limit_bytes": 1 << 26, "text_key": "text", "parts": None},
+    ),
     "prepare": (
         "prepare --input a b --tokenizer t --output new --format jsonl --text_key body --streams s=x "
         "--fields n m --held_out 0.25 --language de --max_unknown 0.5 --clean c4_lines gopher --bad_words "

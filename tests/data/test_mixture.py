@@ -231,6 +231,14 @@ def test_another_text_by_the_name_of_an_earlier_one(datasets) -> None:
         ('{"sources": {"a": "f"}, "stages": [{"first_step": 3, "rows": {"a": 1}}]}', "from step 0"),
         ('{"sources": {"a": "f"}, "stages": [{"first_step": 0, "rows": {"a": 0}}]}', "a of rows"),
         ('{"sources": {}, "stages": [{"first_step": 0, "rows": {}}]}', "a stage has no row"),
+        *(
+            (
+                f'{{"sources": {{"a": "f"}}, "stages": [{{"first_step": 0, "rows": {first}}}, '
+                f'{{"first_step": 5, "rows": {second}}}]}}',
+                "a stage has no row",
+            )
+            for first, second in (('{"a": 1}', "{}"), ("{}", '{"a": 1}'))
+        ),
         (
             '{"sources": {"a": "f", "b": "e"}, "stages": [{"first_step": 0, "rows": {"a": 65536, "b": 1}}]}',
             "or more than 65536",

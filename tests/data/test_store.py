@@ -394,6 +394,8 @@ def test_arrays_that_contradict_the_ledger_are_named(tmp_path):
         (whole[:-1], "numbers of int64 in .*sentences.npy, found others"),
         (whole.astype(np.float32), "numbers of int64 in .*sentences.npy, found others"),
         (whole + 1, "offsets from 0 to .* in .*sentences.npy, found others"),
+        ([1, *whole[1:]], "offsets from 0 to .* in .*sentences.npy, found others"),
+        ([*whole[:-1], whole[-1] + 1], "offsets from 0 to .* in .*sentences.npy, found others"),
     ):
         np.save(places, found)
         with pytest.raises(UserError, match=message):
