@@ -17,7 +17,7 @@ from plmjax.compression.run import Source, composed, train
 from plmjax.experiment import Experiment, Mixture, Start
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.models.bert import BertConfig
-from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints import ancestry, checkpoints
 
 
 def trained(source: Source, params: dict[str, np.ndarray], run: Experiment, workdir: Path) -> None:
@@ -131,3 +131,12 @@ def test_statistics_and_constants_of_a_result(given: dict, trained: Any, expecte
     assert rest == [run, source.description.tokenizer, *expected]
     assert (record.checkpoint, record.step, record.by, record.settings) == ("named", 7, "prune", {"sparsity": 0.5})
     assert said == "4 parameters became 3, of which 1 are not zero (33.3% of 3)"
+
+
+def test_the_record_of_a_result_goes_back_to_the_first_checkpoint() -> None:
+    first = ancestry.Ancestor("first", 3, "digest", "prune", {"method": "heads"})
+    source = dataclasses.replace(source_of(Experiment(BertConfig.tiny(), None, None)), ancestors=[first])
+    before, last = source.described("quantize", {"method": "dynamic"})
+    assert before is first and source.ancestors == [first]
+    digest = ancestry.digest(source.params)
+    assert last == ancestry.Ancestor("named", 7, digest, "quantize", {"method": "dynamic"})

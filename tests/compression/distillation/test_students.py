@@ -73,8 +73,9 @@ def test_every_other_layer_by_default() -> None:
 
 
 def test_layers_that_cannot_be_taken() -> None:
-    with pytest.raises(UserError, match="from 0 to 11, the layers of the teacher, found 12"):
-        TakenLayers((0, 12)).model(BertConfig.base())
+    for layer in (12, -1):
+        with pytest.raises(UserError, match=f"from 0 to 11, the layers of the teacher, found {layer};"):
+            TakenLayers((0, layer)).model(BertConfig.base())
     with pytest.raises(UserError, match="whose 12 layers have parameters of their own"):
         TakenLayers().model(AlbertConfig())
     with pytest.raises(UserError, match=r"a student of 2 layers, .* found 6"):
