@@ -121,3 +121,11 @@ def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) ->
             if bound < math.inf and least > -math.inf:
                 limits = f"from {least:g} to {limits}"
             raise UserError(f"Expected --{group}.{name} {limits}, found {value}; change it.")
+
+
+def check_probabilities(group: str, settings: object, *names: str) -> None:
+    """Raise UserError for the first of these fields of `settings` that is not from 0 to 1."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 <= value <= 1:
+            raise UserError(f"Expected --{group}.{name} from 0 to 1, found {value}; change it.")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
 from plmjax.vocabulary import Vocabulary
@@ -58,6 +58,7 @@ class MaskedLanguageModel(Objective):
             raise UserError(
                 f"Expected a known --objective.masking, found {quoted(self.masking)}; {nearest(self.masking, MASKING)}"
             )
+        check_ranges("objective", self, max_predictions=FROM_0)
         if not (0 < self.rate < 1 and min(self.mask_share, self.random_share) >= 0):
             raise UserError(f"Expected a masking rate between 0 and 1 and shares from 0, found {self}; change them.")
         if self.mask_share + self.random_share > 1:

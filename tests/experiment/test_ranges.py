@@ -22,8 +22,6 @@ BY_OTHERS = {
     "Questions": {"stride", "question_length"}, "SpanExtraction": {"best", "answer_length", "null_threshold"},
 }  # fmt: skip
 """Class -> its numbers that are checked when a text is read or a model is made, or that may be any number."""
-UNCHECKED = {"max_predictions", "static_seed", "mix_penalty"}
-"""Numbers that no class checks, as the probabilities of the layouts of text."""
 ABOVE_0 = {
     "rate", "ngram", "window", "least", "row_updates", "longest_path", "shared", "longest_span", "context",
     "mean_length", "x_max", "layer_decay", "factored_from", "ratio", "pack", "duplicates", "copies", "candidates",
@@ -36,7 +34,8 @@ ABOVE_0 = {
 SHARES = {
     "rate", "mask_share", "random_share", "label_smoothing", "mask", "permute", "insert", "rotate", "layer_decay",
     "beta1", "beta2", "cut_fraction", "reduction", "momentum", "average_share", "held_out", "share", "begin", "end",
-    "sparsity", "dropout", "warmup", "MultiLabelClassification.threshold", "Plateau.threshold",
+    "sparsity", "dropout", "warmup", "MultiLabelClassification.threshold", "Plateau.threshold", "single_probability",
+    "short_probability", "random_next_probability", "swap_probability", "random_probability",
 }  # fmt: skip
 """Numbers that are not above 1."""
 
@@ -69,7 +68,7 @@ def test_a_number_outside_of_its_range_is_refused(package: ModuleType) -> None:
             number, others = getattr(settings, field.name), BY_OTHERS.get(name, ())
             if type(number) not in (int, float) or not field.init or others == "all" or field.name in others:
                 continue
-            if field.name in UNCHECKED or field.name.endswith("_probability"):
+            if field.name == "static_seed":  # any number
                 continue
             for wrong in outside(name, field.name, number):
                 tried += 1

@@ -21,7 +21,7 @@ from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import truncation
 from plmjax.data.store import Dataset, Split
-from plmjax.errors import UserError
+from plmjax.errors import UserError, check_probabilities
 from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 3  # A [SEP] B [SEP] [CLS]
@@ -48,6 +48,10 @@ class ContinuedPairs(Layout):
     """If true, the second half of a batch reads the text backwards."""
     random_probability: float = 0.5
     """Probability that B comes from elsewhere in the text. It always does if no sentence ends within the row."""
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        check_probabilities("data.layout", self, "random_probability")
 
     def check(self, sequence_length: int) -> None:
         """Check the length, which has two equal halves."""

@@ -18,7 +18,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import TokenRow
-from plmjax.errors import UserError, quoted
+from plmjax.errors import FROM_0, UserError, check_ranges, quoted
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import tables, text_files, word_columns
 from plmjax.finetuning.tasks import label_schemes
@@ -206,6 +206,10 @@ class TokenTagging(TaskObjective):
 
     A larger factor keeps the mix closer to the plain mean (Peters et al. 2018, section 3.1); 0 leaves it out.
     """
+
+    def __post_init__(self) -> None:
+        """Check the factor."""
+        check_ranges("objective", self, mix_penalty=FROM_0)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
