@@ -17,6 +17,7 @@ from plmjax.compression.distillation.distilled import INNER, TEACHER, Distillati
 from plmjax.compression.distillation.mobilebert import moments, standardized
 from plmjax.compression.distillation.patient import Patience
 from plmjax.compression.distillation.readings import ComputedScores, Reading
+from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.stored import StoredScores
 from plmjax.compression.distillation.terms import SoftTargets, Term
 from plmjax.compression.distillation.tinybert import MAP, AttentionScores, HiddenStates
@@ -233,6 +234,12 @@ def test_a_triple_loss_has_its_published_factors() -> None:
     assert DistilBertDistillation().hard == 2.0
     (only,) = DistilBertDistillation(restrict=True, cosine=0.0, soft=3.0, temperature=4.0).terms()
     assert only == SoftTargets(3.0, 4.0, all_tokens=False)
+
+
+def test_soft_targets_have_the_factor_and_the_temperature_of_the_settings() -> None:
+    """They compare predictions alone; a factor of 0 leaves them out."""
+    assert SoftTargetDistillation(soft=3.0, temperature=4.0).terms() == (SoftTargets(3.0, 4.0, all_tokens=False),)
+    assert SoftTargetDistillation(soft=0.0).terms() == ()
 
 
 @pytest.mark.parametrize(("strategy", "taught_layers"), [("skip", (2, 4)), ("last", (4, 5))])
