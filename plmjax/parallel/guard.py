@@ -323,18 +323,24 @@ class Relay:
             return False
         *lines, self._rest = (self._rest + read).split(b"\n")
         for line in lines:
-            self._fatal = self._fatal or bool(self.FATAL.match(line))
-            if not self._fatal and not self.NOISE.match(line):
-                sys.stderr.buffer.write(line + b"\n")
+            self._print(line + b"\n")
         sys.stderr.flush()
         if not read:
             time.sleep(BEAT_SECONDS / 4)  # a closed pipe is always ready to be read
         return bool(read)
 
     def drain(self) -> None:
-        """Pass on the rest of a trainer that has ended."""
+        """Pass on the rest of a trainer that has ended, also a last line without its end."""
         while self.forward():
             pass
+        self._print(self._rest)
+        sys.stderr.flush()
+        self._rest = b""
+
+    def _print(self, line: bytes) -> None:
+        self._fatal = self._fatal or bool(self.FATAL.match(line))
+        if not self._fatal and not self.NOISE.match(line):
+            sys.stderr.buffer.write(line)
 
 
 def _pass_on(pid: int, number: int) -> None:

@@ -352,3 +352,16 @@ def test_errors_of_a_trainer_are_passed_on_without_the_pages_of_an_abort(capfd):
     assert capfd.readouterr().err == f"plmjax: Expected a text.\nE{time_of_day} allocator.cc:9] full\n"
     os.close(write)
     os.close(read)
+
+
+def test_a_last_line_without_its_end_is_passed_on_when_a_trainer_has_ended(capfd):
+    read, write = os.pipe()
+    relay = guard.Relay(read)
+    os.write(write, b"first line\nKilled")
+    assert relay.forward()
+    assert capfd.readouterr().err == "first line\n"
+    for _ in range(2):  # it is written once
+        relay.drain()
+    assert capfd.readouterr().err == "Killed"
+    os.close(write)
+    os.close(read)
