@@ -107,7 +107,7 @@ def check_choice(option: str, found: str, known: Iterable[str]) -> None:
 
 
 FROM_0, FROM_1, SHARE = (0, math.inf), (1, math.inf), (0, 1)
-ABOVE_0 = (math.ulp(0.0), math.inf)
+ABOVE_0, PROBABILITY = (math.ulp(0.0), math.inf), (0, math.nextafter(1, 2))
 """Ranges of numbers; the upper bound is excluded."""
 
 
@@ -120,12 +120,5 @@ def check_ranges(group: str, settings: object, **ranges: tuple[float, float]) ->
             limits = "above 0" if (least, bound) == ABOVE_0 else limits
             if bound < math.inf and least > -math.inf:
                 limits = f"from {least:g} to {limits}"
+            limits = "from 0 to 1" if (least, bound) == PROBABILITY else limits
             raise UserError(f"Expected --{group}.{name} {limits}, found {value}; change it.")
-
-
-def check_probabilities(group: str, settings: object, *names: str) -> None:
-    """Raise UserError for the first of these fields of `settings` that is not from 0 to 1."""
-    for name in names:
-        value = getattr(settings, name)
-        if not 0 <= value <= 1:
-            raise UserError(f"Expected --{group}.{name} from 0 to 1, found {value}; change it.")

@@ -10,6 +10,7 @@ from plmjax.errors import (
     ABOVE_0,
     FROM_0,
     FROM_1,
+    PROBABILITY,
     SHARE,
     UserError,
     beginning,
@@ -110,6 +111,7 @@ def test_a_part_of_an_option_is_answered_with_the_whole_option() -> None:
         (FROM_1, (1, 2), (0, 0.5), "of at least 1"),
         (SHARE, (0, 0.999), (1, -0.1), "from 0 to below 1"),
         (ABOVE_0, (5e-324, 1), (0, -1), "above 0"),
+        (PROBABILITY, (0, 0.5, 1), (-0.1, 1.01), "from 0 to 1"),
     ],
 )
 def test_a_range_has_its_least_number_and_not_its_bound(limits, fitting, others, said: str) -> None:

@@ -18,7 +18,7 @@ from tests.small_runs import SMALL_BERT
 from tests.xla_flags import cpu_flags
 
 OURS = ("JAX_", "TF_", "TPU_", "PYTHONWARNINGS")
-"""What the command line sets, and the tests have set."""
+"""Prefixes of the variables that the command line sets, and that the tests have set already."""
 
 
 def bare(**variables: object) -> dict[str, str]:

@@ -22,7 +22,7 @@ SHORTER = {
     "SentencePairs()": "SentencePairs(duplicates=1)",
     "jax.devices()": "jax.devices()[:1]",
 }
-"""What makes seconds of minutes; nothing else of the page is changed."""
+"""Replacements that make the page run in seconds. Nothing else of it is changed."""
 
 
 def test_the_page_is_one_program(

@@ -195,7 +195,7 @@ def test_each_kind_has_the_rank_of_its_energy(tmp_path: Path, monkeypatch) -> No
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2"])
 def test_every_projection_of_a_system_has_the_rank_of_its_kind(name: str) -> None:
-    """Of the system's first module: an ELECTRA's generator has whole matrices, which are not part of it."""
+    """Only projections of the system's first module are read. The generator of an ELECTRA has whole matrices."""
     module = FAMILIES[name].heads[0].module
     module = module.clone(config=dataclasses.replace(module.config, ranks=(1, 2, 3, 4, 5, 6)))
     shapes = flax.traverse_util.flatten_dict(nn.meta.unbox(boxed_shapes(module)), sep="/")

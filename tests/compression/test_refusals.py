@@ -83,7 +83,7 @@ def test_heads_are_measured_on_a_row_at_least(rows: int, rounds: int) -> None:
 
 
 def test_four_inputs_are_a_group() -> None:
-    """Of six inputs the pattern has no two groups; of eight each has two zeros."""
+    """Six inputs do not divide into groups of four. Eight inputs have two groups, with two zeros each."""
     model = BertConfig(9, **SIZES)
     with pytest.raises(UserError, match=r"a multiple of 4, found 6\. \(bert/.*/query/kernel\) Take --method magnitude"):
         one_shot.by_pattern({QUERY: np.ones((1, 6, 2, 3))}, model)

@@ -28,7 +28,7 @@ SIZES = {
 """Odd ones, so that no axis is mistaken for another; with room for `LENGTH` positions beside them."""
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
 LARGER = {"initializer_range": 0.1}
-"""Of narrow models, which learn faster when they begin larger."""
+"""Initializer range of narrow models, which learn faster with larger first values."""
 WIDER = {"hidden_size": 32, "intermediate_size": 64, **LARGER}
 ROWS, LENGTH = 3, 17
 
@@ -132,7 +132,7 @@ READS_AND_WRITES = (
     View(same_sequence, "last_hidden_state", "decoder_", ""),
     View(earlier_in_sequence, "last_hidden_state", "decoder_", "decoder_"),
 )
-"""Of encoders, decoders, and encoder-decoders."""
+"""Views of encoders, decoders, and encoder-decoders."""
 
 
 WORDS = 16

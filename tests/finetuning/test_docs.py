@@ -55,7 +55,7 @@ OF_EXPERIMENTS = {
         *("--objective.max_new_tokens", "6", "--model.num_layers", "1", "--model.num_decoder_layers", "1"),
     ],
 }
-"""What else is smaller in some experiments."""
+"""Further sizes that are smaller in some experiments."""
 
 
 class Reached(Exception):

@@ -20,7 +20,7 @@ SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--traini
 STAGE = [*SMALL, "--data.layout.overlap", "4", "--data.held_out", "0", "--training.evaluate_every", "0"]
 MODEL = ["embedding_size", "8", "num_layers", "1", "vocab_size", "30"]
 BELOW = {"": "task", "_backwards": "general"}
-"""What the name of a direction's stages ends with -> the stage that its classifier is upon."""
+"""Suffix of the stages of a direction -> stage from which its classifier starts."""
 
 
 @pytest.fixture(scope="module")

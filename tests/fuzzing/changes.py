@@ -171,7 +171,7 @@ RAW = {
     "\ue000digits": "9" * 5000,
     "\ue000large": "1e999",
 }
-"""What json.dumps cannot write: a text that stands for it -> JSON."""
+"""Placeholder -> JSON text that json.dumps cannot write."""
 VALUES: tuple[Any, ...] = (
     None,
     True,

@@ -22,7 +22,7 @@ from plmjax.errors import UserError, beginning
 from tests.fuzzing import changes
 
 SECONDS = 10
-"""Of processor time that a case may take."""
+"""Maximum processor time of a case."""
 PATIENCE = 120
 """Seconds after which a case is stopped: something waits for what never comes."""
 ROOM, SHARE = 300 << 20, 30

@@ -21,7 +21,7 @@ from tests.optional import needs_torch
 
 CONFIGS = {name: family.heads[0].module.config for name, family in IN_TRANSFORMERS.items()}
 CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
-"""Of encoders; the heads of decoders are in test_gpt.py."""
+"""Configs of encoders. The heads of decoders are in test_gpt.py."""
 RATES = {
     "albert": {},
     "distilbert": {"seq_classif_dropout": 0.3},

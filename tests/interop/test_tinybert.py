@@ -30,7 +30,7 @@ FIT = {
     "one projection": ("fit_dense",),
     "one for each state": ("fit_denses.0", "fit_denses.1", "fit_denses.2", "fit_denses.3", "fit_denses.4"),
 }
-"""Of the first version of the released files and of the second."""
+"""Tensor names in the first and in the second version of the released files."""
 
 
 def publish(folder, fit):

@@ -38,7 +38,7 @@ from tests.products import equations
 from tests.systems.modules import example
 
 HALF = Execution(jnp.bfloat16, unroll=2)
-"""What no module has by default, nor one that is given the dtype alone."""
+"""An execution that differs from the default in both fields. A module that is given only the dtype differs from it."""
 UNTRACED = ("word2vec", "glove", "hierarchical_softmax", "recurrent", "ib_bert")
 """Word vectors, which are float32 and have no execution, a stranger, and a teacher made of the parts of its student."""
 WIDE_PRODUCTS = {
@@ -67,7 +67,7 @@ def products(jaxpr: Any) -> Iterator[tuple[str, set[str]]]:
 
 
 class Watch:
-    """What the modules that are applied are made with, and what they read and write besides bfloat16.
+    """Records the settings of every module that is applied, and the arrays of it that are not bfloat16.
 
     found: path of a module -> what is wide. numbers: number of a module -> class and field. fields: those of settings
     that are read.
@@ -263,7 +263,7 @@ CONSTANT = {
     r"^MultiHeadAttention.dropout at t5/|t5/.*probability_dropout": "T5 drops values",
     r"^Dropout.rate at Dropout_0$": "the head of XLNet's labels drops nothing",
 }
-"""Pattern of a number of a module -> the reason that it is none of the config's."""
+"""Pattern of a module's number -> reason why no config has this number."""
 
 
 @every_system

@@ -21,7 +21,7 @@ from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import truncation
 from plmjax.data.store import Dataset, Split
-from plmjax.errors import UserError, check_probabilities
+from plmjax.errors import PROBABILITY, UserError, check_ranges
 from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 3  # A [SEP] B [SEP] [CLS]
@@ -51,7 +51,7 @@ class ContinuedPairs(Layout):
 
     def __post_init__(self) -> None:
         """Check the probability."""
-        check_probabilities("data.layout", self, "random_probability")
+        check_ranges("data.layout", self, random_probability=PROBABILITY)
 
     def check(self, sequence_length: int) -> None:
         """Check the length, which has two equal halves."""

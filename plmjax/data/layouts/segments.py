@@ -21,7 +21,7 @@ from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import SentencePairs
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset
-from plmjax.errors import UserError, check_probabilities
+from plmjax.errors import PROBABILITY, UserError, check_ranges
 from plmjax.vocabulary import Vocabulary
 
 SEQUENCE = np.dtype([("first", "<i8"), ("sentences", "<u4"), ("a_length", "<u2"), ("b_length", "<u2")])
@@ -52,7 +52,7 @@ class Segments(Layout):
 
     def __post_init__(self) -> None:
         """Check the count and the probabilities."""
-        check_probabilities("data.layout", self, "single_probability", "short_probability")
+        check_ranges("data.layout", self, single_probability=PROBABILITY, short_probability=PROBABILITY)
         if self.pack < 1:
             raise UserError(f"Expected --data.layout.pack of at least 1, found {self.pack}; change it.")
 

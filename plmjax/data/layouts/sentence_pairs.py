@@ -20,7 +20,7 @@ from plmjax.data import order
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset, Split
-from plmjax.errors import UserError, check_probabilities
+from plmjax.errors import PROBABILITY, UserError, check_ranges
 from plmjax.vocabulary import Vocabulary
 
 PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("label", "u1")])
@@ -60,7 +60,7 @@ class SentencePairs(Layout):
     def __post_init__(self) -> None:
         """Check the counts and the probabilities."""
         names = ("short_probability", "random_next_probability", "swap_probability")
-        check_probabilities("data.layout", self, *names)
+        check_ranges("data.layout", self, **dict.fromkeys(names, PROBABILITY))
         if self.pack < 1 or self.duplicates < 1:
             raise UserError(
                 f"Expected --data.layout.pack and --data.layout.duplicates of at least 1, found {self.pack} and "

@@ -45,7 +45,7 @@ def test_a_file_without_end_and_without_a_blank_line_is_cut_while_it_is_read(tmp
 
 
 def test_a_long_document_between_blank_lines_is_cut_while_it_is_read(tmp_path, monkeypatch):
-    """All of it is kept, whichever block its end is in; a document after it begins anew."""
+    """A document that spans several blocks keeps all of its lines. The next document starts after it."""
     monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
     long = [f"Line {n} of a text." for n in range(40)]
     (tmp_path / "a.txt").write_text("\n".join(long) + "\n\nA short one.\n")

@@ -20,7 +20,7 @@ LAYOUT = SimpleNamespace(continues=False, in_pieces=True, rows=lambda *given: gi
 
 
 class Pieces(RemoteDataset):
-    """Eight pieces of 64 tokens, of which none is read."""
+    """A dataset of eight pieces of 64 tokens. No piece is read."""
 
     def __init__(self) -> None:
         self.pieces = [SimpleNamespace(tokens=64)] * 8

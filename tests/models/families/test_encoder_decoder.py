@@ -1,4 +1,4 @@
-"""What a decoder sees of a source that is encoded once: the masks of both sides, whatever the system computes."""
+"""A source is encoded once for a decoder, and both sides have their padding masks."""
 
 from typing import Any
 
