@@ -287,20 +287,26 @@ class MaskedLanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, words: Embedding) -> jax.Array:
-        """Map [B P D] and the word table to float32 [B P V]."""
+        """Map [B P D] and the word table to float32 [B P V].
+
+        The positions of all rows are one axis in between, as in google-research/bert (`gather_indexes` in
+        run_pretraining.py). libtpu compiles the gradient of the scores for minutes if rows are an axis of their own.
+        """
         config, dtype = self.config, self.execution.dtype
+        rows = x.shape[:-1]
+        x = x.reshape(-1, x.shape[-1])
         x = Projection((self.width(words),), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
         zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
         logits = self.scores(x, words) + self.param("bias", zeros, (config.vocab_size,))
-        return nn.with_logical_constraint(logits, ("batch", "length", "vocab"))
+        return nn.with_logical_constraint(logits.reshape(*rows, -1), ("batch", "length", "vocab"))
 
     def width(self, words: Embedding) -> int:
         """Return the number of features that `scores` reads."""
         return words.features
 
     def scores(self, x: jax.Array, words: Embedding) -> jax.Array:
-        """Map features [B P E] to float32 [B P V]; a system with another output layer overrides this and `width`."""
+        """Map features [BP E] to float32 [BP V]; a system with another output layer overrides this and `width`."""
         return words.attend(x)
 
 

@@ -174,8 +174,11 @@ class MaskedLanguageModel(Objective):
     @staticmethod
     def masked_sums(logits: jax.Array, batch: Batch) -> LossSums:
         """Return the masked language model's sums from logits [B P V]."""
-        ids, weights = batch["masked_ids"], batch["masked_weights"]
-        chex.assert_equal_shape([ids, weights])
+        chex.assert_equal_shape([batch["masked_ids"], batch["masked_weights"]])
+        chex.assert_shape(logits, (*batch["masked_ids"].shape, None))
+        # One axis of positions, as in the head: libtpu need not store the scores again for two.
+        logits = logits.reshape(-1, logits.shape[-1])
+        ids, weights = batch["masked_ids"].reshape(-1), batch["masked_weights"].reshape(-1)
         loss = jnp.sum(weights * cross_entropy(logits, ids))
         count = jnp.sum(weights)
         # The prediction is correct iff the target's logit is the largest. The loss has computed this maximum already.

@@ -6,6 +6,7 @@ the shares.
 """
 
 import dataclasses
+import math
 from typing import Any, Self
 
 import flax.linen as nn
@@ -16,6 +17,11 @@ from jax.sharding import Mesh
 from plmjax.parallel import sharding
 from plmjax.parallel.rings import Rings
 
+SMALLEST_PIECE = 1024
+"""Smallest number of values of a layer's matrix on one device that is worth a ring. The biases of attention's heads
+have fewer. A step of a ring takes its device hundreds of cycles, however few values it moves.
+"""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shares:
@@ -24,7 +30,7 @@ class Shares:
     owned: shardings of the shares, of the gradient, and of the optimizer's state.
     whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
     dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
-    stacked: true for a matrix of each of several layers, of which devices own pieces.
+    stacked: true for a matrix of each of several layers, of which devices own pieces of at least `SMALLEST_PIECE`.
     rings: the rings along which parameters and gradients travel; None where the compiler gathers and sums.
     """
 
@@ -103,7 +109,9 @@ def _stacked(boxed: Any, owned: Any) -> Any:
     """Return `Shares.stacked` of boxed parameters."""
 
     def of_layers(leaf: Any, place: Any) -> bool:
-        return _is_matrix(leaf) and leaf.names[0] == "layers" and "data" in place.spec
+        if not (_is_matrix(leaf) and leaf.names[0] == "layers" and "data" in place.spec):
+            return False
+        return math.prod(place.shard_shape(leaf.value.shape)[1:]) >= SMALLEST_PIECE
 
     return jax.tree.map(of_layers, boxed, owned, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 

@@ -9,12 +9,12 @@ computation of a layer. In the backward pass the gradient of the next layer is s
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.parameter_pieces import Piece
 from plmjax.objectives.objective import Batch, LossSums
@@ -67,7 +67,8 @@ def of_pieces(
     structure = jax.tree.structure(params)
     flat = structure.flatten_up_to
     owned, dtypes, stacked = flat(shares.owned), flat(shares.dtypes), flat(shares.stacked)
-    ways = routes(shares.rings, flat(params), owned, stacked)
+    dimensions = [divided(param, place) for param, place in zip(flat(params), owned, strict=True)]
+    rings, first = shares.rings, beginnings(flat(params), stacked)
     pieces, copies = flat(shares.narrow(params)), flat(shares.gather(params))
     given = [piece if kept else copy for piece, copy, kept in zip(pieces, copies, stacked, strict=True)]
     rows = jax.tree.map(
@@ -79,15 +80,16 @@ def of_pieces(
     def on_device(values: Any, given: list[jax.Array], carry: Any, batch: Batch, words: jax.Array) -> tuple:
         key = jax.random.fold_in(jax.random.wrap_key_data(words), jax.lax.axis_index(AXIS))
         leaves = [
-            Piece(leaf, route.gather) if kept else leaf for leaf, route, kept in zip(given, ways, stacked, strict=True)
+            Piece(leaf, Route(rings, dimension, axis).gather) if kept else leaf
+            for leaf, dimension, axis, kept in zip(given, dimensions, first, stacked, strict=True)
         ]
         with sharding.within_device():
             compute = functools.partial(microstep, values, structure.unflatten(leaves))
             gradient, sums = accumulate(compute, carry, inputs.axes, batch, key, accumulation)
-        summed = [
-            leaf.value if kept else route.scatter(leaf.astype(dtype))
-            for leaf, route, dtype, kept in zip(flat(gradient), ways, dtypes, stacked, strict=True)
-        ]
+        leaves = list(zip(flat(gradient), dimensions, dtypes, stacked, strict=True))
+        others = [(leaf.astype(dtype), dimension) for leaf, dimension, dtype, kept in leaves if not kept]
+        own = iter(scatter(rings, *zip(*others, strict=True)) if others else [])
+        summed = [leaf.value if kept else next(own) for leaf, _, _, kept in leaves]
         summed = [leaf.astype(jnp.float32) for leaf in summed]
         return summed, jax.lax.psum((sums.losses, sums.metrics), AXIS), sums.carry
 
@@ -104,46 +106,55 @@ def of_pieces(
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The way of a parameter between the devices.
+    """The way of a stacked parameter between the devices.
 
-    dimension: the dimension of its pieces, counted from the last one; 0 for a parameter that every device owns whole.
+    dimension: the dimension of its pieces, counted from the last one.
     first: the axis of the slice along which the pieces travel first.
-    halves: true if each half of the gradient travels along an axis of its own first.
     """
 
     rings: Rings
     dimension: int
     first: int
-    halves: bool = False
 
     def gather(self, piece: jax.Array) -> jax.Array:
         """Return the parameter. The gradient of this function is summed over the devices."""
         return self.rings.gather(piece, self.dimension, self.first)
 
-    def scatter(self, gradient: jax.Array) -> jax.Array:
-        """Return this device's piece of the sum of the devices' gradients."""
-        if not self.dimension:
-            return jax.lax.psum(gradient, AXIS)
-        if self.halves:
-            return self.rings.scatter_halves(gradient, self.dimension)
-        return self.rings.scatter(gradient, self.dimension, self.first)
+
+def divided(param: jax.Array, place: NamedSharding) -> int:
+    """Return the dimension of a parameter's pieces, counted from the last one; 0 if every device owns it whole."""
+    return place.spec.index(AXIS) - param.ndim if AXIS in place.spec else 0
 
 
-def routes(rings: Rings, params: list[jax.Array], owned: list[Any], stacked: list[bool]) -> list[Route]:
-    """Return the route of each parameter. The bytes are divided evenly between the two axes of the slice.
+def beginnings(params: list[jax.Array], stacked: list[bool]) -> list[int]:
+    """Return the axis of the slice along which the pieces of each stacked parameter travel first.
 
-    This holds for the stacked parameters, which travel layer by layer, and for the others together. If one of the
-    others is larger than the rest of them, as the word table of most models is, its gradient is divided into halves.
+    Their bytes are divided evenly between the two axes. The other parameters have 0: their gradients travel in halves.
     """
-    loads = {True: [0, 0], False: [0, 0]}
-    single = sum(param.size for param, kept in zip(params, stacked, strict=True) if not kept)
-    found: dict[int, Route] = {}
+    load, found = [0, 0], [0] * len(params)
     for number in sorted(range(len(params)), key=lambda number: -params[number].size):
-        size, spec, load = params[number].size, owned[number].spec, loads[stacked[number]]
-        dimension = spec.index(AXIS) - params[number].ndim if AXIS in spec else 0
-        halves = not stacked[number] and 2 * size > single and dimension != 0
-        first = load.index(min(load))
-        if not halves:
-            load[first] += size
-        found[number] = Route(rings, dimension, first, halves)
-    return [found[number] for number in range(len(params))]
+        if stacked[number]:
+            found[number] = load.index(min(load))
+            load[found[number]] += params[number].size
+    return found
+
+
+TOGETHER = 2**20
+"""Largest number of values of a gradient that travels together with others. They are copied for that."""
+
+
+def scatter(rings: Rings, gradients: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
+    """Return this device's piece of the sum of the devices' gradients, for each of several parameters."""
+    found: dict[int, jax.Array] = {}
+    together: dict[jnp.dtype, list[int]] = {}
+    for number, (gradient, dimension) in enumerate(zip(gradients, dimensions, strict=True)):
+        if not dimension:
+            found[number] = jax.lax.psum(gradient, AXIS)
+        elif gradient.size > TOGETHER:
+            found[number] = rings.scatter_halves(gradient, dimension)
+        else:
+            together.setdefault(gradient.dtype, []).append(number)
+    for numbers in together.values():
+        pieces = rings.scatter_together([gradients[one] for one in numbers], [dimensions[one] for one in numbers])
+        found |= zip(numbers, pieces, strict=True)
+    return [found[number] for number in range(len(gradients))]

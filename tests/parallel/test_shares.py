@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plmjax.parallel import shares as shares_of_parameters
 from plmjax.parallel.shares import Shares
 
 
 def boxed() -> dict[str, Any]:
-    """A stack of kernels, a stack of scales, a table of tokens."""
+    """A stack of kernels, one of biases of heads, one of scales, a table of tokens."""
 
     def leaf(shape: tuple[int, ...], *axes: str) -> nn.LogicallyPartitioned:
         return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), axes)
 
     return {
         "kernel": leaf((3, 16, 64), "layers", "embed", "mlp"),
+        "bias": leaf((3, 4, 16), "layers", "heads", "kv"),
         "scale": leaf((3, 16), "layers", "embed"),
         "table": leaf((32, 16), "vocab", "embed"),
     }
@@ -32,7 +34,8 @@ def shares(exchanged: str = "float32", zero: bool = True) -> tuple[Shares, Mesh]
 
 def test_matrices_are_copied_in_the_dtype_of_products_and_tables_are_not() -> None:
     found, _ = shares()
-    assert found.dtypes == {"kernel": jnp.bfloat16, "scale": jnp.float32, "table": jnp.float32}
+    float32 = {"scale": jnp.float32, "table": jnp.float32}
+    assert found.dtypes == {"kernel": jnp.bfloat16, "bias": jnp.bfloat16, **float32}
     assert set(jax.tree.leaves(shares("bfloat16")[0].dtypes)) == {jnp.dtype("bfloat16")}
 
 
@@ -65,11 +68,16 @@ def test_gradients_of_the_shards_of_a_batch_are_added_in_the_dtype_of_the_copy(e
         np.testing.assert_allclose(one, expected[name], rtol=1e-2)
         if np.abs(np.asarray(one) - expected[name]).max() > 1e-4:
             rounded.add(name)
-    assert rounded == ({"kernel"} if exchanged == "float32" else set(total))
+    assert rounded == ({"kernel", "bias"} if exchanged == "float32" else set(total))
 
 
-def test_pieces_are_those_of_matrices_of_layers_that_devices_divide() -> None:
-    assert shares()[0].stacked == {"kernel": True, "scale": False, "table": False}
+@pytest.mark.parametrize(("smallest", "found"), [(128, {"kernel"}), (129, set()), (8, {"kernel", "bias"})])
+def test_pieces_are_those_of_large_matrices_of_layers_that_devices_divide(
+    smallest: int, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel of 16 x 64 values each of eight devices has 128, of a bias of 4 x 16 it has 8."""
+    monkeypatch.setattr(shares_of_parameters, "SMALLEST_PIECE", smallest)
+    assert {name for name, kept in shares()[0].stacked.items() if kept} == found
     assert not any(jax.tree.leaves(shares(zero=False)[0].stacked))
 
 

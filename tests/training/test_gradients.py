@@ -8,7 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.objectives.objective import LossSums
 from plmjax.parallel import sharding
-from plmjax.parallel.rings import Rings
+from plmjax.parallel.rings import AXIS, Rings
 from plmjax.parallel.shares import Shares
 from plmjax.training import gradients
 from tests import devices_in_turn
@@ -21,29 +21,57 @@ def placed(*spec: str | None) -> NamedSharding:
     return NamedSharding(MESH, PartitionSpec(*spec))
 
 
-def test_both_axes_of_a_slice_carry_the_same_number_of_bytes() -> None:
-    shapes = [(4, 16, 64), (4, 64, 16), (4, 16, 16), (4, 16, 16), (64, 16), (16,)]
-    params = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    owned = [placed(None, None, "data"), placed(None, "data"), *[placed(None, "data")] * 2, placed("data"), placed()]
-    found = gradients.routes(RINGS, params, owned, [True] * 4 + [False] * 2)
-    assert [route.dimension for route in found] == [-1, -2, -2, -2, -2, 0]
-    stacked = [sum(params[i].size for i in range(4) if found[i].first == axis) for axis in (0, 1)]
-    assert stacked[0] == stacked[1]
-    assert [route.halves for route in found] == [False] * 4 + [True, False]
+def shapes(*given: tuple[int, ...]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in given]
 
 
-def test_single_parameters_begin_with_different_axes_unless_one_is_larger_than_the_rest() -> None:
-    params = [jax.ShapeDtypeStruct((size, 16), jnp.float32) for size in (32, 16, 16)]
-    found = gradients.routes(RINGS, params, [placed("data")] * 3, [False] * 3)
-    assert [(route.first, route.halves) for route in found] == [(0, False), (1, False), (1, False)]
-    whole = gradients.routes(RINGS, params[:1], [placed()], [False])
-    assert (whole[0].dimension, whole[0].halves) == (0, False)
+def test_both_axes_of_a_slice_carry_the_same_number_of_bytes_of_layers() -> None:
+    params = shapes((4, 16, 64), (4, 64, 16), (4, 16, 16), (4, 16, 16), (64, 16), (16,))
+    found = gradients.beginnings(params, [True] * 4 + [False] * 2)
+    loads = [sum(params[i].size for i in range(4) if found[i] == axis) for axis in (0, 1)]
+    assert loads[0] == loads[1]
+    assert found[4:] == [0, 0]
 
 
 def test_a_parameter_as_large_as_all_others_together_has_an_axis_for_itself() -> None:
-    params = [jax.ShapeDtypeStruct((size, 8), jnp.float32) for size in (8, 8, 32, 8, 8)]
-    found = gradients.routes(RINGS, params, [placed("data")] * 5, [True] * 5)
-    assert [route.first for route in found] == [1, 1, 0, 1, 1]
+    assert gradients.beginnings(shapes(*[(size, 8) for size in (8, 8, 32, 8, 8)]), [True] * 5) == [1, 1, 0, 1, 1]
+
+
+def test_the_dimension_of_pieces_counts_from_the_last_one() -> None:
+    (param,) = shapes((4, 16, 64))
+    places = placed(None, None, "data"), placed(None, "data"), placed("data"), placed()
+    assert [gradients.divided(param, place) for place in places] == [-1, -2, -3, 0]
+
+
+def test_small_gradients_of_one_dtype_travel_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient of which every device owns the whole is summed without a ring."""
+    monkeypatch.setattr(gradients, "TOGETHER", 512)
+    journeys = []
+    along = Rings._scatter_along
+    monkeypatch.setattr(
+        Rings,
+        "_scatter_along",
+        lambda self, blocks, axis: journeys.append((blocks.dtype, axis)) or along(self, blocks, axis),
+    )
+    draws = np.random.default_rng(0)
+    given = [((16, 24), -1, "float32"), ((64, 16), -2, "float32"), ((8,), -1, "bfloat16"), ((3, 40), -1, "float32"),
+             ((5,), 0, "float32"), ((2, 16, 3), -2, "bfloat16")]  # fmt: skip
+    arrays = [draws.integers(-8, 8, (8, *shape)).astype(np.float32) for shape, _, _ in given]
+
+    def on_device(*own: jax.Array) -> list[jax.Array]:
+        leaves = [leaf[0].astype(dtype) for leaf, (_, _, dtype) in zip(own, given, strict=True)]
+        return gradients.scatter(RINGS, leaves, [dimension for _, dimension, _ in given])
+
+    specs = [
+        PartitionSpec(*[AXIS if place - len(shape) == dimension else None for place in range(len(shape))])
+        for shape, dimension, _ in given
+    ]
+    scattered = devices_in_turn.shard_map(on_device, in_specs=(PartitionSpec(AXIS),) * len(given), out_specs=specs)
+    for found, array, (_, _, dtype) in zip(jax.jit(scattered)(*arrays), arrays, given, strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(found, np.float32), array.sum(0))
+    # Three journeys, each in two halves along two axes: the large one, and those together in either dtype.
+    assert journeys == [(dtype, axis) for dtype in ("float32", "float32", "bfloat16") for axis in (1, 0, 0, 1)]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

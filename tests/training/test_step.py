@@ -13,6 +13,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cross_entropy
 from plmjax.parallel import mesh as meshes
+from plmjax.parallel import shares
 from plmjax.parallel.rings import Rings
 from plmjax.training import loop, phases, rows, step
 from plmjax.training import program as programs
@@ -177,6 +178,7 @@ def test_eight_devices_with_rings_equal_one(name, monkeypatch):
     """In two rows of four. Parameters and gradients travel from one to the next."""
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
+    monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
     built = program(name, MESHES["data"], dropout_generator="rbg", remat="dots")
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
@@ -191,6 +193,7 @@ def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
     """Layers travel with each of two microbatches."""
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
+    monkeypatch.setattr(shares, "SMALLEST_PIECE", 32)  # the models are small: their matrices, but no biases
     built = program(name, MESHES["data"], dropout_generator="rbg", accumulation=2)
     assert built.rings == Rings((2, 4))
     expected, metrics = train(program(name), name)
