@@ -13,6 +13,7 @@ our modules. The first category that fits is used:
     layers           the rest of the layers: activations, biases, dropout, residual sums
     residuals        stores for the backward pass, and loads, if nothing else is fused to them
     ends             embeddings, scores of the vocabulary, pooling, loss
+    between          the program's own bundles between its instructions, mainly the targets of permutes
     transfers        waiting for a transfer between HBM and the chip
     other            everything else: corruption of the batch, keys
 """
@@ -27,7 +28,7 @@ from plmjax.plan.refined import Costs, Timeline, communicates
 
 CATEGORIES = (
     "matrix products", "attention", "normalisation", "random bits", "layers", "residuals", "ends", "state",
-    "collectives", "transfers", "other",
+    "collectives", "between", "transfers", "other",
 )  # fmt: skip
 SHOWN = 5
 """Number of the largest instructions of "other" that are named."""
@@ -120,6 +121,7 @@ def breakdown(
     for column, time in zip(("fast", "slow"), times, strict=True):
         rows["collectives"][column] = time.waiting_network
         rows["transfers"][column] = time.waiting_hbm
+        rows["between"][column] = time.between
     largest = sorted(rest, reverse=True)[:SHOWN]
     return {
         "cycles": rows,

@@ -286,6 +286,7 @@ def _parts(costs: refined.Costs, time: refined.Timeline, clock: float) -> dict[s
     """Return the parts of a step's refined estimate at one end of its range, in seconds."""
     return {
         "computing_seconds": time.computing / clock,
+        "between_seconds": time.between / clock,
         "waiting_hbm_seconds": time.waiting_hbm / clock,
         "waiting_network_seconds": time.waiting_network / clock,
         "hidden_network_seconds": (time.network - time.waiting_network) / clock,

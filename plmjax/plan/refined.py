@@ -8,20 +8,19 @@ For kernels of Pallas, gathers and sorts there is no estimate. Here an instructi
     its multiply-adds at the rate of the matrix units
     its bytes at the bandwidth of the HBM that is reached
 
-and before it the time until the first bytes from the HBM arrive. A program takes the sum of its instructions, plus
-waiting. A transfer between HBM and the chip, or a collective, may start in one instruction and be needed in another. It
-continues while the instructions between the two run. It is hidden to the extent that these leave the HBM, or its links,
-idle. The axes of a slice have links of their own: a collective along one axis does not delay one along another. A
-collective without such a pair is not hidden. A collective has a pair of instructions, or two fusions with an
-`AsyncCollectiveStart` and an `AsyncCollectiveDone`. Fusions named `async_collective_fusion` between the two compute
-while it continues.
+and before it the time until the first bytes from the HBM arrive. A program takes the sum of its instructions and of the
+bundles that it issues between them, plus waiting. A transfer between HBM and the chip, or a collective, may start in
+one instruction and be needed in another. It continues while the instructions between the two run. It is hidden to the
+extent that these leave the HBM, or its links, idle. The axes of a slice have links of their own: a collective along one
+axis does not delay one along another. A collective without such a pair is not hidden. A collective has a pair of
+instructions, or two fusions with an `AsyncCollectiveStart` and an `AsyncCollectiveDone`. Fusions named
+`async_collective_fusion` between the two compute while it continues.
 
 The bandwidths that a chip reaches are assumed: see `RANGE`. The estimate is made at both ends of it.
 
 Equal instructions share one schedule. If there is no schedule, the compiler's estimate is used (`Cost.source`).
 If a loop inside an instruction ends by its data, the larger of the two counts. Not counted: waits for results of
-earlier instructions, the scalar instructions between the others, dispatch by the host, and work of collectives besides
-sending.
+earlier instructions, dispatch by the host, and work of collectives besides sending.
 """
 
 import copy
@@ -77,6 +76,7 @@ class Cost:
 
     compiler: the compiler's estimate, None if there is none.
     scheduled: the cycles of its schedule, None without a schedule.
+    before: the cycles of the program's own bundles before it, not in `refined`.
     open_loops: number of loops of the schedule that end by their data and count once.
     products: its multiply-adds at the rate of the matrix units.
     hbm: its bytes, `hbm_bytes`, at the HBM's bandwidth.
@@ -90,6 +90,7 @@ class Cost:
     hbm_bytes: float
     hbm: float
     startup: float = 0.0
+    before: int = 0
 
     @property
     def source(self) -> str:
@@ -122,7 +123,7 @@ class Costs:
             self.transfers |= {part.name for part in _started(program, instruction)}
         self._twins: dict[tuple, Schedule] = {}
         for instruction, _ in program.executed:
-            if instruction.name in schedules:
+            if instruction.name in schedules and schedules[instruction.name].cycles is not None:
                 self._twins.setdefault(self._form(instruction), schedules[instruction.name])
 
     @functools.cached_property
@@ -151,13 +152,15 @@ class Costs:
 
     def _cost(self, instruction: Instruction) -> Cost:
         moved = self.traffic.bytes(instruction)
-        schedule = self.schedules.get(instruction.name) or self._twins.get(self._form(instruction))
+        own = self.schedules.get(instruction.name)
+        schedule = own if own and own.cycles is not None else self._twins.get(self._form(instruction))
         compiler = instruction.cycles or None
         scheduled, open_loops = (schedule.cycles, schedule.unknown_loops) if schedule else (None, 0)
         count = products.multiply_adds(self.program, instruction)
         integers = products.multiply_adds(self.program, instruction, products.INTEGERS) if self.rates.int8 else 0
         computed = (count - integers) / self.rates.multiply_adds + (integers / self.rates.int8 if integers else 0.0)
-        return self._at_rates(Cost(compiler, scheduled, open_loops, computed, moved, 0.0))
+        before = own.before if own else 0
+        return self._at_rates(Cost(compiler, scheduled, open_loops, computed, moved, 0.0, before=before))
 
     def _form(self, instruction: Instruction) -> tuple:
         """Return a key, equal for instructions with the same compiler schedule: names and metadata are left out."""
@@ -193,7 +196,9 @@ def _started(program: Program, instruction: Instruction) -> list[Instruction]:
 class Timeline:
     """Cycles of one run of a program: its instructions, its waits, and the use of the HBM and the links.
 
+    computing: its instructions, and the program's own bundles between them.
     network: the sum of all collectives. links: axis of the slice -> those that use its links.
+    between: the program's own bundles.
     """
 
     computing: float = 0.0
@@ -202,6 +207,7 @@ class Timeline:
     hbm: float = 0.0
     network: float = 0.0
     links: Counter[int] = dataclasses.field(default_factory=Counter)
+    between: float = 0.0
 
     @property
     def total(self) -> float:
@@ -210,7 +216,7 @@ class Timeline:
 
     def add(self, other: "Timeline", times: int) -> None:
         """Add a part that runs `times` times."""
-        for name in ("computing", "waiting_hbm", "waiting_network", "hbm", "network"):
+        for name in ("computing", "between", "waiting_hbm", "waiting_network", "hbm", "network"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         for axis, cycles in other.links.items():
             self.links[axis] += times * cycles
@@ -340,6 +346,7 @@ def _run(costs: Costs, network: Mapping[str, Sending], computation: str) -> Time
             if "AsyncCollectiveDone" in targets and begun.get(channel):
                 wait(begun[channel].pop(0), for_memory=False)  # several may share a channel: the oldest ends first
             refined = 0.0 if communicates(program, instruction) else cost.refined
+            advance(Timeline(computing=cost.before, between=cost.before))
             part = Timeline(computing=refined, hbm=cost.hbm)
             part.send(sent)
             part.waiting_network = max(0.0, part.network - refined)

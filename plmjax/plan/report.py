@@ -209,6 +209,7 @@ def _refined(refined: dict[str, Any] | None, known_chip: bool) -> Iterator[tuple
         + (f", {times('unscheduled')} of {unscheduled} as the compiler says" if unscheduled else "")
         + (f", {open_loops} have loops of unknown trips" if open_loops else ""),
     )
+    yield "refined estimate: between instructions", f"{times('between')} of it, mainly the targets of permutes"
     yield "refined estimate: waiting for transfers", times("waiting_hbm")
     yield "refined estimate: waiting for the network", f"{times('waiting_network')}, {times('hidden_network')} hidden"
     tokens = _range(refined, lambda end: f"{end['tokens_per_second']:,.0f}", slow_first=True)

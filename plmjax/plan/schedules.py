@@ -21,6 +21,10 @@ trip of a loop: the units are idle before the first product of a trip and after 
 between them. JAX has published two timings of products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html);
 tests/plan/test_schedules.py compares them.
 
+The program itself has a schedule too (`TLP`, the top-level program). It calls the instructions, and it starts and
+awaits transfers. For a permute it finds the target of its device by a tree of comparisons with all devices. Its own
+bundles are counted with the calls that they precede.
+
 libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process if a transfer
 has strides.
 """
@@ -41,6 +45,7 @@ _NUMBER = re.compile(r"(%s\w+) = scalar_select /\*predicate=\*/(%p\w+), /\*on_tr
 _LESS = re.compile(r"(%s\w+) = sadd\.s32 (4294\d{6}), %s\w+")
 _NEITHER = re.compile(r"(%p\w+) = pnand (%p\w+), (%p\w+)")
 _BRANCH = re.compile(r"sbr\.rel \((%p\w+)\) target = \$region(\d+)")
+_CALL = re.compile(r"= inlined_call\b[^/]*/\* %(\S+) = ")
 _REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 
@@ -56,13 +61,16 @@ _HALF = re.compile(r"\b(f32|lmr|mubr)\b")
 class Schedule:
     """Number of cycles that one run of an instruction takes, if it waits neither for the HBM nor for other chips.
 
+    cycles: None if only the program's own cycles are known, as for one of several equal instructions.
     waits: those of the cycles in which its next bundle waits for a matrix unit.
     unknown_loops: number of loops that end by data and count once.
+    before: cycles of the program's own bundles around the call of the instruction, mainly before it.
     """
 
-    cycles: int
+    cycles: int | None
     waits: int = 0
     unknown_loops: int = 0
+    before: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,12 +239,46 @@ def _issued(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
 
 def read(folder: Path) -> dict[str, Schedule]:
     """Return instruction -> its schedule, for the one program whose files are in the folder. The files are removed."""
-    found = {}
+    found, before = {}, {}
     for path in sorted(folder.iterdir()):
         name = re.fullmatch(r"\d+-(.+)-\d+-final_bundles\.txt", path.name)
-        if name and not name[1].endswith("-schedule-analysis"):
-            found[name[1]] = parse(path.read_text(encoding="utf-8", errors="replace"))
+        if not name or name[1].endswith("-schedule-analysis"):
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if name[1] == "TLP":
+            before = between_calls(text)
+        else:
+            found[name[1]] = parse(text)
     clear(folder)
+    for name, cycles in before.items():
+        found[name] = dataclasses.replace(found.get(name, Schedule(None)), before=cycles)
+    return found
+
+
+def between_calls(text: str) -> dict[str, int]:
+    """Return instruction -> cycles of a program's own bundles between the call before it and its own.
+
+    The bundles behind the last call in the body of a loop count with that call, so that they run as often as the body.
+    """
+    found: dict[str, int] = {}
+    lines: list[str] = []
+    depth, last = 0, None
+
+    def count(name: str) -> None:
+        found[name] = found.get(name, 0) + parse("\n".join(lines)).cycles
+        lines.clear()
+
+    for line in text.splitlines():
+        if not (bundle := _BUNDLE.match(line)):
+            continue
+        if not bundle[3]:
+            if len(bundle[2]) < depth and last is not None:
+                count(last)
+            depth = len(bundle[2])
+        lines.append(line)
+        if called := _CALL.search(line):
+            last = called[1]
+            count(last)
     return found
 
 

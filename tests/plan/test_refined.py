@@ -244,6 +244,18 @@ def test_what_is_called_takes_its_own_time_and_hides_transfers(instruction: str,
     assert (time.computing, time.waiting_hbm, time.hbm) == (cycles + 30, 16 - cycles, 16)
 
 
+def test_the_bundles_between_instructions_take_their_time_and_hide_what_is_in_flight() -> None:
+    """An instruction that has no schedule of its own has that of an equal one all the same."""
+    before = {"y": Schedule(20, before=2), "z": Schedule(None, before=3), "second": Schedule(None, before=7)}
+    plain, found = (refined.timeline(costs(SCHEDULES | more), {}) for more in ({}, before))
+    assert (plain.between, found.between) == (0, 3 * (2 + 3) + 7)
+    assert found.computing == plain.computing + found.between
+    assert cost("z", SCHEDULES | before) == dataclasses.replace(cost("z"), before=3)
+    sent = {"gather": Sending(300.0, LINKS)}
+    waits = [refined.timeline(costs(SCHEDULES | more), sent).waiting_network for more in ({}, before)]
+    assert waits == [300 - 256, 300 - 256 - 7]
+
+
 # What is fused for an all-gather: its start before a loop of three trips, an exponential beside it, and its end.
 FUSED = f"""HloModule fused, is_scheduled=true, num_partitions=4
 

@@ -17,11 +17,13 @@ MEMORY = {
 ENDS = {
     "fast": {
         "assumed": {"hbm": 0.92, "links": 0.9, "startup": 0.5e-6}, "computing_seconds": 0.011,
+        "between_seconds": 0.0015,
         "waiting_hbm_seconds": 0.012, "waiting_network_seconds": 0.013, "hidden_network_seconds": 0.014,
         "unscheduled_seconds": 0.015, "step_seconds": 0.016, "mfu": 0.61, "tokens_per_second": 62_000.0,
     },
     "slow": {
         "assumed": {"hbm": 0.85, "links": 0.75, "startup": 1.5e-6}, "computing_seconds": 0.021,
+        "between_seconds": 0.0025,
         "waiting_hbm_seconds": 0.022, "waiting_network_seconds": 0.023, "hidden_network_seconds": 0.024,
         "unscheduled_seconds": 0.025, "step_seconds": 0.026, "mfu": 0.51, "tokens_per_second": 52_000.0,
     },
@@ -89,6 +91,7 @@ def test_a_page_has_every_figure_of_a_phase() -> None:
         "start each of 1,200 instructions that use the HBM",
         "refined estimate: compute and HBM": "11.00 to 21.00 ms, 15.00 to 25.00 ms of 2 as the compiler says, 1 have "
         "loops of unknown trips",
+        "refined estimate: between instructions": "1.50 to 2.50 ms of it, mainly the targets of permutes",
         "refined estimate: waiting for transfers": "12.00 to 22.00 ms",
         "refined estimate: waiting for the network": "13.00 to 23.00 ms, 14.00 to 24.00 ms hidden",
         "refined estimate: step": "16.00 to 26.00 ms, 52,000 to 62,000 tokens/s",

@@ -113,6 +113,42 @@ def test_the_next_trip_of_a_loop_waits_for_the_units_too():
     assert multiplying(*bundles, trips=10) == Schedule(1 + 10 * (43 + 15), waits=10 * 15)
 
 
+# A program: three bundles before its first call; a loop with two before a call, one before the next and three behind
+# it; a loop of five trips without a call; two bundles before the last call.
+PROGRAM = """
+   0x0   :  { %s1 = smov.u32 0 }
+   0x1   :  { %s2 = smov.u32 1 }
+   0x2   :  { %11 = inlined_call %s1_s0 /* %fusion.1 = fusion(%a, %b) */ }
+   0x3 LB: > { %s3 = sadd.s32 1, %s3 }
+   0x4   : > { %12 = inlined_call %s1_s0, %s2_s1 /* %copy.2 = copy(%fusion.1) */ }
+   0x5   : > { %13 = inlined_call %s1_s0 /* %fusion.3 = fusion(%copy.2) */ }
+   0x6   : > { %s4 = sadd.s32 1, %s4 }
+   0x7   : > { %14 = sbr.rel (!%p1_p1) target = $region7 }
+   0x8   :  {}
+   0x9   :  { %s5 = smov.u32 0 }
+   0xa LB: > { %s6 = sadd.s32 1, %s6 }
+   0xb   : > { %p5_p5 = scmp.ge.s32.totalorder %s6_s6, 5 /* loop exit test */ }
+   0xc   :  { %s7 = smov.u32 0 }
+   0xd   :  { %15 = inlined_call %s1_s0 /* %fusion.4 = fusion(%fusion.3) */ }
+"""
+
+
+def test_bundles_of_a_program_count_with_the_calls_that_they_precede_or_end_a_loop_with():
+    """The loop of five trips ends behind no call of its own, but its bundles run as often as the last call."""
+    found = schedules.between_calls(PROGRAM)
+    assert found == {"fusion.1": 3, "copy.2": 2, "fusion.3": 1 + 3 + 1 + 5 * 2, "fusion.4": 2}
+    assert sum(found.values()) == schedules.parse(PROGRAM).cycles
+
+
+def test_a_folder_has_the_schedules_of_instructions_and_of_the_program(tmp_path):
+    for name, text in (("17-fusion.3", WRITTEN), ("17-TLP", PROGRAM)):
+        (tmp_path / f"{name}-01-final_bundles.txt").write_text(text)
+    found = schedules.read(tmp_path)
+    assert found.keys() == {"fusion.1", "copy.2", "fusion.3", "fusion.4"}
+    assert found["fusion.3"] == Schedule(schedules.parse(WRITTEN).cycles, before=15)
+    assert found["copy.2"] == Schedule(None, before=2)
+
+
 def test_a_folder_of_schedules_is_read_and_emptied(tmp_path):
     for name in (
         "17-fusion.2-01-final_bundles.txt",
