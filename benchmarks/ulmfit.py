@@ -1,6 +1,7 @@
 """ULMFiT on movie reviews with few and with all labels, with and without its language model, in both directions.
 
     python benchmarks/ulmfit.py DATA --output runs/ulmfit
+    python benchmarks/ulmfit.py DATA --output runs/ulmfit --forward --labels 1600 --tokens 1024
 
 DATA holds pretrain/wikipedia_en/train and finetune/movie_reviews. Every run is a folder of OUTPUT, and a command that
 is run again resumes unfinished runs. Prints the table of docs/finetuning.md: accuracies on the development file, which
@@ -28,7 +29,7 @@ EPOCHS = {100: 8, 500: 3, 1600: 2}
 ALL = max(EPOCHS)
 BACKWARDS = "_backwards"
 TOKENS = 400
-"""Number of tokens of a review that are read, from its beginning in either direction. A review has some 750."""
+"""Number of tokens of a review that are read by default, from its beginning in either direction; it has some 750."""
 UNFREEZE = 1 / 8
 """Fraction of a classifier's run after which one more group is unfrozen, so that all groups train for most of the few
 steps."""
@@ -80,8 +81,8 @@ def some_labels(data: Path, output: Path, labels: int) -> Path:
     return path
 
 
-def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool) -> Path:
-    """Return the run directory of a classifier.
+def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool, tokens: int) -> Path:
+    """Return the run directory of a classifier that reads so many tokens of a review.
 
     Without a language model no layer is unfrozen later, and all rates are equal.
     """
@@ -93,11 +94,12 @@ def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool
     length = {"epochs": float(epochs), "unfreeze": UNFREEZE * epochs if pretrained else 0.0, "evaluations": 0.0}
     run = dataclasses.replace(
         run,
-        data=dataclasses.replace(run.data, sequence_length=TOKENS, **files),
+        data=dataclasses.replace(run.data, sequence_length=tokens, **files),
         finetuning=dataclasses.replace(run.finetuning, **length),
         optimizer=optimizer,
     )
-    workdir = output / f"reviews_{labels}{way}{'' if pretrained else '_random'}"
+    read = "" if tokens == TOKENS else f"_of_{tokens}"
+    workdir = output / f"reviews_{labels}{read}{way}{'' if pretrained else '_random'}"
     if not (workdir / "evaluation.json").exists():
         language_model = output / f"task{way}"
         start, like = (language_model, None) if pretrained else (RANDOM, language_model)
@@ -116,16 +118,18 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the data")
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--forward", action="store_true", help="leave out the models that read from the end")
+    parser.add_argument("--labels", type=int, nargs="*", choices=EPOCHS, default=list(EPOCHS), help="numbers of labels")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of a review that are read")
     options = parser.parse_args()
-    data, output = options.data, options.output
+    data, output, tokens = options.data, options.output, options.tokens
     output.mkdir(parents=True, exist_ok=True)
     language_models(data, output, "")
-    forward = {labels: classified(data, output, labels, "", pretrained=True) for labels in EPOCHS}
-    random = {labels: classified(data, output, labels, "", pretrained=False) for labels in EPOCHS}
-    found = {labels: [accuracy(random[labels]), accuracy(forward[labels])] for labels in EPOCHS}
-    if not options.forward:
+    forward = {labels: classified(data, output, labels, "", True, tokens) for labels in options.labels}
+    random = {labels: classified(data, output, labels, "", False, tokens) for labels in options.labels}
+    found = {labels: [accuracy(random[labels]), accuracy(forward[labels])] for labels in options.labels}
+    if not options.forward and ALL in found:
         language_models(data, output, BACKWARDS)
-        backward = classified(data, output, ALL, BACKWARDS, pretrained=True)
+        backward = classified(data, output, ALL, BACKWARDS, True, tokens)
         found[ALL] += [accuracy(backward), evaluate(forward[ALL], ensemble=[backward])["eval/accuracy"]]
     print("| labels | random | ULMFiT | from the end | both |", "|---|---|---|---|---|", sep="\n")
     for labels, shares in found.items():
