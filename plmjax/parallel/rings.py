@@ -64,15 +64,18 @@ class Rings:
         return _gather(piece, self, dimension, first)
 
     def _gather(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
-        blocks = jnp.moveaxis(piece, dimension, 0)[None, None]
+        rows = jnp.moveaxis(piece, dimension, 0)
+        rest = rows.shape[1:]
+        blocks = rows.reshape(1, 1, len(rows), *_in_lanes(rest))
         for axis in (first, 1 - first):
             blocks = self._gather_along(blocks, axis)
-        blocks = _in_order(blocks)
-        return jnp.moveaxis(blocks.reshape(-1, *blocks.shape[3:]), 0, dimension)
+        return _from_rows(_in_order(blocks).reshape(-1, *_in_lanes(rest)), rest, dimension)
 
     def scatter(self, array: jax.Array, dimension: int, first: int) -> jax.Array:
         """Return this device's piece of the sum of the devices' arrays; the reverse of `gather`."""
-        return jnp.moveaxis(self._scatter(_in_order(self._blocks(array, dimension)), first), 0, dimension)
+        rows, rest = _to_rows(array, dimension)
+        piece = self._scatter(_in_order(rows.reshape(*self.shape, -1, *rows.shape[1:])), first)
+        return jnp.moveaxis(piece.reshape(-1, *rest), 0, dimension)
 
     def scatter_halves(self, array: jax.Array, dimension: int) -> jax.Array:
         """Return the result of `scatter`. Each half of a piece begins with an axis of its own."""
@@ -143,6 +146,34 @@ class Rings:
         lines = devices.T if axis == 0 else devices  # [line, chip of the line]
         pairs = list(zip(order, order[1:] + order[:1], strict=True))
         return [(int(line[sender]), int(line[receiver])) for line in lines for sender, receiver in pairs]
+
+
+def _in_lanes(rest: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape in which a row of a matrix travels.
+
+    The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. Heads
+    and features are one axis then.
+    """
+    return rest if len(rest) < 2 or rest[-1] >= TILE[1] else (math.prod(rest),)
+
+
+def _to_rows(array: jax.Array, dimension: int) -> tuple[jax.Array, tuple[int, ...]]:
+    """Return (the rows of an array along a dimension, in the shape in which they travel; the shape of a row).
+
+    The products of attention's heads store rows as columns. Two axes are faster to transpose than three.
+    """
+    rest = jnp.moveaxis(array, dimension, 0).shape[1:]
+    if _in_lanes(rest) == rest:
+        return jnp.moveaxis(array, dimension, 0), rest
+    columns = jnp.moveaxis(array, dimension, -1).reshape(math.prod(rest), -1)
+    return _in_order(columns).T, rest
+
+
+def _from_rows(rows: jax.Array, rest: tuple[int, ...], dimension: int) -> jax.Array:
+    """Return the array whose rows these are; the reverse of `_to_rows`."""
+    if _in_lanes(rest) == rest:
+        return jnp.moveaxis(rows, 0, dimension)
+    return jnp.moveaxis(_in_order(rows.T).reshape(*rest, -1), -1, dimension)
 
 
 def _in_order(blocks: jax.Array) -> jax.Array:

@@ -19,7 +19,8 @@ COLLECTIVES = (
 class Collective:
     """Communication of one kind, dtype and size.
 
-    bytes: those of one device's whole array. count: number of runs.
+    bytes: those of one device's whole array; for a permute with the padding of its layout, which is sent too.
+    count: number of runs.
     gathered: elements of an all-reduce that it gathers. The TPU compiler gathers less than 16 MiB, with the padding of
         the layout, by a sum of arrays that are 0 outside a device's own part.
     """
@@ -97,7 +98,7 @@ def _collective(program: Program, instruction: Instruction) -> Collective:
     return Collective(
         kind=kind,
         dtype=max(arrays, key=lambda array: array.bytes).dtype,
-        bytes=sum(array.bytes for array in arrays),
+        bytes=sum(array.stored if kind == "collective-permute" else array.bytes for array in arrays),
         elements=sum(array.size for array in arrays),
         group=max(map(len, groups(instruction, program.partitions))),
         count=1,

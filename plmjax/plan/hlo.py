@@ -52,6 +52,7 @@ class Array:
     dtype: str
     shape: tuple[int, ...]
     space: int = 0
+    layout: str = dataclasses.field(default="", compare=False)
 
     @property
     def size(self) -> int:
@@ -64,6 +65,18 @@ class Array:
         digits = re.search(r"\d+", self.dtype)
         bits = 8 if self.dtype == "pred" else int(digits.group()) if digits else 0
         return self.size * bits / 8
+
+    @property
+    def stored(self) -> float:
+        """Return the number of bytes in whole tiles: `{1,0:T(8,128)}` stores rows of 64 floats in 128 lanes."""
+        order, _, tiling = self.layout.partition(":")
+        tile = re.match(r"T\(([\d,]+)\)", tiling)
+        if not tile or not self.shape:
+            return self.bytes
+        sizes = list(self.shape)
+        for place, length in zip(order.split(","), reversed(tile.group(1).split(",")), strict=False):
+            sizes[int(place)] += -sizes[int(place)] % int(length)
+        return self.bytes * math.prod(sizes) / max(self.size, 1)
 
     @property
     def hbm(self) -> float:
@@ -352,7 +365,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
     for dtype, shape, layout in _ARRAY.findall(text):
         space = re.search(r"S\((\d+)\)", layout)
         sizes = tuple(int(size) for size in shape.split(",") if size)
-        arrays.append(Array(dtype, sizes, int(space.group(1)) if space else 0))
+        arrays.append(Array(dtype, sizes, int(space.group(1)) if space else 0, layout))
     return tuple(arrays)
 
 

@@ -61,6 +61,27 @@ def test_bytes_are_those_of_the_elements(dtype: str, size: int):
     assert Array(dtype, (2, 3, 4), space=1).hbm == Array(dtype, ()).hbm == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "layout", "size"),
+    [
+        ("bf16", (8, 16, 16, 64), "3,2,1,0:T(8,128)(2,1)S(1)", 2 * 8 * 16 * 16 * 128),
+        ("bf16", (8, 16, 1024), "2,1,0:T(8,128)(2,1)", 2 * 8 * 16 * 1024),
+        ("f32", (3, 8, 30522), "2,1,0:T(8,128)", 4 * 3 * 8 * 30592),
+        ("f32", (30522, 8), "0,1:T(8,128)", 4 * 8 * 30592),
+        ("f32", (24, 1024, 12), "1,2,0:T(8,128)", 4 * 24 * 1024 * 16),
+        ("f32", (1000,), "0:T(1024)", 4 * 1024),
+        ("f32", (1000,), "0", 4 * 1000),
+        ("f32", (), ":T(128)", 4),
+    ],
+)
+def test_stored_bytes_are_those_of_whole_tiles(dtype: str, shape: tuple[int, ...], layout: str, size: int):
+    assert Array(dtype, shape, layout=layout).stored == size
+    name = f"{dtype}[{','.join(map(str, shape))}]"
+    text = f"ENTRY %main () -> {name} {{\n  ROOT %x = {name}{{{layout}}} parameter(0)\n}}\n"
+    ((read, _),) = Program(text).executed
+    assert read.results[0].stored == size
+
+
 ELEMENT = re.compile(r"\n +%(\w+) = [^=\n]* get-tuple-element\(%(\w+)\), index=(\d+)")
 
 
