@@ -42,6 +42,15 @@ So steps without labels are worth something: after 125 labelled steps 70.5 % wit
 labelled steps are worth more in so short a run, even if they repeat 101 sentences. The auxiliary modules do learn:
 `view_nats`, the sum over all five, falls from 13.4 to 7.8 per word. 2 minutes of processor time for the second row.
 
+Longer runs of the same do gain. After 500 labelled steps the 101 sentences have no more to give, the others have
+(`--training.steps 2000` with labels only and 4000 with both, in which every second step is labelled):
+
+    labelled steps                           500   1000   1500   2000
+    with labels only                        79.0   79.6   79.5   79.4
+    as many without labels too              80.2   80.4   81.1   81.8
+
+So 2.4 points are gained, on 25,000 words and with one seed. 4.5 and 11 minutes of processor time.
+
 Result of seed 0 of `translation`, from skip-gram vectors of the captions, with the translations of 4,000 of the 29,000
 sentences: after 600 steps on these alone 4.05 nats per word of the first 500 of the validation file, BLEU 2.3 and chrF
 23.5; after as many and 600 on the other sentences 4.34 nats, BLEU 0.6 and chrF 14.3. So the early translations of the
