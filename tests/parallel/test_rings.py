@@ -22,10 +22,14 @@ AXES = ("data", "fsdp", "tensor")
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2)])
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("dimension", [-3, -2, -1])
-def test_pieces_make_the_array_and_gradients_are_summed(shape: tuple[int, int], first: int, dimension: int) -> None:
+@pytest.mark.parametrize("features", [8, 128])
+def test_pieces_make_the_array_and_gradients_are_summed(
+    shape: tuple[int, int], first: int, dimension: int, features: int
+) -> None:
+    """Rows of several heads are one axis if a head has fewer than 128 features."""
     rings = Rings(shape)
     draws = np.random.default_rng(0)
-    array = draws.integers(-8, 8, (16, 24, 8)).astype(np.float32)  # sums of integers are exact in any order
+    array = draws.integers(-8, 8, (16, 24, features)).astype(np.float32)  # sums of integers are exact in any order
     gradients = draws.integers(-8, 8, (8, *array.shape)).astype(np.float32)
     pieces = PartitionSpec(*[AXIS if place == dimension else None for place in (-3, -2, -1)])
 
