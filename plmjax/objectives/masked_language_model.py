@@ -176,7 +176,7 @@ class MaskedLanguageModel(Objective):
         """Return the masked language model's sums from logits [B P V]."""
         chex.assert_equal_shape([batch["masked_ids"], batch["masked_weights"]])
         chex.assert_shape(logits, (*batch["masked_ids"].shape, None))
-        # One axis of positions, as in the head: libtpu need not store the scores again for two.
+        # One axis of positions, as in the head: with two of them libtpu would copy the scores.
         logits = logits.reshape(-1, logits.shape[-1])
         ids, weights = batch["masked_ids"].reshape(-1), batch["masked_weights"].reshape(-1)
         loss = jnp.sum(weights * cross_entropy(logits, ids))

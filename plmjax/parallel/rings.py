@@ -91,10 +91,11 @@ class Rings:
         values = joined.shape[-1]
         joined = jnp.pad(joined, ((0, 0), (0, 0), (0, -values % (2 * math.prod(TILE)))))
         piece = self._scatter_halves(_in_order(joined.reshape(*self.shape, -1, TILE[1]))).reshape(-1)
-        ends = itertools.accumulate(math.prod(block.shape[2:]) for block in blocks)
+        ends = list(itertools.accumulate(math.prod(block.shape[2:]) for block in blocks))
+        parts = jnp.split(piece[:values], ends[:-1])
         return [
-            jnp.moveaxis(piece[end - math.prod(block.shape[2:]) : end].reshape(block.shape[2:]), 0, dimension)
-            for block, end, dimension in zip(blocks, ends, dimensions, strict=True)
+            jnp.moveaxis(part.reshape(block.shape[2:]), 0, dimension)
+            for part, block, dimension in zip(parts, blocks, dimensions, strict=True)
         ]
 
     def _blocks(self, array: jax.Array, dimension: int) -> jax.Array:

@@ -86,10 +86,14 @@ def of_pieces(
         with sharding.within_device():
             compute = functools.partial(microstep, values, structure.unflatten(leaves))
             gradient, sums = accumulate(compute, carry, inputs.axes, batch, key, accumulation)
-        leaves = list(zip(flat(gradient), dimensions, dtypes, stacked, strict=True))
-        others = [(leaf.astype(dtype), dimension) for leaf, dimension, dtype, kept in leaves if not kept]
-        own = iter(scatter(rings, *zip(*others, strict=True)) if others else [])
-        summed = [leaf.value if kept else next(own) for leaf, _, _, kept in leaves]
+        summed = [
+            leaf.value if kept else leaf.astype(dtype)
+            for leaf, dtype, kept in zip(flat(gradient), dtypes, stacked, strict=True)
+        ]
+        others = [number for number, kept in enumerate(stacked) if not kept]
+        scattered = scatter(rings, [summed[number] for number in others], [dimensions[number] for number in others])
+        for number, leaf in zip(others, scattered, strict=True):
+            summed[number] = leaf
         summed = [leaf.astype(jnp.float32) for leaf in summed]
         return summed, jax.lax.psum((sums.losses, sums.metrics), AXIS), sums.carry
 

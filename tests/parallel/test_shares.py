@@ -75,7 +75,7 @@ def test_gradients_of_the_shards_of_a_batch_are_added_in_the_dtype_of_the_copy(e
 def test_pieces_are_those_of_large_matrices_of_layers_that_devices_divide(
     smallest: int, found: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a kernel of 16 x 64 values each of eight devices has 128, of a bias of 4 x 16 it has 8."""
+    """Each of eight devices owns 128 values of a layer's kernel (16 x 64), and 8 of its bias (4 x 16)."""
     monkeypatch.setattr(shares_of_parameters, "SMALLEST_PIECE", smallest)
     assert {name for name, kept in shares()[0].stacked.items() if kept} == found
     assert not any(jax.tree.leaves(shares(zero=False)[0].stacked))
