@@ -14,7 +14,7 @@ import jax
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
-from plmjax.plan import schedules
+from plmjax.plan import schedule_files
 from plmjax.plan.schedules import Schedule
 from plmjax.training import checks, placement
 from plmjax.training import program as programs
@@ -111,7 +111,7 @@ def compiled_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
     Raises:
         DoesNotFit: the program needs more HBM than a device has.
     """
-    schedules.clear(topologies.schedules())
+    schedule_files.clear(topologies.schedules())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         try:
             # JAX's cache of programs, if a user has one, cannot read a program without its chip, and warns.
@@ -124,7 +124,7 @@ def compiled_for_slice(lowered: Any) -> tuple[Any, str, dict[str, Schedule]]:
                 raise
             raise too_large from None
         finally:
-            written = schedules.read(topologies.schedules())
+            written = schedule_files.read(topologies.schedules())
         files = [*Path(folder).glob("*after_codegen.txt"), *Path(folder).glob("*.after_optimizations.txt")]
         return compiled.memory_analysis(), files[0].read_text(encoding="utf-8"), written
 

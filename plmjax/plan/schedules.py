@@ -21,9 +21,7 @@ trip of a loop: the units are idle before the first product of a trip and after 
 between them. JAX has published two timings of products on a v5e (docs.jax.dev/en/latest/pallas/tpu/matmul.html);
 tests/plan/test_schedules.py compares them.
 
-The program itself has a schedule too (`TLP`, the top-level program). It calls the instructions, and it starts and
-awaits transfers. For a permute it finds the target of its device by a tree of comparisons with all devices. Its own
-bundles are counted with the calls that they precede.
+The program that calls the instructions has a schedule too (`plmjax.plan.top_level`).
 
 libtpu can also simulate a schedule (`xla_jf_dump_static_llo_profile_to`), but 0.0.52 ends the process if a transfer
 has strides.
@@ -33,10 +31,9 @@ import bisect
 import dataclasses
 import itertools
 import re
-from pathlib import Path
 
-# The pattern's third group marks a bundle that does nothing. Such bundles are left out.
-_BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|delay \d+) \})?")
+# The pattern's third group marks a bundle that does nothing, which is written without the marks of its loops.
+BUNDLE = re.compile(r" *(?:0x[0-9a-f]+|0) (LB|..): (>*) ?\{(\}| %\d+ = v(?:nop|delay \d+) \})?")
 _DELAY = re.compile(r"= vdelay (\d+)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder [^,]+, (\d+) /\* loop exit test \*/")
 _COMPARISON = re.compile(r"(%p\w+) = scmp\.(ge|lt)\.s32\.totalorder %s\w+, (\d+)")
@@ -45,8 +42,7 @@ _NUMBER = re.compile(r"(%s\w+) = scalar_select /\*predicate=\*/(%p\w+), /\*on_tr
 _LESS = re.compile(r"(%s\w+) = sadd\.s32 (4294\d{6}), %s\w+")
 _NEITHER = re.compile(r"(%p\w+) = pnand (%p\w+), (%p\w+)")
 _BRANCH = re.compile(r"sbr\.rel \((%p\w+)\) target = \$region(\d+)")
-_CALL = re.compile(r"= inlined_call\b[^/]*/\* %(\S+) = ")
-_REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
+REGION = re.compile(r"[Ss]tart(?:/End empty)? region (\d+)")
 
 
 _PRODUCT = re.compile(r"= vmatmul\.([\w.]*)mxu(\d)")
@@ -107,7 +103,7 @@ def parse(text: str) -> Schedule:
     skipped: list[tuple[int, int, _Trips]] = []
     predicates = _Predicates()
     for line in text.splitlines():
-        if not (bundle := _BUNDLE.match(line)):
+        if not (bundle := BUNDLE.match(line)):
             continue
         number = len(cycles)
         depth = len(around) if bundle[3] else len(bundle[2])
@@ -122,7 +118,7 @@ def parse(text: str) -> Schedule:
         if "vmatmul" in line:
             (around[-1] if around else whole).steps.extend((number, *product) for product in _products(line))
         if "region" in line:
-            for region in _REGION.findall(line):
+            for region in REGION.findall(line):
                 skipped += [(start, number, trips) for start, trips in branches.pop(region, ())]
         if not around:
             continue
@@ -235,54 +231,3 @@ def _issued(loop: _Loop, trip: int, every: int) -> list[tuple[int, int]]:
             spans.append((start, max(start, first)))
             start = max(start, behind)
     return [*spans, (start, loop.end)]
-
-
-def read(folder: Path) -> dict[str, Schedule]:
-    """Return instruction -> its schedule, for the one program whose files are in the folder. The files are removed."""
-    found, before = {}, {}
-    for path in sorted(folder.iterdir()):
-        name = re.fullmatch(r"\d+-(.+)-\d+-final_bundles\.txt", path.name)
-        if not name or name[1].endswith("-schedule-analysis"):
-            continue
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if name[1] == "TLP":
-            before = between_calls(text)
-        else:
-            found[name[1]] = parse(text)
-    clear(folder)
-    for name, cycles in before.items():
-        found[name] = dataclasses.replace(found.get(name, Schedule(None)), before=cycles)
-    return found
-
-
-def between_calls(text: str) -> dict[str, int]:
-    """Return instruction -> cycles of a program's own bundles between the call before it and its own.
-
-    The bundles behind the last call in the body of a loop count with that call, so that they run as often as the body.
-    """
-    found: dict[str, int] = {}
-    lines: list[str] = []
-    depth, last = 0, None
-
-    def count(name: str) -> None:
-        found[name] = found.get(name, 0) + parse("\n".join(lines)).cycles
-        lines.clear()
-
-    for line in text.splitlines():
-        if not (bundle := _BUNDLE.match(line)):
-            continue
-        if not bundle[3]:
-            if len(bundle[2]) < depth and last is not None:
-                count(last)
-            depth = len(bundle[2])
-        lines.append(line)
-        if called := _CALL.search(line):
-            last = called[1]
-            count(last)
-    return found
-
-
-def clear(folder: Path) -> None:
-    """Remove the files of other programs."""
-    for path in folder.iterdir():
-        path.unlink()

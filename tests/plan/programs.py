@@ -105,3 +105,41 @@ def compiled(topology: str, layers: int, dtype: str = "bfloat16") -> Program:
 
     jitted = jax.jit(step, donate_argnums=0, out_shardings=whole)
     return Program(jitted.lower(weights, x).compile().as_text())
+
+
+# Two bundles before a loop of 18 trips, whose pipeline does its three bundles of work (0x4 to 0x6) in 16 of them.
+SCHEDULE = """
+     0   :  { %3 = vsyncpa [#allocation4], 0 } /* entry bundle: %fusion = fusion(%a, %b) */
+   0x1   :  { %s9 = smov.u32 0 }
+   0x2 LB: > { %p1_p1 = scmp.ge.s32.totalorder %s13_s13, 1  ;;  %p2_p2 = scmp.lt.s32.totalorder %s13_s13, 17 }
+   0x3   : > { %p3_p3 = pnand %p1_p1, %p2_p2  ;;  %101 = sbr.rel (%p3_p3) target = $region25 }
+   0x4   :  {}
+   0x5   : > { %v1 = vadd.f32 %v2, %v3 /*
+window_bounds: (64, 4)
+ */ }
+   0x6   : > { %v4 = vmul.f32 %v1, %v1 }
+   0x7 PF: > { %s11_s13 = sadd.s32 1, %s13_s13 } /* Start/End empty region 25 */
+   0x8   : > { %p8_p13 = scmp.ge.s32.totalorder %s11_s13, 18 /* loop exit test */ }
+   0x9   :  { %10 = sbr.rel (!%p8_p13) target = $region26 }
+   0xa   :  {}
+   0xb   :  { %78 = vsyncpa [#allocation4], 1 }
+"""
+
+# A program: three bundles before its first call; a loop with two before a call, one before the next and three behind
+# it; a loop of five trips without a call; two bundles before the last call.
+TOP_LEVEL = """
+   0x0   :  { %s1 = smov.u32 0 }
+   0x1   :  { %s2 = smov.u32 1 }
+   0x2   :  { %11 = inlined_call %s1_s0 /* %fusion.1 = fusion(%a, %b) */ }
+   0x3 LB: > { %s3 = sadd.s32 1, %s3 }
+   0x4   : > { %12 = inlined_call %s1_s0, %s2_s1 /* %copy.2 = copy(%fusion.1) */ }
+   0x5   : > { %13 = inlined_call %s1_s0 /* %fusion.3 = fusion(%copy.2) */ }
+   0x6   : > { %s4 = sadd.s32 1, %s4 }
+   0x7   : > { %14 = sbr.rel (!%p1_p1) target = $region7 }
+   0x8   :  {}
+   0x9   :  { %s5 = smov.u32 0 }
+   0xa LB: > { %s6 = sadd.s32 1, %s6 }
+   0xb   : > { %p5_p5 = scmp.ge.s32.totalorder %s6_s6, 5 /* loop exit test */ }
+   0xc   :  { %s7 = smov.u32 0 }
+   0xd   :  { %15 = inlined_call %s1_s0 /* %fusion.4 = fusion(%fusion.3) */ }
+"""

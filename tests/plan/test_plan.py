@@ -257,8 +257,8 @@ def test_an_error_of_the_compiler_is_one_of_memory_or_stays(
     def compile(compiler_options: dict[str, Any]) -> None:
         raise jax.errors.JaxRuntimeError(message)
 
-    monkeypatch.setattr(compilation.schedules, "clear", lambda folder: done.append("cleared"))
-    monkeypatch.setattr(compilation.schedules, "read", lambda folder: done.append("read"))
+    monkeypatch.setattr(compilation.schedule_files, "clear", lambda folder: done.append("cleared"))
+    monkeypatch.setattr(compilation.schedule_files, "read", lambda folder: done.append("read"))
     with pytest.raises(kind) as raised:
         compilation.compiled_for_slice(SimpleNamespace(compile=compile))
     assert done == ["cleared", "read"]

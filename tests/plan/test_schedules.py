@@ -7,51 +7,34 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.parallel import topologies
-from plmjax.plan import hlo, schedules
+from plmjax.plan import hlo, schedule_files, schedules
 from plmjax.plan.schedules import Schedule
-
-# Two bundles before a loop of 18 trips, whose pipeline does its three bundles of work (0x4 to 0x6) in 16 of them.
-WRITTEN = """
-     0   :  { %3 = vsyncpa [#allocation4], 0 } /* entry bundle: %fusion = fusion(%a, %b) */
-   0x1   :  { %s9 = smov.u32 0 }
-   0x2 LB: > { %p1_p1 = scmp.ge.s32.totalorder %s13_s13, 1  ;;  %p2_p2 = scmp.lt.s32.totalorder %s13_s13, 17 }
-   0x3   : > { %p3_p3 = pnand %p1_p1, %p2_p2  ;;  %101 = sbr.rel (%p3_p3) target = $region25 }
-   0x4   :  {}
-   0x5   : > { %v1 = vadd.f32 %v2, %v3 /*
-window_bounds: (64, 4)
- */ }
-   0x6   : > { %v4 = vmul.f32 %v1, %v1 }
-   0x7 PF: > { %s11_s13 = sadd.s32 1, %s13_s13 } /* Start/End empty region 25 */
-   0x8   : > { %p8_p13 = scmp.ge.s32.totalorder %s11_s13, 18 /* loop exit test */ }
-   0x9   :  { %10 = sbr.rel (!%p8_p13) target = $region26 }
-   0xa   :  {}
-   0xb   :  { %78 = vsyncpa [#allocation4], 1 }
-"""
+from tests.plan.programs import SCHEDULE
 
 
 def test_bundles_count_as_often_as_they_are_issued():
-    assert schedules.parse(WRITTEN) == Schedule(2 + 18 * 4 + 16 * 3 + 3)
-    every_trip = WRITTEN.replace("pnand %p1_p1, %p2_p2", "por %p1_p1, %p2_p2")
+    assert schedules.parse(SCHEDULE) == Schedule(2 + 18 * 4 + 16 * 3 + 3)
+    every_trip = SCHEDULE.replace("pnand %p1_p1, %p2_p2", "por %p1_p1, %p2_p2")
     assert schedules.parse(every_trip) == Schedule(2 + 18 * 7 + 3)
-    to_the_end = WRITTEN.replace("%s13_s13, 17 }", "%s13_s13, 25 }")  # more trips than the loop has
+    to_the_end = SCHEDULE.replace("%s13_s13, 17 }", "%s13_s13, 25 }")  # more trips than the loop has
     assert schedules.parse(to_the_end) == Schedule(2 + 18 * 4 + 17 * 3 + 3)
     never = to_the_end.replace("%s13_s13, 1  ;;", "%s13_s13, 20  ;;")
     assert schedules.parse(never) == Schedule(2 + 18 * 4 + 3)
 
 
 def test_a_bundle_that_delays_counts_its_delay():
-    delayed = WRITTEN.replace("0x4   :  {}", "0x4   :  { %9 = vdelay 4 }")
+    delayed = SCHEDULE.replace("0x4   :  {}", "0x4   :  { %9 = vdelay 4 }")
     delayed = delayed.replace("%v1, %v1 }", "%v1, %v1  ;;  %8 = vdelay 2 }")
-    assert schedules.parse(delayed) == Schedule(schedules.parse(WRITTEN).cycles + 16 * 4 + 16 * 2)
+    assert schedules.parse(delayed) == Schedule(schedules.parse(SCHEDULE).cycles + 16 * 4 + 16 * 2)
 
 
 def test_loops_multiply_and_one_that_ends_by_its_data_counts_once():
     inner = """   0x5 LB: >> { %v1 = vadd.f32 %v2, %v3 }
    0x5   : >> { %p9_p9 = scmp.ge.s32.totalorder %s4_s4, 5 /* loop exit test */ }
 """
-    start = WRITTEN.index("   0x5   : >")
-    nested = WRITTEN[:start] + inner + WRITTEN[start:]
-    before_the_branch = WRITTEN.replace("   0x3   : >", inner + "   0x3   : >")
+    start = SCHEDULE.index("   0x5   : >")
+    nested = SCHEDULE[:start] + inner + SCHEDULE[start:]
+    before_the_branch = SCHEDULE.replace("   0x3   : >", inner + "   0x3   : >")
     assert schedules.parse(before_the_branch) == Schedule(2 + 18 * (4 + 2 * 5) + 16 * 3 + 3)
     assert schedules.parse(nested) == Schedule(2 + 18 * 4 + 16 * (3 + 2 * 5) + 3)
     assert schedules.parse(nested.replace(", 5 /* loop", ", %s5_s5 /* loop")) == Schedule(
@@ -60,7 +43,7 @@ def test_loops_multiply_and_one_that_ends_by_its_data_counts_once():
 
 
 def test_a_branch_may_test_a_predicate_that_was_stored_as_a_number():
-    stored = WRITTEN.replace(
+    stored = SCHEDULE.replace(
         "  ;;  %101 = sbr.rel (%p3_p3)",
         "  ;;  %s5_s5 = scalar_select /*predicate=*/%p3_p3, /*on_true=*/1, /*on_false=*/0 }\n"
         "   0x3   : > { %p4_p4 = scmp.ne.s32.totalorder %s5_s5, 0 }\n   0x3   : > { %101 = sbr.rel (%p4_p4)",
@@ -70,7 +53,7 @@ def test_a_branch_may_test_a_predicate_that_was_stored_as_a_number():
 
 def test_what_the_last_step_of_a_sum_does_is_done_every_nth_trip():
     # The counter of the sum is 0, 1, 2 and 0 again.
-    last = WRITTEN.replace("%p2_p2 = scmp.lt.s32.totalorder %s13_s13, 17", "%s5_s5 = sadd.s32 4294967294, %s7_s7")
+    last = SCHEDULE.replace("%p2_p2 = scmp.lt.s32.totalorder %s13_s13, 17", "%s5_s5 = sadd.s32 4294967294, %s7_s7")
     last = last.replace("%p1_p1 = scmp.ge.s32.totalorder %s13_s13, 1 ", "%p1_p1 = scmp.ge.s32.totalorder %s8_s8, 3 ")
     last = last.replace("%p3_p3 = pnand %p1_p1, %p2_p2", "%p3_p3 = scmp.ne.s32.totalorder %s5_s5, 0")
     assert schedules.parse(last) == Schedule(2 + 18 * 4 + 18 // 3 * 3 + 3)
@@ -113,53 +96,6 @@ def test_the_next_trip_of_a_loop_waits_for_the_units_too():
     assert multiplying(*bundles, trips=10) == Schedule(1 + 10 * (43 + 15), waits=10 * 15)
 
 
-# A program: three bundles before its first call; a loop with two before a call, one before the next and three behind
-# it; a loop of five trips without a call; two bundles before the last call.
-PROGRAM = """
-   0x0   :  { %s1 = smov.u32 0 }
-   0x1   :  { %s2 = smov.u32 1 }
-   0x2   :  { %11 = inlined_call %s1_s0 /* %fusion.1 = fusion(%a, %b) */ }
-   0x3 LB: > { %s3 = sadd.s32 1, %s3 }
-   0x4   : > { %12 = inlined_call %s1_s0, %s2_s1 /* %copy.2 = copy(%fusion.1) */ }
-   0x5   : > { %13 = inlined_call %s1_s0 /* %fusion.3 = fusion(%copy.2) */ }
-   0x6   : > { %s4 = sadd.s32 1, %s4 }
-   0x7   : > { %14 = sbr.rel (!%p1_p1) target = $region7 }
-   0x8   :  {}
-   0x9   :  { %s5 = smov.u32 0 }
-   0xa LB: > { %s6 = sadd.s32 1, %s6 }
-   0xb   : > { %p5_p5 = scmp.ge.s32.totalorder %s6_s6, 5 /* loop exit test */ }
-   0xc   :  { %s7 = smov.u32 0 }
-   0xd   :  { %15 = inlined_call %s1_s0 /* %fusion.4 = fusion(%fusion.3) */ }
-"""
-
-
-def test_bundles_of_a_program_count_with_the_calls_that_they_precede_or_end_a_loop_with():
-    """The loop of five trips ends behind no call of its own, but its bundles run as often as the last call."""
-    found = schedules.between_calls(PROGRAM)
-    assert found == {"fusion.1": 3, "copy.2": 2, "fusion.3": 1 + 3 + 1 + 5 * 2, "fusion.4": 2}
-    assert sum(found.values()) == schedules.parse(PROGRAM).cycles
-
-
-def test_a_folder_has_the_schedules_of_instructions_and_of_the_program(tmp_path):
-    for name, text in (("17-fusion.3", WRITTEN), ("17-TLP", PROGRAM)):
-        (tmp_path / f"{name}-01-final_bundles.txt").write_text(text)
-    found = schedules.read(tmp_path)
-    assert found.keys() == {"fusion.1", "copy.2", "fusion.3", "fusion.4"}
-    assert found["fusion.3"] == Schedule(schedules.parse(WRITTEN).cycles, before=15)
-    assert found["copy.2"] == Schedule(None, before=2)
-
-
-def test_a_folder_of_schedules_is_read_and_emptied(tmp_path):
-    for name in (
-        "17-fusion.2-01-final_bundles.txt",
-        "17-fusion.2-00-schedule-analysis_final_bundles.txt",
-        "17-TLP.html",
-    ):
-        (tmp_path / name).write_text(WRITTEN)
-    assert schedules.read(tmp_path) == {"fusion.2": schedules.parse(WRITTEN)}
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def compiled() -> tuple[hlo.Program, dict[str, Schedule]]:
     """A matrix product, a softmax and random bits, compiled for one TPU chip."""
@@ -174,9 +110,9 @@ def compiled() -> tuple[hlo.Program, dict[str, Schedule]]:
 
     shapes = [((512, 1024), "bfloat16"), ((1024, 1024), "bfloat16"), ((8, 512, 512), "float32")]
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
-    schedules.clear(topologies.schedules())
+    schedule_files.clear(topologies.schedules())
     text = jax.jit(program).lower(*arguments).compile().as_text()
-    return hlo.Program(text), schedules.read(topologies.schedules())
+    return hlo.Program(text), schedule_files.read(topologies.schedules())
 
 
 def test_other_processes_do_not_write_their_schedules_here(compiled):
@@ -196,9 +132,9 @@ def test_products_take_as_long_as_jax_has_measured(size, milliseconds):
     part = topologies.parse("v5e:1x1")
     place = jax.sharding.SingleDeviceSharding(part.devices()[0])
     shape = jax.ShapeDtypeStruct((size, size), jnp.bfloat16, sharding=place)
-    schedules.clear(topologies.schedules())
+    schedule_files.clear(topologies.schedules())
     program = hlo.Program(jax.jit(jnp.matmul).lower(shape, shape).compile().as_text())
-    found = schedules.read(topologies.schedules())
+    found = schedule_files.read(topologies.schedules())
     # One operand of the smaller product is copied to the chip before the program begins.
     (product,) = (one for one, _ in program.executed if one.opcode == "fusion")
     assert 1e3 * found[product.name].cycles / part.chip.clock == pytest.approx(milliseconds, rel=0.03)
