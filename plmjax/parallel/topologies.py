@@ -152,13 +152,13 @@ def chip_of(device_kind: str) -> Chip | None:
     return next((chip for chip in CHIPS.values() if device_kind in (chip.kind, f"TPU {chip.name}")), None)
 
 
-SHORTER_FUSIONS = {
-    "xla_lhs_output_fusion_latency_multiplier": "0.1",
+FOR_RINGS = {
+    "xla_max_concurrent_async_collective_permutes": "64",
     "xla_lhs_loop_fusion_latency_multiplier": "0.1",
 }
-"""Options for a program with rings (`plmjax.parallel.rings`). By its own figures libtpu takes one short instruction for
-long enough to hide a permute. It then lets the others follow one another after the computation, where they hide
-nothing. With these options, found on plans of BERT-Large, it spreads them over the computation."""
+"""Options for a program with rings (`plmjax.parallel.rings`), found on plans of BERT-Large. Without them libtpu starts
+few permutes at once. By its own figures it also takes one short instruction for long enough to hide a permute. It then
+lets the others follow one another where they hide nothing. With these options it spreads them over the computation."""
 
 
 def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
@@ -170,7 +170,7 @@ def compiler_options(device: jax.Device, *, rings: bool) -> dict[str, str]:
     if chip is None:
         return {}
     memory = {"xla_tpu_scoped_vmem_limit_kib": str(chip.scoped_memory)} if chip.scoped_memory else {}
-    return memory | (SHORTER_FUSIONS if rings else {})
+    return memory | (FOR_RINGS if rings else {})
 
 
 def device_memory(device: jax.Device) -> float | None:

@@ -172,7 +172,7 @@ def test_a_step_for_a_chip_is_compiled_with_its_options_and_one_for_a_cpu_with_n
     (v5e, *_), (v3, *_) = (topologies.parse(name).devices() for name in ("v5e:2x2", "v3:2x2"))
     memory = {"xla_tpu_scoped_vmem_limit_kib": "28672"}
     assert topologies.compiler_options(v5e, rings=False) == memory
-    assert topologies.compiler_options(v5e, rings=True) == memory | topologies.SHORTER_FUSIONS
+    assert topologies.compiler_options(v5e, rings=True) == memory | topologies.FOR_RINGS
     for rings in (False, True):
         assert topologies.compiler_options(jax.devices()[0], rings=rings) == {}
     assert topologies.compiler_options(v3, rings=False) == {}
