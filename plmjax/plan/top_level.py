@@ -42,7 +42,9 @@ Condition = Callable[[int], bool]
 class _Part:
     """The program's own bundles up to a call, or from the last call in a loop to the loop's end.
 
-    skipped: (first bundle, bundle behind the last, devices that skip them). limits: numbers that divide the devices.
+    branches: region -> (first bundle that a branch to it skips, on which devices), of the branches that are read.
+    skipped: (first bundle, bundle behind the last, on which devices) of the regions that are passed.
+    limits: the first device of each half that a branch makes.
     """
 
     lines: list[str] = dataclasses.field(default_factory=list)
