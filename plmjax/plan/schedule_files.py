@@ -28,6 +28,6 @@ def read(folder: Path) -> dict[str, Schedule]:
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of other programs."""
+    """Remove all files, so that the next program does not find those of another one."""
     for path in folder.iterdir():
         path.unlink()

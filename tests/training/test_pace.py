@@ -74,7 +74,7 @@ class Loss(float):
 
 
 def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock runs for 4 s while two steps are computed, for 1 s while one is, and for 3 s while none is."""
+    """Two steps are computed for 4 seconds, one of them for 1 second more. In the last 3 seconds none is computed."""
     now = [50.0]
 
     def batches(seconds: float) -> Iterator[float]:
