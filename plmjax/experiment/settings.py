@@ -143,7 +143,7 @@ class Training:
     """
     gradient_dtype: str = "float32"
     """Dtype of gradients in the sum over devices: float32, or bfloat16 for half the bytes. Gradients of matrices have
-    the dtype of the products anyway.
+    the dtype of the products anyway, and along rings those of embedding tables too.
     """
     dropout_generator: str = "auto"
     """Random number generator of dropout: threefry2x32, the same on every mesh; rbg, the fast

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import jax
@@ -28,6 +28,8 @@ AXIS = "data"
 """The mesh axis of the rings."""
 TILE = (16, 128)
 """Rows and lanes of the largest tile in which a TPU stores an array, that of bfloat16."""
+Cut = Callable[[jax.Array], jax.Array]
+"""Block of a gradient -> the part of it that travels, in the dtype in which it travels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +79,9 @@ class Rings:
         piece = self._scatter(_in_order(rows.reshape(*self.shape, -1, *rows.shape[1:])), first)
         return jnp.moveaxis(piece.reshape(-1, *rest), 0, dimension)
 
-    def scatter_halves(self, array: jax.Array, dimension: int) -> jax.Array:
-        """Return the result of `scatter`. Each half of a piece begins with an axis of its own."""
-        return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension))), 0, dimension)
+    def scatter_halves(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
+        """Return the result of `scatter`, summed in `dtype`. Each half of a piece begins with an axis of its own."""
+        return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension)), dtype), 0, dimension)
 
     def scatter_together(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
         """Return the results of `scatter` for arrays of one dtype, which travel as one array, in halves.
@@ -90,7 +92,7 @@ class Rings:
         joined = jnp.concatenate([block.reshape(*self.shape, -1) for block in blocks], axis=-1)
         values = joined.shape[-1]
         joined = jnp.pad(joined, ((0, 0), (0, 0), (0, -values % (2 * math.prod(TILE)))))
-        piece = self._scatter_halves(_in_order(joined.reshape(*self.shape, -1, TILE[1]))).reshape(-1)
+        piece = self._scatter_halves(_in_order(joined.reshape(*self.shape, -1, TILE[1])), joined.dtype).reshape(-1)
         ends = list(itertools.accumulate(math.prod(block.shape[2:]) for block in blocks))
         parts = jnp.split(piece[:values], ends[:-1])
         return [
@@ -103,14 +105,17 @@ class Rings:
         array = jnp.moveaxis(array, dimension, 0)
         return array.reshape(*self.shape, -1, *array.shape[1:])
 
-    def _scatter(self, blocks: jax.Array, first: int) -> jax.Array:
-        for axis in (1 - first, first):
-            blocks = self._scatter_along(blocks, axis)
-        return blocks[0, 0]
+    def _scatter(self, blocks: jax.Array, first: int, cut: Cut = lambda block: block) -> jax.Array:
+        blocks = self._scatter_along(blocks, 1 - first, cut)
+        return self._scatter_along(blocks, first)[0, 0]
 
-    def _scatter_halves(self, blocks: jax.Array) -> jax.Array:
-        halves = jnp.array_split(blocks, 2, axis=2)
-        return jnp.concatenate([self._scatter(half, first) for first, half in enumerate(halves)])
+    def _scatter_halves(self, blocks: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        def half(rows: slice, block: jax.Array) -> jax.Array:
+            return block[:, :, rows].astype(dtype)
+
+        middle = -(-blocks.shape[2] // 2)
+        halves = [functools.partial(half, rows) for rows in (slice(None, middle), slice(middle, None))]
+        return jnp.concatenate([self._scatter(blocks, first, cut) for first, cut in enumerate(halves)])
 
     def _gather_along(self, block: jax.Array, axis: int) -> jax.Array:
         size = self.shape[axis]
@@ -122,12 +127,17 @@ class Rings:
             whole = jax.lax.dynamic_update_slice_in_dim(whole, block, order[(place - step) % size], axis)
         return whole
 
-    def _scatter_along(self, blocks: jax.Array, axis: int) -> jax.Array:
+    def _scatter_along(self, blocks: jax.Array, axis: int, cut: Cut = lambda block: block) -> jax.Array:
+        """Return the sum of the devices' blocks along an axis.
+
+        cut: applied to a block before it is added. Beside the steps of the ring it takes no time of its own; all blocks
+            at once would be one more copy of the array before the first step.
+        """
         size = self.shape[axis]
         order, place, permutation = self._ring(axis)
 
         def block(step: int) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(blocks, order[(place - 1 - step) % size], 1, axis)
+            return cut(jax.lax.dynamic_slice_in_dim(blocks, order[(place - 1 - step) % size], 1, axis))
 
         total = block(0)
         for step in range(1, size):

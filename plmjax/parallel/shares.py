@@ -30,6 +30,7 @@ class Shares:
     owned: shardings of the shares, of the gradient, and of the optimizer's state.
     whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
     dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
+    sent: dtypes in which gradients are summed along rings; that of an embedding table has the dtype of a matrix.
     stacked: true for a matrix of each of several layers, of which devices own pieces of at least `SMALLEST_PIECE`.
     rings: the rings along which parameters and gradients travel; None where the compiler gathers and sums.
     """
@@ -37,6 +38,7 @@ class Shares:
     owned: Any
     whole: Any
     dtypes: Any
+    sent: Any
     stacked: Any
     rings: Rings | None
 
@@ -52,7 +54,8 @@ class Shares:
         """
         whole = sharding.boxed(boxed, mesh)
         owned = sharding.over_data(boxed, whole, mesh) if zero else whole
-        return cls(owned, whole, dtypes(boxed, dtype, exchanged), _stacked(boxed, owned), rings)
+        copied, sent = (dtypes(boxed, dtype, exchanged, tables=tables) for tables in (False, True))
+        return cls(owned, whole, copied, sent, _stacked(boxed, owned), rings)
 
     def copy(self, params: Any) -> Any:
         """Return the shape, dtype and sharding of the result of `gather`."""
@@ -95,11 +98,15 @@ class Shares:
         return jax.tree.map(total, gradient, self.dtypes)
 
 
-def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype) -> Any:
-    """Return the dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all others."""
+def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype, *, tables: bool = False) -> Any:
+    """Return the dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all others.
+
+    tables: true for the gradients that devices send. An embedding table is a matrix then: each device has added up the
+        gradients of a row in float32.
+    """
     narrow = min(dtype, exchanged, key=lambda one: jnp.dtype(one).itemsize)
     return jax.tree.map(
-        lambda leaf: jnp.dtype(narrow if _is_matrix(leaf) else exchanged),
+        lambda leaf: jnp.dtype(narrow if _is_matrix(leaf, tables) else exchanged),
         boxed,
         is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned),
     )
@@ -116,11 +123,11 @@ def _stacked(boxed: Any, owned: Any) -> Any:
     return jax.tree.map(of_layers, boxed, owned, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
 
 
-def _is_matrix(leaf: Any) -> bool:
+def _is_matrix(leaf: Any, tables: bool = False) -> bool:
     """Return whether a parameter may have the dtype of matrix products.
 
     Kernels may, and biases that are added to their results. An embedding table may not, because its rows are looked up
     and many small gradients are added to the same row.
     """
     names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
-    return "vocab" not in names and sum(name not in (None, "layers") for name in names) >= 2
+    return (tables or "vocab" not in names) and sum(name not in (None, "layers") for name in names) >= 2

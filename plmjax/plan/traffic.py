@@ -68,13 +68,15 @@ class Traffic:
     def _part(self, value: Instruction, user: Instruction) -> float:
         """Return the share of a value that one user of it needs."""
         is_first = user.operands[0] == value.name
-        sizes = [sum(array.size for array in i.results) for i in (value, user)]
+        sizes = [_size(value), _size(user)]
         if (user.opcode == "tuple" and value.opcode == "parameter") or user.opcode.removesuffix(
             "-start"
         ) in COLLECTIVES:
             return 0.0  # passed on unchanged, or sent
         if user.opcode == "dynamic-update-slice" and is_first:
             return 0.0  # changed in place
+        if user.opcode == "scatter" and value.name in user.operands[: len(user.results)]:
+            return min(1.0, sum(map(_size, self._updates(user))) / max(sizes[0], 1))  # changed in place
         if user.opcode == "fusion":
             inner = self.program.computations[user.called["calls"][0]].values()
             places = [place for place, name in enumerate(user.operands) if name == value.name]
@@ -101,7 +103,23 @@ class Traffic:
             return self._written(self.program.roots[root.called["calls"][0]], results)
         if root.opcode == "dynamic-update-slice":
             return sum(array.bytes for array in operands[1].results) if results[0].space == 0 else 0.0
+        if root.opcode == "scatter":
+            changed = zip(operands, self._updates(root), results, strict=False)
+            return sum(
+                (new.results[0].bytes if array.hbm else 0) if self._given(old) else array.hbm
+                for old, new, array in changed
+            )
         return sum(array.hbm for array in results)
+
+    def _given(self, value: Instruction) -> bool:
+        """Return true for a value that is in memory before the fusion in which it is used."""
+        while self._is_fused(value) and value.opcode == "bitcast":
+            value = self.program.operands_of(value)[0]
+        return value.opcode == "parameter" or not self._is_fused(value)
+
+    def _updates(self, scatter: Instruction) -> list[Instruction]:
+        """Return the values that a scatter adds to its first operands, or puts in their place."""
+        return self.program.operands_of(scatter)[-len(scatter.results) :]
 
     @functools.cached_property
     def _callers(self) -> dict[str, Instruction]:
@@ -120,3 +138,7 @@ class Traffic:
                 for operand in dict.fromkeys(instruction.operands):
                     users[name].setdefault(operand, []).append(instruction)
         return users
+
+
+def _size(value: Instruction) -> int:
+    return sum(array.size for array in value.results)

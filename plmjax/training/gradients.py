@@ -66,7 +66,7 @@ def of_pieces(
     """
     structure = jax.tree.structure(params)
     flat = structure.flatten_up_to
-    owned, dtypes, stacked = flat(shares.owned), flat(shares.dtypes), flat(shares.stacked)
+    owned, sent, stacked = flat(shares.owned), flat(shares.sent), flat(shares.stacked)
     dimensions = [divided(param, place) for param, place in zip(flat(params), owned, strict=True)]
     rings, first = shares.rings, beginnings(flat(params), stacked)
     pieces, copies = flat(shares.narrow(params)), flat(shares.gather(params))
@@ -86,12 +86,9 @@ def of_pieces(
         with sharding.within_device():
             compute = functools.partial(microstep, values, structure.unflatten(leaves))
             gradient, sums = accumulate(compute, carry, inputs.axes, batch, key, accumulation)
-        summed = [
-            leaf.value if kept else leaf.astype(dtype)
-            for leaf, dtype, kept in zip(flat(gradient), dtypes, stacked, strict=True)
-        ]
+        summed = [leaf.value if kept else leaf for leaf, kept in zip(flat(gradient), stacked, strict=True)]
         others = [number for number, kept in enumerate(stacked) if not kept]
-        scattered = scatter(rings, [summed[number] for number in others], [dimensions[number] for number in others])
+        scattered = scatter(rings, *([of[number] for number in others] for of in (summed, dimensions, sent)))
         for number, leaf in zip(others, scattered, strict=True):
             summed[number] = leaf
         summed = [leaf.astype(jnp.float32) for leaf in summed]
@@ -147,18 +144,24 @@ TOGETHER = 2**20
 """Largest number of values of a gradient that travels together with others. They are copied for that."""
 
 
-def scatter(rings: Rings, gradients: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
-    """Return this device's piece of the sum of the devices' gradients, for each of several parameters."""
+def scatter(
+    rings: Rings, gradients: Sequence[jax.Array], dimensions: Sequence[int], dtypes: Sequence[jnp.dtype]
+) -> list[jax.Array]:
+    """Return this device's piece of the sum of the devices' gradients, for each of several parameters.
+
+    dtypes: those in which the gradients are sent and returned.
+    """
     found: dict[int, jax.Array] = {}
     together: dict[jnp.dtype, list[int]] = {}
-    for number, (gradient, dimension) in enumerate(zip(gradients, dimensions, strict=True)):
+    for number, (gradient, dimension, dtype) in enumerate(zip(gradients, dimensions, dtypes, strict=True)):
         if not dimension:
-            found[number] = jax.lax.psum(gradient, AXIS)
+            found[number] = jax.lax.psum(gradient.astype(dtype), AXIS)
         elif gradient.size > TOGETHER:
-            found[number] = rings.scatter_halves(gradient, dimension)
+            found[number] = rings.scatter_halves(gradient, dimension, dtype)
         else:
-            together.setdefault(gradient.dtype, []).append(number)
-    for numbers in together.values():
-        pieces = rings.scatter_together([gradients[one] for one in numbers], [dimensions[one] for one in numbers])
+            together.setdefault(dtype, []).append(number)
+    for dtype, numbers in together.items():
+        small = [gradients[number].astype(dtype) for number in numbers]
+        pieces = rings.scatter_together(small, [dimensions[number] for number in numbers])
         found |= zip(numbers, pieces, strict=True)
     return [found[number] for number in range(len(gradients))]

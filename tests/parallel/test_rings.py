@@ -70,12 +70,16 @@ def test_halves_of_pieces_are_summed_along_both_axes(dimension: int, monkeypatch
     monkeypatch.setattr(
         Rings,
         "_scatter_along",
-        lambda self, blocks, axis: axes.append((axis, blocks.shape[2])) or along(self, blocks, axis),
+        lambda *given: axes.append((given[2], along(*given).shape[2])) or along(*given),
     )
     scatter = devices_in_turn.shard_map(
-        lambda own: rings.scatter_halves(own[0], dimension), in_specs=(PartitionSpec(AXIS),), out_specs=pieces
+        lambda own: rings.scatter_halves(own[0], dimension, jnp.bfloat16),
+        in_specs=(PartitionSpec(AXIS),),
+        out_specs=pieces,
     )
-    np.testing.assert_array_equal(jax.jit(scatter)(arrays), arrays.sum(0))
+    summed = jax.jit(scatter)(arrays)
+    assert summed.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(summed.astype(np.float32), arrays.sum(0))
     assert axes == [(1, 2), (0, 2), (0, 1), (1, 1)]
 
 

@@ -33,9 +33,11 @@ def shares(exchanged: str = "float32", zero: bool = True) -> tuple[Shares, Mesh]
 
 
 def test_matrices_are_copied_in_the_dtype_of_products_and_tables_are_not() -> None:
+    """The gradient of a table has the dtype of products along rings."""
     found, _ = shares()
     float32 = {"scale": jnp.float32, "table": jnp.float32}
     assert found.dtypes == {"kernel": jnp.bfloat16, "bias": jnp.bfloat16, **float32}
+    assert found.sent == found.dtypes | {"table": jnp.bfloat16}
     assert set(jax.tree.leaves(shares("bfloat16")[0].dtypes)) == {jnp.dtype("bfloat16")}
 
 

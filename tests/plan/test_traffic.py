@@ -48,6 +48,47 @@ ENTRY %main (stack: f32[16,8], rows: f32[2,8], i: s32[], ids: s32[3,1]) -> f32[1
     }
 
 
+def test_a_scatter_reads_and_writes_the_rows_that_it_changes():
+    """Its result has the buffer of its first operand (`aliasing_operands` in the configuration of a fusion)."""
+    program = Program("""%sum (old: f32[], new: f32[]) -> f32[] {
+  %old = f32[] parameter(0)
+  %new = f32[] parameter(1)
+  ROOT %sum = f32[] add(%old, %new)
+}
+
+%added (table: f32[16,8], ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
+  %table = f32[16,8]{1,0} parameter(0)
+  %ids = s32[3,1]{1,0} parameter(1)
+  %rows = f32[3,8]{1,0} parameter(2)
+  ROOT %changed = f32[16,8]{1,0} scatter(%table, %ids, %rows), update_window_dims={1}, to_apply=%sum
+}
+
+%first (ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
+  %ids = s32[3,1]{1,0} parameter(0)
+  %rows = f32[3,8]{1,0} parameter(1)
+  %zero = f32[] constant(0)
+  %zeros = f32[16,8]{1,0} broadcast(%zero), dimensions={}
+  ROOT %changed = f32[16,8]{1,0} scatter(%zeros, %ids, %rows), update_window_dims={1}, to_apply=%sum
+}
+
+ENTRY %main (table: f32[16,8], ids: s32[3,1], rows: f32[3,8]) -> f32[16,8] {
+  %table = f32[16,8]{1,0} parameter(0)
+  %ids = s32[3,1]{1,0} parameter(1)
+  %rows = f32[3,8]{1,0} parameter(2)
+  %added = f32[16,8]{1,0} fusion(%table, %ids, %rows), kind=kCustom, calls=%added
+  %near = f32[16,8]{1,0:S(1)} copy(%added)
+  %twice = f32[16,8]{1,0:S(1)} scatter(%near, %ids, %rows), update_window_dims={1}, to_apply=%sum
+  ROOT %first = f32[16,8]{1,0} fusion(%ids, %rows), kind=kCustom, calls=%first
+}""")
+    traffic = Traffic(program)
+    assert {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)} == {
+        "added": 96 + 12 + 96 + 96,  # the old rows, their numbers, the new ones; and writes their sums
+        "near": 512,
+        "twice": 12 + 96,
+        "first": 12 + 96 + 512,  # zeros that the fusion itself writes
+    }
+
+
 @pytest.mark.parametrize(("name", "bandwidth"), [("v3:2x2", 450e9), ("v5e:2x2", 819e9)])
 def test_devices_of_a_chip_share_its_bandwidth(name: str, bandwidth: float) -> None:
     """A v3 has two, and 900 GB/s."""

@@ -44,23 +44,23 @@ def test_the_dimension_of_pieces_counts_from_the_last_one() -> None:
 
 
 def test_small_gradients_of_one_dtype_travel_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gradient of which every device owns the whole is summed without a ring."""
+    """A gradient of which every device owns the whole is summed without a ring. Each is sent in a dtype of its own."""
     monkeypatch.setattr(gradients, "TOGETHER", 512)
     journeys = []
     along = Rings._scatter_along
     monkeypatch.setattr(
         Rings,
         "_scatter_along",
-        lambda self, blocks, axis: journeys.append((blocks.dtype, axis)) or along(self, blocks, axis),
+        lambda *given: journeys.append((along(*given).dtype, given[2])) or along(*given),
     )
     draws = np.random.default_rng(0)
-    given = [((16, 24), -1, "float32"), ((64, 16), -2, "float32"), ((8,), -1, "bfloat16"), ((3, 40), -1, "float32"),
+    given = [((16, 24), -1, "float32"), ((64, 16), -2, "bfloat16"), ((8,), -1, "bfloat16"), ((3, 40), -1, "float32"),
              ((5,), 0, "float32"), ((2, 16, 3), -2, "bfloat16")]  # fmt: skip
     arrays = [draws.integers(-8, 8, (8, *shape)).astype(np.float32) for shape, _, _ in given]
 
     def on_device(*own: jax.Array) -> list[jax.Array]:
-        leaves = [leaf[0].astype(dtype) for leaf, (_, _, dtype) in zip(own, given, strict=True)]
-        return gradients.scatter(RINGS, leaves, [dimension for _, dimension, _ in given])
+        _, dimensions, dtypes = zip(*given, strict=True)
+        return gradients.scatter(RINGS, [leaf[0] for leaf in own], dimensions, [jnp.dtype(dtype) for dtype in dtypes])
 
     specs = [
         PartitionSpec(*[AXIS if place - len(shape) == dimension else None for place in range(len(shape))])
@@ -71,24 +71,30 @@ def test_small_gradients_of_one_dtype_travel_together_and_large_ones_alone(monke
         assert found.dtype == dtype
         np.testing.assert_array_equal(np.asarray(found, np.float32), array.sum(0))
     # Three journeys, each in two halves along two axes: the large one, and those together in either dtype.
-    assert journeys == [(dtype, axis) for dtype in ("float32", "float32", "bfloat16") for axis in (1, 0, 0, 1)]
+    assert journeys == [(dtype, axis) for dtype in ("bfloat16", "float32", "bfloat16") for axis in (1, 0, 0, 1)]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their gradients are summed in the dtype of the copy. Two microbatches of a device have keys of their own."""
+    """Their gradients are summed in the dtypes that are sent. Two microbatches of a device have keys of their own."""
     monkeypatch.setattr(jax, "shard_map", devices_in_turn.shard_map)
-    params = {"layers": jnp.ones((2, 8, 8)), "scale": jnp.ones(8)}
-    owned = {"layers": placed(None, "data"), "scale": placed()}
-    whole, dtypes = dict.fromkeys(params, placed()), {"layers": jnp.dtype("bfloat16"), "scale": jnp.dtype("float32")}
-    shares = Shares(owned, whole, dtypes, {"layers": True, "scale": False}, RINGS)
+    params = {"layers": jnp.ones((2, 8, 8)), "scale": jnp.ones(8), "table": jnp.ones((6, 8))}
+    owned = {"layers": placed(None, "data"), "scale": placed(), "table": placed(None, "data")}
+    whole, float32, bfloat16 = dict.fromkeys(params, placed()), jnp.dtype("float32"), jnp.dtype("bfloat16")
+    dtypes = {"layers": bfloat16, "scale": float32, "table": float32}
+    stacked = {"layers": True, "scale": False, "table": False}
+    shares = Shares(owned, whole, dtypes, dtypes | {"table": bfloat16}, stacked, RINGS)
+    sent, scatter = [], gradients.scatter
+    monkeypatch.setattr(gradients, "scatter", lambda *given: sent.append(given[3]) or scatter(*given))
     batch = {"x": jnp.arange(16.0)}
 
     def microstep(values: float, params: dict, carry: jax.Array, batch: dict, key: jax.Array) -> tuple:
         def loss(params: dict) -> jax.Array:
             layers = params["layers"].unbox()
             assert (layers.shape, layers.dtype) == ((2, 8, 8), jnp.bfloat16)
-            return values * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + jnp.sum(params["scale"]))
+            others = jnp.sum(params["scale"]) + jnp.sum(params["table"])
+            assert others.dtype == jnp.float32
+            return values * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + others)
 
         drawn = jnp.full(len(batch["x"]), jax.random.uniform(key))
         sums = {"x": jnp.sum(batch["x"])}
@@ -103,6 +109,7 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
     for name, leaf in gradient.items():
         assert leaf.dtype == jnp.float32, name
         np.testing.assert_array_equal(leaf, np.full(leaf.shape, 60.0))
+    assert sent == [[float32, bfloat16]]
     assert sums.losses == {"x": 120} and sums.metrics == {"rows": (120, 8 * accumulation)}
     drawn = np.asarray(sums.carry).reshape(8, 2)
     assert len(np.unique(drawn)) == 8 * accumulation
