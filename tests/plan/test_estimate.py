@@ -1,4 +1,4 @@
-"""Plans: the trainer's step compiled for slices nobody owns, and what it answers to what cannot be."""
+"""Plans: the step of a trainer compiled for slices that nobody owns, and answers to what cannot be."""
 
 import dataclasses
 import functools
@@ -10,7 +10,6 @@ import jax
 import pytest
 
 from plmjax import cli
-from plmjax.contracts.execution import REMAT_POLICIES
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
@@ -20,8 +19,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import estimate, hlo
 from plmjax.plan import report as plan_report
-from plmjax.plan import search as plan_search
-from plmjax.plan.compilation import Batches, Compilation, DoesNotFit, out_of_memory
+from plmjax.plan.compilation import Compilation, out_of_memory
 from plmjax.plan.estimate import price_of, prices
 from plmjax.plan.plan import plan
 from plmjax.plan.refined import RANGE
@@ -212,56 +210,6 @@ def test_what_cannot_be_is_one_sentence(changed, topology, sentence):
     with pytest.raises(UserError, match=sentence) as error:
         plan(dataclasses.replace(experiment(**changed), mesh=mesh), topology)
     assert "\n" not in str(error.value)
-
-
-def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
-    compiles = []
-
-    def compile_phase(run, batches, phase, mesh):
-        rows = phase.batch_size // (4 * phase.accumulation)
-        compiles.append((rows, phase.accumulation))
-        needed = 2**30 * (2 + rows / 10 + phase.accumulation / 2)
-        if needed > 15.75 * 2**30:
-            raise DoesNotFit(needed, 15.75 * 2**30)
-
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    large = dataclasses.replace(experiment(batch_size=2048), phases=(), data=Data(SentencePairs()))
-    with pytest.raises(UserError) as error:
-        plan(large, "v5e:2x2")
-    assert "512 rows of 128 a device to need 53.70 GiB" in str(error.value)
-    assert "15.75 GiB of a v5e:2x2 device" in str(error.value)
-    best = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0]) // 4
-    assert 120 <= best <= 132  # 132 rows fit exactly
-    assert str(error.value).endswith("or --training.accumulation 8.")  # 4 x 128 rows would need 0.4 GiB more
-    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
-
-
-@pytest.mark.parametrize(("index", "accumulation", "option"), [(0, 1, "training"), (1, 2, "phases.1")])
-def test_a_batch_that_fits_is_near_the_largest(index, accumulation, option, monkeypatch):
-    """A row takes a tenth of a GiB beside two and a half for each microbatch: 132 rows fit, or 127 of two."""
-    compiles = []
-
-    def compile_phase(run, batches, phase, mesh):
-        rows = phase.batch_size // (4 * phase.accumulation)
-        compiles.append((rows, phase.accumulation))
-        needed = GIB * (2 + rows / 10 + phase.accumulation / 2)
-        if needed > 15.75 * GIB:
-            raise DoesNotFit(needed, 15.75 * GIB)
-
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    monkeypatch.setattr(plan_search, "_fixed", lambda *_: 2 * GIB)
-    run = experiment()
-    run = run if index else dataclasses.replace(run, phases=())
-    phase = phases.ResolvedPhase(index, 0, 9, 128, batch_size=2048, accumulation=accumulation)
-    mesh, part = meshes.make(run.mesh, jax.devices()[:4]), topologies.parse("v5e:2x2")
-    said = plan_search.what_fits(run, Batches.of_text(run), phase, mesh, part, DoesNotFit(53.7 * GIB, 15.75 * GIB))
-    rows = 512 // accumulation
-    assert f"fit into the 15.75 GiB of a v5e:2x2 device, found {rows} rows of 128 a device to need 53.70 GiB" in said
-    best = int(said.split(f"--{option}.batch_size ")[1].split(" ")[0]) // (4 * accumulation)
-    limit = int(10 * (15.75 - 2 - accumulation / 2))
-    assert 0.9 * limit <= best <= limit
-    assert said.endswith(f"or --{option}.accumulation 8.")  # 4 x 128 rows would need too much
-    assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
 
 
 def test_both_ways_of_the_compiler_to_run_out_of_memory_are_understood():
@@ -480,130 +428,3 @@ def test_a_finding_is_shown_and_strict_exits_with_1(made, monkeypatch, capsys):
 def test_options_that_do_not_go_together_are_named(options, sentence):
     with pytest.raises(UserError, match=sentence):
         cli.run(["plan", "experiments/bert_tiny.py", *options])
-
-
-@pytest.fixture
-def pretended(monkeypatch):
-    """The programs that a search compiles, with memory and time as given, without a compiler."""
-    compiled = []
-
-    def pretend(gib, seconds):
-        def compile_phase(run, batches, phase, mesh):
-            rows = phase.batch_size // (4 * phase.accumulation)
-            compiled.append((phase.batch_size, phase.index, run.training.remat, phase.accumulation))
-            needed = 2**30 * (1 + rows * gib[run.training.remat])
-            if needed > 15.75 * 2**30:
-                raise DoesNotFit(needed, 15.75 * 2**30)
-            return SimpleNamespace(total=needed, phase=phase)
-
-        def describe(run, compilation, part):
-            phase = compilation.phase
-            time = phase.batch_size * phase.sequence_length * 1e-6 * seconds(run.training.remat, phase.accumulation)
-            return {"estimate": {"step_seconds": time, "tokens_per_second": 1 / time}}
-
-        monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-        monkeypatch.setattr("plmjax.plan.estimate.describe", describe)
-        return compiled
-
-    # An estimate that says that everything fits, so that the compiler has to say what does not.
-    monkeypatch.setattr("plmjax.training.placement.residuals_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
-    monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False))
-    return pretend
-
-
-def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(pretended):
-    slower = {"none": 1.0, "full": 1.3}
-    gib = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}
-    compiled = pretended(gib, lambda remat, count: slower.get(remat, 1.2) * count**0.5)
-    run = experiment(batch_size=64)  # 16 rows a device: 25 GiB without remat
-    found = plan_search.search(run, "v5e:2x2", prices={"": 9.0, "v5e": 1.5})
-    assert len(compiled) <= plan_search.COMPILES and len(set(compiled)) == len(compiled)
-    tried = {one["remat"]: one for one in found["tried"] if "hours" in one}
-    assert [phase["accumulation"] for phase in tried["none"]["phases"] if "steps" in phase] == [2, 2]
-    assert [phase["accumulation"] for phase in tried["full"]["phases"] if "steps" in phase] == [1, 1]
-    assert found["overrides"] == "--training.remat dots_without_batch --phases.1.accumulation 1".split()
-    text = plan_report.search(found)
-    assert "fastest: --training.remat dots_without_batch --phases.1.accumulation 1" in text
-    assert "25.0, too much" in text
-    best = next(one for one in found["tried"] if "hours" in one)
-    assert best["cost"] == pytest.approx(1.5 * best["chip_hours"]) == pytest.approx(1.5 * 4 * best["hours"])
-    assert "cost" in text and "cost" not in plan_report.search(plan_search.search(run, "v5e:2x2"))
-
-    compiled.clear()
-    larger = plan_search.search(run, "v5e:2x2", (128,), compiles=4)
-    assert {size for size, *_ in compiled} == {64, 128} and len(compiled) <= 2 * 4
-    assert larger["left_out"]
-
-
-def test_a_search_takes_more_microbatches_while_a_step_gets_faster(pretended):
-    times, slower = {1: 1.7, 2: 1.2, 4: 1.0, 8: 1.1, 16: 0.5}, {"none": 0.0}
-    compiled = pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, n: times[n] + slower.get(remat, 0.1))
-    found = plan_search.search(experiment(batch_size=64), "v5e:2x2", compiles=32, prices={"": 9.0, "v5e": 1.5})
-    assert [count for _, index, remat, count in compiled if (index, remat) == (0, "none")] == [1, 2, 4, 8]
-    assert found["overrides"] == "--phases.0.accumulation 4 --phases.1.accumulation 4".split()
-    assert [one["cost"] for one in found["tried"]] == [1.5 * 4 * one["hours"] for one in found["tried"]]
-    # The hours are those of the fastest tries, 900 steps of 64 x 64 and 100 of 64 x 128; the page shows all.
-    assert found["tried"][0]["hours"] == pytest.approx((900 * 64 + 100 * 128) * 64 * 1e-6 / 3600)
-    text = plan_report.search(found)
-    assert all(text.count(f" {16 // count} x {count} ") == 2 * len(REMAT_POLICIES) for count in (1, 2, 4, 8))
-
-
-def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(pretended):
-    """A step of twice the rows takes 1.8 times as long, and the run has as many steps."""
-    slower = {"none": 0.0}
-    pretended(dict.fromkeys(REMAT_POLICIES, 0.1), lambda remat, count: 1.0 + slower.get(remat, 0.1))
-    run = dataclasses.replace(experiment(batch_size=16), phases=())
-    describe = estimate.describe
-
-    def larger_is_better(run, compilation, part):
-        found = describe(run, compilation, part)
-        found["estimate"]["step_seconds"] *= 0.9 ** (compilation.phase.batch_size > 16)
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimate, "describe", larger_is_better)
-        found = plan_search.search(run, "v5e:2x2", (32,), compiles=32)
-    tried = {one["batch_size"]: one["hours"] for one in found["tried"] if one["remat"] == "none"}
-    assert tried[32] > tried[0]
-    assert "--training.batch_size 32" in " ".join(found["overrides"]) and found["tried"][0]["batch_size"] == 32
-
-
-def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
-    run = experiment(batch_size=64)
-    own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))
-    sizes = lambda changed: [phase.batch_size for phase in phases.resolve(changed)]  # noqa: E731
-    larger = plan_search._changed(own, 128, "full")
-    assert (sizes(larger), larger.training.batch_size, larger.training.remat) == ([128, 128], 128, "full")
-    assert sizes(plan_search._changed(own, 0, "full")) == sizes(own) == [64, 16]
-    tries = [{"accumulation": 1}, {"accumulation": 4, "steps": 900}, {"accumulation": 2, "steps": 100}]
-    best = {"remat": "full", "batch_size": 128, "phases": tries}
-    assert plan_search._overrides(own, best) == (
-        "--training.remat full --training.batch_size 128 --phases.0.accumulation 4 --phases.1.batch_size 128".split()
-    )
-    assert plan_search._overrides(own, best | {"batch_size": 0, "remat": own.training.remat}) == (
-        "--phases.0.accumulation 4".split()
-    )
-    whole = dataclasses.replace(run, phases=())
-    best |= {"phases": tries[1:2], "batch_size": 0}
-    assert plan_search._overrides(whole, best) == "--training.remat full --training.accumulation 4".split()
-
-
-def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypatch):
-    """A row takes 4 GiB, and 14.4 of a device's 16 may be used: 2 of 16 rows fit, or 1 beside 3 copies of 2 GiB."""
-    run = dataclasses.replace(experiment(batch_size=64), phases=())
-    (phase,) = phases.resolve(run)
-    mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
-    monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
-    for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):
-        monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False))
-        assert plan_search.fewest_microbatches(run, Batches.of_text(run), phase, mesh) == fewest
-
-
-@pytest.mark.slow  # compiles eight programs for a TPU, six minutes of CPU
-def test_too_large_a_batch_is_answered_with_one_that_fits():
-    large = dataclasses.replace(experiment(batch_size=2**16), phases=(), data=Data(SentencePairs()))
-    with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
-        plan(large, "v5e:1x1")
-    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip("."))
-    assert 2**10 < rows < 2**16
-    assert "\n" not in str(error.value)
