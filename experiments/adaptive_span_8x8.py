@@ -11,12 +11,12 @@ trained for 150,000 steps here, and then for 20,000 at a tenth of the rate:
     plmjax pretrain experiments/adaptive_span_8x8.py:large --data.input enwik8 --workdir runs/large
     plmjax pretrain experiments/adaptive_span_8x8.py:large_end --from runs/large --data.input enwik8
 
-Plans of the base size (libtpu 0.0.42.1, jax 0.10.2), with spans of 8,192, the longest possible. All times are
-estimates; none is measured. Hours are those of the compiler's count of cycles:
+Plans of the base size (libtpu 0.0.52, jax 0.10.2), with spans of 8,192, the longest possible. All times are estimates;
+none is measured. Hours are those of the compiler's count of cycles:
 
     slice     compiler, ms     refined, ms    refined MFU   GiB   hours   chip-hours
-    v5e:8x8             75        36 to 39       12 to 13 %   0.8      13          805
-    v3:8x8              92        84 to 90        8 to 9 %    0.8      15          983
+    v5e:8x8              57        30 to 33     14 to 16 %   0.7     9.4          603
+    v3:8x8               94        84 to 91       8 to 9 %   0.7    15.7        1,002
 
 v3 has 128 cores for 64 rows, so that two cores share a row. The plan counts the sums of their features as gradient.
 

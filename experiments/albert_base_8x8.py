@@ -8,18 +8,18 @@ weight decay 0.01; dropout 0.1, none for xxlarge and version 2; at most 20 token
 runs of up to three words, and the order of two texts. The user provides the text; the paper used English Wikipedia
 (2,500M words) and BooksCorpus (800M words), version 2 more.
 
-Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured:
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured, and GiB are of the 16 of a core:
 
-    size            microbatches   step (roofline)        MFU   of the 16 GiB of a core   whole run
-    base            2              536 ms (265 ms)        28%   10.6                      18.6 h, 1,191 chip-hours
-    large           4              1,557 ms (727 ms)      34%   13.9                      54.1 h, 3,460 chip-hours
-    xlarge          8              3,417 ms (2,012 ms)    59%   12.0                      118.6 h, 7,592 chip-hours
-    xxlarge         16             5,831 ms (3,943 ms)    68%   10.9                      202 h, 12,958 chip-hours
-    base_v2         2              441 ms (246 ms)        34%   9.9                       1,225 h, 78,428 chip-hours
+    size      microbatches   ms a step     refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
+    base                 2         388       322 to 338           202   39 %    45 to 47 %   3.0    13.5          863
+    large                4       1,170   1,003 to 1,049           546   45 %    50 to 52 %   3.7    40.6        2,600
+    xlarge               8       2,931   2,712 to 2,777         2,012   69 %    72 to 74 %   4.3     102        6,514
+    xxlarge             16       5,207   4,956 to 5,034         3,943   76 %    78 to 80 %   5.9     181       11,572
+    base_v2              2         325       279 to 291           166   47 %    52 to 54 %   2.9     902       57,744
 
 Parameters and optimizer state of xxlarge take 2.5 GiB of that: the weights of one layer, not of twelve. On v3:16x32,
-512 chips, in 2 microbatches, a step of it takes 762 ms (493 ms), 65%; 26.5 hours and 13,552 chip-hours for the whole
-run.
+512 chips, in 2 microbatches, a step of it takes 684 ms (649 to 662 refined, roofline 493 ms), 72 %; 23.8 hours and
+12,162 chip-hours for the whole run.
 The paper trained on 64 to 512 chips of Cloud TPU v3.
 
 Result to expect: on MNLI's dev set the released version 1 of base reaches 81.6 %, version 2 of base 84.6 %, of xxlarge

@@ -18,11 +18,11 @@ Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is m
 a core. The first three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the plan reports that
 gradients are reduced whole before they are sharded: 1.7G elements per step for a gradient of 195M.
 
-    size     ms a step   roofline   MFU   GiB   hours   chip-hours
-    small          250        127   23%   8.5     6.9          444
-    medium         733        283   22%   3.6    20.4        1,303
-    large        1,420        520   24%   6.6    39.4        2,524
-    xl           2,624        842   26%   3.8    73          4,665
+    size     ms a step       refined, ms   roofline    MFU   refined MFU   GiB   hours   chip-hours
+    small          202        161 to 170         92   28 %    33 to 35 %   1.9     5.6          360
+    medium         598        502 to 524        257   27 %    31 to 32 %   1.6    16.6        1,064
+    large        1,329    1,007 to 1,050        476   26 %    33 to 34 %   3.3    36.9        2,362
+    xl           2,195    2,021 to 2,103        784   31 %    33 to 34 %   2.4    61.0        3,902
 
 Result to expect: perplexities of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, which was not trained on (table 3 of the
 paper). None of these runs was made.

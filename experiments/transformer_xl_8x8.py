@@ -18,15 +18,14 @@ Deviation: an evaluation has as many rows as the training, the released one 10.
 Deviation: 24 and 64 rows for the base sizes of characters and of words, the released commands have 22 and 60, which do
 not divide by eight cores.
 
-Plans (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured. ms a step and MFU are those of the
-compiler's count of cycles, then those of the refined estimate; hours follow the first. GiB are those of a core, or of a
-chip of v5e:
+Plans (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured. Hours are those of the compiler's count of
+cycles, as are ms a step and the first MFU. GiB are those of a core, or of a chip of v5e:
 
-    run                 slice     ms a step   roofline         MFU    GiB   hours   chip-hours
-    enwik8 base         v3:2x2      82,  61         49    12%, 16%    0.9     9.1           36
-    enwik8 large        v5e:8x8     74,  34         14    13%, 29%    1.4     8.2          527
-    WikiText-103 base   v3:2x2     124,  93         65     7%, 10%    2.4     6.9           27
-    WikiText-103 large  v3:8x8      96,  73         45    13%, 17%    1.8     106        6,814
+    run                 slice   ms a step     refined, ms  roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
+    enwik8 base         v3:2x2         83        64 to 71            49   11 %    13 to 15 %   0.7     9.3           37
+    enwik8 large        v5e:8x8        75        33 to 38          13.6   13 %    26 to 30 %   1.3     8.3          530
+    WikiText-103 base   v3:2x2        126       96 to 105            65    7 %           9 %   1.9     7.0           28
+    WikiText-103 large  v3:8x8        104        80 to 90            47   12 %    14 to 16 %   1.5     116        7,431
 
 A step adds up the gradient over the devices once. Both ways of scoring a cluster count in the plan of the large size of
 WikiText-103; one of them runs.
