@@ -12,10 +12,10 @@ Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is me
 
     size      microbatches   ms a step     refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     base                 2         388       322 to 338           202   39 %    45 to 47 %   3.0    13.5          863
-    large                4       1,170   1,003 to 1,049           546   45 %    50 to 52 %   3.7    40.6        2,600
-    xlarge               8       2,931   2,712 to 2,777         2,012   69 %    72 to 74 %   4.3     102        6,514
-    xxlarge             16       5,207   4,956 to 5,034         3,943   76 %    78 to 80 %   5.9     181       11,572
-    base_v2              2         325       279 to 291           166   47 %    52 to 54 %   2.9     902       57,744
+    large                4       1,170   1,003 to 1,048           546   45 %    50 to 52 %   3.7    40.6        2,600
+    xlarge               8       2,931   2,711 to 2,776         2,012   69 %    72 to 74 %   4.3     102        6,512
+    xxlarge             16       5,205   4,954 to 5,033         3,943   76 %    78 to 80 %   5.9     181       11,568
+    base_v2              2         325       278 to 291           166   47 %    52 to 54 %   2.9     902       57,712
 
 Parameters and optimizer state of xxlarge take 2.5 GiB of that: the weights of one layer, not of twelve. On v3:16x32,
 512 chips, in 2 microbatches, a step of it takes 684 ms (649 to 662 refined, roofline 493 ms), 72 %; 23.8 hours and
