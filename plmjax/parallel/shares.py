@@ -30,7 +30,7 @@ class Shares:
     owned: shardings of the shares, of the gradient, and of the optimizer's state.
     whole: shardings of the copy that the model computes with; it is sharded along fsdp and tensor only.
     dtypes: dtypes of that copy, in which gradients are summed over devices, also those of several microbatches.
-    sent: dtypes in which gradients are summed along rings; that of an embedding table has the dtype of a matrix.
+    sent: dtypes in which gradients are summed along rings: `dtypes`, but an embedding table has that of a matrix.
     stacked: true for a matrix of each of several layers, of which devices own pieces of at least `SMALLEST_PIECE`.
     rings: the rings along which parameters and gradients travel; None where the compiler gathers and sums.
     """
@@ -101,8 +101,8 @@ class Shares:
 def dtypes(boxed: Any, dtype: jnp.dtype, exchanged: jnp.dtype, *, tables: bool = False) -> Any:
     """Return the dtype of each parameter's copy: the smaller one for a matrix, and `exchanged` for all others.
 
-    tables: true for the gradients that devices send. An embedding table is a matrix then: each device has added up the
-        gradients of a row in float32.
+    tables: if True, an embedding table is a matrix too. This is for gradients that are sent along rings: each device
+        has added up the gradients of a row in float32 before.
     """
     narrow = min(dtype, exchanged, key=lambda one: jnp.dtype(one).itemsize)
     return jax.tree.map(
@@ -126,8 +126,8 @@ def _stacked(boxed: Any, owned: Any) -> Any:
 def _is_matrix(leaf: Any, tables: bool = False) -> bool:
     """Return whether a parameter may have the dtype of matrix products.
 
-    Kernels may, and biases that are added to their results. An embedding table may not, because its rows are looked up
-    and many small gradients are added to the same row.
+    Kernels may, and biases that are added to their results. An embedding table may only with `tables`: its rows are
+    looked up, and a device adds many small gradients to the same row.
     """
     names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else ()
     return (tables or "vocab" not in names) and sum(name not in (None, "layers") for name in names) >= 2
