@@ -14,8 +14,16 @@ the device itself:
     { %p9 = scmp.ne.s32.totalorder %s9, %s16 }
     { %12 = sbr.rel (%p9) target = $region3782 }                skips a copy from the device to itself
 
-So a bundle counts if the slowest device issues it. No permute of a train step sends to its own device. Every other
-branch is treated as not taken.
+So a bundle counts if the slowest device issues it. No permute of a train step sends to its own device.
+
+A program begins with copies of its donated parameters into its results. Branches skip those whose result has the place
+of the parameter. A train step donates its state, so each of them has:
+
+    { %s13 = scalar_parameter_address 5 }
+    { %p9 = scmp.eq.s32.totalorder %s30, %s13 }
+    { %14 = sbr.rel (%p9) target = $region259 }                 skips a copy of 49 trips
+
+Every other branch is treated as not taken.
 """
 
 import dataclasses
@@ -27,6 +35,7 @@ from plmjax.plan import schedules
 _CALL = re.compile(r"= inlined_call\b[^/]*/\* %(\S+) = ")
 _NUMBER = re.compile(r"^(%s\w+) = sld \S+ /\* logical chip id \*/")
 _SUM = re.compile(r"^(%s\w+) = sadd\.s32 (%s\w+), (%s\w+)")
+_PARAMETER = re.compile(r"^(%s\w+) = scalar_parameter_address \d+")
 _TARGET = re.compile(r"^(%s\w+) = sphi [^/]*/\*.*\bremote-chip-id\b")
 _COMPARISON = re.compile(r"^(%p\w+) = scmp\.(ge|lt|eq|ne)\.s32\.totalorder (?:\(!?%p\w+\), )?(%s\w+), (%s\w+|\d+)")
 _BRANCH = re.compile(r"^%\w+ = sbr\.rel \((!?)(%p\w+)\) target = \$region(\d+)")
@@ -62,13 +71,14 @@ class _Part:
 
 
 class _Conditions:
-    """The predicates that depend only on the device's number: name -> condition."""
+    """The predicates that depend only on the device's number, or on a parameter's place: name -> condition."""
 
     def __init__(self) -> None:
         self.found: dict[str, Condition] = {}
         self.limits: dict[str, int] = {}
         self._numbers: set[str] = set()
         self._targets: set[str] = set()
+        self._parameters: set[str] = set()
 
     def read(self, operation: str) -> None:
         """Read one operation of a bundle."""
@@ -76,15 +86,23 @@ class _Conditions:
             self._numbers.add(found[1])
         elif found := _TARGET.match(operation):
             self._targets.add(found[1])
+        elif found := _PARAMETER.match(operation):
+            self._parameters.add(found[1])
         elif (found := _SUM.match(operation)) and self._numbers & {found[2], found[3]}:
             self._numbers.add(found[1])
-        elif (found := _COMPARISON.match(operation)) and found[3] in self._numbers:
-            name, kind, other = found[1], found[2], found[4]
-            if other in self._targets and kind in ("eq", "ne"):
-                self.found[name] = (lambda _: True) if kind == "ne" else (lambda _: False)
-            elif other.isdecimal() and kind in ("ge", "lt"):
-                limit = self.limits[name] = int(other)
+        elif found := _COMPARISON.match(operation):
+            name, kind, *compared = found.groups()
+            if kind in ("eq", "ne"):
+                self._equality(name, kind == "eq", *compared)
+            elif compared[0] in self._numbers and compared[1].isdecimal():
+                limit = self.limits[name] = int(compared[1])
                 self.found[name] = (lambda device: device >= limit) if kind == "ge" else (lambda device: device < limit)
+
+    def _equality(self, name: str, if_equal: bool, one: str, other: str) -> None:
+        if other in self._parameters:
+            self.found[name] = lambda _: if_equal
+        elif one in self._numbers and other in self._targets:
+            self.found[name] = lambda _: not if_equal
 
 
 def _opposite(condition: Condition) -> Condition:

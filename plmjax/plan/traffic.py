@@ -50,6 +50,8 @@ class Traffic:
             return reads + self._written(self.program.roots[inner], instruction.results)
         reads = 0.0
         for operand in operands:
+            if operand.opcode == "constant" and _size(operand) == 1:
+                continue  # part of the bundle, as in the rounds of threefry on one word
             part = self._part(operand, instruction)
             reads += sum(array.hbm * part for array in operand.results)
         return reads + self._written(instruction, instruction.results)

@@ -63,3 +63,29 @@ def test_a_branch_that_does_not_depend_on_the_number_of_the_device_is_not_taken(
     assert top_level.between_calls(other_number) == {"fusion.1": bundles}
     no_target = PERMUTE.replace("remote-chip-id", "remote-core-idx")
     assert top_level.between_calls(no_target) == {"fusion.1": bundles - 2}
+
+
+# A copy of a donated parameter of 64 KiB, one block a trip, if its result has another place.
+DONATED = """
+   0x0   :  { %s1_s0 = scalar_parameter_address 5  ;;  %s2_s1 = sld [smem:[#allocation7679_spill]] }
+   0x1   :  { %p1_p0 = scmp.eq.s32.totalorder %s2_s1, %s1_s0 }
+   0x2   :  { %10 = sbr.rel (%p1_p0) target = $region4 }
+   0x3   :  {}
+   0x4   :  {}
+   0x5   :  {}
+   0x6   :  {} /* Start region 3 */
+   0x7 LB: > { %s3_s2 = sadd.s32 1, %s3_s2 }
+   0x8   : > { %p2_p1 = scmp.ge.s32.totalorder %s3_s2, 50 /* loop exit test */ }
+   0x9 PF:  { %s4_s3 = smov.u32 0 } /* Start/End empty region 4 */
+   0xa   :  { %15 = inlined_call %s1_s0 /* %copy.1 = copy(%param.5) */ }
+"""
+
+
+def test_a_donated_parameter_is_not_copied_into_its_result():
+    bundles = schedules.parse(DONATED).cycles
+    assert bundles == 0xB - 2 + 2 * 50
+    assert top_level.between_calls(DONATED) == {"copy.1": 0xB - 2}
+    other_place = DONATED.replace("scalar_parameter_address", "scalar_result_address")
+    assert top_level.between_calls(other_place) == {"copy.1": bundles}
+    unequal = DONATED.replace("scmp.eq", "scmp.ne").replace("(%p1_p0)", "(!%p1_p0)")
+    assert top_level.between_calls(unequal) == {"copy.1": 0xB - 2}

@@ -48,6 +48,22 @@ ENTRY %main (stack: f32[16,8], rows: f32[2,8], i: s32[], ids: s32[3,1]) -> f32[1
     }
 
 
+def test_a_constant_of_one_number_is_not_read_from_memory():
+    """libtpu computes the rounds of threefry on one word with scalars: the results are in `S(6)`, its own memory."""
+    program = Program("""ENTRY %main (word: u32[1], words: u32[4]) -> u32[4] {
+  %word = u32[1]{0:T(128)} parameter(0)
+  %words = u32[4]{0:T(128)} parameter(1)
+  %bits = u32[1]{0:T(128)} constant({13})
+  %four = u32[4]{0:T(128)} constant({1, 2, 3, 4})
+  %first = u32[1]{0:T(128)S(6)} shift-left(%word, %bits)
+  %second = u32[1]{0:T(128)S(6)} shift-left(%first, %bits)
+  ROOT %sum = u32[4]{0:T(128)} add(%words, %four)
+}""")
+    traffic = Traffic(program)
+    moved = {one.name: traffic.bytes(one) for one, _ in program.executed if traffic.bytes(one)}
+    assert moved == {"first": 4, "sum": 3 * 16}
+
+
 def test_a_scatter_reads_and_writes_the_rows_that_it_changes():
     """Its result has the buffer of its first operand (`aliasing_operands` in the configuration of a fusion)."""
     program = Program("""%sum (old: f32[], new: f32[]) -> f32[] {
