@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
-from plmjax.contracts.parameter_pieces import is_piece
+from plmjax.contracts.parameter_pieces import gather, is_piece
 from plmjax.layers.int8 import RANGES
 
 Lanes = Any
@@ -117,9 +117,9 @@ def _gathered_ahead(
         x, gathered = carried
         following, whole, lanes, keys = slices
         x, outputs = step(gathered, whole, x, lanes, keys)
-        return (x, [piece.unbox() for piece in following]), outputs
+        return (x, gather(following)), outputs
 
-    first = [piece.unbox() for piece in jax.tree.map(lambda pieces: pieces[0], pieces)]
+    first = gather(jax.tree.map(lambda pieces: pieces[0], pieces))
     following = jax.tree.map(lambda pieces: jnp.roll(pieces, -1, axis=0), pieces)
     (x, _), outputs = jax.lax.scan(
         iteration, (x, first), (following, whole, inputs, keys), length, unroll=execution.unroll

@@ -63,28 +63,25 @@ class Rings:
         first: the axis of the slice along which the pieces travel first. If one half of the parameters begins with the
             one axis and one half with the other, the links of both are in use all the time.
         """
-        return _gather(piece, self, dimension, first)
+        return self.finish(self.begin(piece, dimension, first), piece.shape, dimension, first)
 
-    def _gather(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
-        rows = jnp.moveaxis(piece, dimension, 0)
-        rest = rows.shape[1:]
-        blocks = rows.reshape(1, 1, len(rows), *_in_lanes(rest))
-        for axis in (first, 1 - first):
-            blocks = self._gather_along(blocks, axis)
-        return _from_rows(_in_order(blocks).reshape(-1, *_in_lanes(rest)), rest, dimension)
+    def begin(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
+        """Return the blocks of this device's line, gathered along the axis `first`: the first half of `gather`."""
+        return _begin(piece, self, _row(piece.shape, dimension), dimension, first)
 
-    def scatter(self, array: jax.Array, dimension: int, first: int) -> jax.Array:
-        """Return this device's piece of the sum of the devices' arrays; the reverse of `gather`."""
-        rows, rest = _to_rows(array, dimension)
-        piece = self._scatter(_in_order(rows.reshape(*self.shape, -1, *rows.shape[1:])), first)
-        return jnp.moveaxis(piece.reshape(-1, *rest), 0, dimension)
+    def finish(self, blocks: jax.Array, shape: tuple[int, ...], dimension: int, first: int) -> jax.Array:
+        """Return the array, gathered from the blocks of all lines: the second half of `gather`. shape: of a piece."""
+        return _finish(blocks, self, _row(shape, dimension), dimension, first)
 
     def scatter_halves(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
-        """Return the result of `scatter`, summed in `dtype`. Each half of a piece begins with an axis of its own."""
+        """Return this device's piece of the sum of the devices' arrays, in `dtype`; the reverse of `gather`.
+
+        Each half of a piece begins with an axis of its own.
+        """
         return jnp.moveaxis(self._scatter_halves(_in_order(self._blocks(array, dimension)), dtype), 0, dimension)
 
     def scatter_together(self, arrays: Sequence[jax.Array], dimensions: Sequence[int]) -> list[jax.Array]:
-        """Return the results of `scatter` for arrays of one dtype, which travel as one array, in halves.
+        """Return the pieces of the sums of several arrays of one dtype, which travel as one array, in halves.
 
         Each step of a ring takes a time of its own, however few bytes it moves.
         """
@@ -119,12 +116,12 @@ class Rings:
 
     def _gather_along(self, block: jax.Array, axis: int) -> jax.Array:
         size = self.shape[axis]
-        order, place, permutation = self._ring(axis)
+        place, permutation = self._place(axis), self.hops(axis)
         whole = jnp.zeros((*block.shape[:axis], size, *block.shape[axis + 1 :]), block.dtype)
         for step in range(size):
             if step:
                 block = jax.lax.ppermute(block, AXIS, permutation)
-            whole = jax.lax.dynamic_update_slice_in_dim(whole, block, order[(place - step) % size], axis)
+            whole = jax.lax.dynamic_update_slice_in_dim(whole, block, _chip(place - step, size), axis)
         return whole
 
     def _scatter_along(self, blocks: jax.Array, axis: int, cut: Cut = lambda block: block) -> jax.Array:
@@ -134,21 +131,21 @@ class Rings:
             at once would be one more copy of the array before the first step.
         """
         size = self.shape[axis]
-        order, place, permutation = self._ring(axis)
+        place, permutation = self._place(axis), self.hops(axis)
 
         def block(step: int) -> jax.Array:
-            return cut(jax.lax.dynamic_slice_in_dim(blocks, order[(place - 1 - step) % size], 1, axis))
+            return cut(jax.lax.dynamic_slice_in_dim(blocks, _chip(place - 1 - step, size), 1, axis))
 
         total = block(0)
         for step in range(1, size):
             total = jax.lax.ppermute(total, AXIS, permutation) + block(step)
         return total
 
-    def _ring(self, axis: int) -> tuple[jax.Array, jax.Array, list[tuple[int, int]]]:
-        """Return (chip at each place of the ring, this device's place, hops)."""
-        order = np.array(_order(self.shape[axis]))
-        chip = jnp.unravel_index(jax.lax.axis_index(AXIS), self.shape)[axis]
-        return jnp.array(order), jnp.array(np.argsort(order))[chip], self.hops(axis)
+    def _place(self, axis: int) -> jax.Array:
+        """Return this device's place on its ring along an axis; int32 scalar."""
+        device, columns = jax.lax.axis_index(AXIS), self.shape[1]
+        chip = jax.lax.rem(device, columns) if axis else jax.lax.div(device, columns)
+        return jnp.where(jax.lax.rem(chip, 2) == 0, jax.lax.div(chip, 2), self.shape[axis] - 1 - jax.lax.div(chip, 2))
 
     def hops(self, axis: int) -> list[tuple[int, int]]:
         """Return (sender, receiver) of each hop of the rings along an axis, as places on the mesh axis."""
@@ -159,32 +156,36 @@ class Rings:
         return [(int(line[sender]), int(line[receiver])) for line in lines for sender, receiver in pairs]
 
 
-def _in_lanes(rest: tuple[int, ...]) -> tuple[int, ...]:
+def _row(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    """Return a shape without a dimension."""
+    return tuple(np.delete(shape, dimension).tolist())
+
+
+def _in_lanes(row: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape in which a row of a matrix travels.
 
     The heads of attention have fewer features than a tile has lanes, and a ring would move the empty lanes too. Heads
     and features are one axis then.
     """
-    return rest if len(rest) < 2 or rest[-1] >= TILE[1] else (math.prod(rest),)
+    return row if len(row) < 2 or row[-1] >= TILE[1] else (math.prod(row),)
 
 
-def _to_rows(array: jax.Array, dimension: int) -> tuple[jax.Array, tuple[int, ...]]:
-    """Return (the rows of an array along a dimension, in the shape in which they travel; the shape of a row).
+def _to_rows(array: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Array:
+    """Return the rows of an array along a dimension, in the shape in which they travel. row: the shape of one.
 
     The products of attention's heads store rows as columns. Two axes are faster to transpose than three.
     """
-    rest = jnp.moveaxis(array, dimension, 0).shape[1:]
-    if _in_lanes(rest) == rest:
-        return jnp.moveaxis(array, dimension, 0), rest
-    columns = jnp.moveaxis(array, dimension, -1).reshape(math.prod(rest), -1)
-    return _in_order(columns).T, rest
+    if _in_lanes(row) == row:
+        return jnp.moveaxis(array, dimension, 0)
+    columns = jnp.moveaxis(array, dimension, -1).reshape(math.prod(row), -1)
+    return _in_order(columns).T
 
 
-def _from_rows(rows: jax.Array, rest: tuple[int, ...], dimension: int) -> jax.Array:
+def _from_rows(rows: jax.Array, row: tuple[int, ...], dimension: int) -> jax.Array:
     """Return the array whose rows these are; the reverse of `_to_rows`."""
-    if _in_lanes(rest) == rest:
+    if _in_lanes(row) == row:
         return jnp.moveaxis(rows, 0, dimension)
-    return jnp.moveaxis(_in_order(rows.T).reshape(*rest, -1), -1, dimension)
+    return jnp.moveaxis(_in_order(rows.T).reshape(*row, -1), -1, dimension)
 
 
 def _in_order(blocks: jax.Array) -> jax.Array:
@@ -199,6 +200,15 @@ def _in_order(blocks: jax.Array) -> jax.Array:
 def _order(size: int) -> list[int]:
     """Return the chips of a line in the order in which its ring visits them."""
     return [*range(0, size, 2), *reversed(range(1, size, 2))]
+
+
+def _chip(place: jax.Array, size: int) -> jax.Array:
+    """Return the chip at a place of the ring of a line, from -size to size - 1: `_order(size)[place]`.
+
+    It is computed, because XLA keeps a table in the HBM, and reads it again at each step of a ring.
+    """
+    place = jnp.where(place < 0, place + size, place)
+    return jnp.where(place < (size + 1) // 2, 2 * place, 2 * (size - 1 - place) + 1)
 
 
 def possible(devices: Sequence[jax.Device]) -> bool:
@@ -216,17 +226,45 @@ def in_rows(devices: Sequence[jax.Device]) -> list[jax.Device]:
     return sorted(devices, key=lambda device: tuple(device.coords))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _gather(piece: jax.Array, rings: Rings, dimension: int, first: int) -> jax.Array:
-    return rings._gather(piece, dimension, first)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _begin(piece: jax.Array, rings: Rings, row: tuple[int, ...], dimension: int, first: int) -> jax.Array:
+    rows = jnp.moveaxis(piece, dimension, 0)
+    return rings._gather_along(rows.reshape(1, 1, len(rows), *_in_lanes(row)), first)
 
 
-def _forward(piece: jax.Array, rings: Rings, dimension: int, first: int) -> tuple[jax.Array, None]:
-    return rings._gather(piece, dimension, first), None
+def _begin_forward(
+    piece: jax.Array, rings: Rings, row: tuple[int, ...], dimension: int, first: int
+) -> tuple[jax.Array, None]:
+    return _begin(piece, rings, row, dimension, first), None
 
 
-def _backward(rings: Rings, dimension: int, first: int, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (rings.scatter(gradient, dimension, first),)
+def _begin_backward(
+    rings: Rings, row: tuple[int, ...], dimension: int, first: int, _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    piece = rings._scatter_along(gradient, first)
+    return (jnp.moveaxis(piece.reshape(-1, *row), 0, dimension),)
 
 
-_gather.defvjp(_forward, _backward)
+_begin.defvjp(_begin_forward, _begin_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _finish(blocks: jax.Array, rings: Rings, row: tuple[int, ...], dimension: int, first: int) -> jax.Array:
+    blocks = _in_order(rings._gather_along(blocks, 1 - first))
+    return _from_rows(blocks.reshape(-1, *_in_lanes(row)), row, dimension)
+
+
+def _finish_forward(
+    blocks: jax.Array, rings: Rings, row: tuple[int, ...], dimension: int, first: int
+) -> tuple[jax.Array, None]:
+    return _finish(blocks, rings, row, dimension, first), None
+
+
+def _finish_backward(
+    rings: Rings, row: tuple[int, ...], dimension: int, first: int, _: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    rows = _to_rows(gradient, row, dimension)
+    return (rings._scatter_along(_in_order(rows.reshape(*rings.shape, -1, *rows.shape[1:])), 1 - first),)
+
+
+_finish.defvjp(_finish_forward, _finish_backward)

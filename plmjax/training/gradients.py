@@ -80,7 +80,7 @@ def of_pieces(
     def on_device(values: Any, given: list[jax.Array], carry: Any, batch: Batch, words: jax.Array) -> tuple:
         key = jax.random.fold_in(jax.random.wrap_key_data(words), jax.lax.axis_index(AXIS))
         leaves = [
-            Piece(leaf, Route(rings, dimension, axis).gather) if kept else leaf
+            Route(rings, dimension, axis).piece(leaf) if kept else leaf
             for leaf, dimension, axis, kept in zip(given, dimensions, first, stacked, strict=True)
         ]
         with sharding.within_device():
@@ -107,7 +107,7 @@ def of_pieces(
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The way of a stacked parameter between the devices.
+    """The way of a stacked parameter between the devices. The gradient of its two halves is summed over the devices.
 
     dimension: the dimension of its pieces, counted from the last one.
     first: the axis of the slice along which the pieces travel first.
@@ -117,9 +117,17 @@ class Route:
     dimension: int
     first: int
 
-    def gather(self, piece: jax.Array) -> jax.Array:
-        """Return the parameter. The gradient of this function is summed over the devices."""
-        return self.rings.gather(piece, self.dimension, self.first)
+    def piece(self, value: jax.Array) -> Piece:
+        """Return the piece that this device has."""
+        return Piece(value, self.begin, self.finish)
+
+    def begin(self, piece: jax.Array) -> jax.Array:
+        """Return the blocks that the pieces of a line of devices make."""
+        return self.rings.begin(piece, self.dimension, self.first)
+
+    def finish(self, blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Return the parameter that the blocks of all lines make. shape: of a piece."""
+        return self.rings.finish(blocks, shape, self.dimension, self.first)
 
 
 def divided(param: jax.Array, place: NamedSharding) -> int:

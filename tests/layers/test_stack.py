@@ -70,15 +70,21 @@ KINDS = ("own", "shared", "pieces")
 
 
 def turned(piece: jax.Array) -> jax.Array:
-    """A `Piece.gather` whose result shows that it was called."""
+    """A half of `Piece.unbox` whose result shows that it was called."""
     return jnp.flip(piece, -1)
+
+
+def upside_down(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The other half."""
+    assert blocks.shape == shape
+    return jnp.flip(blocks, -2)
 
 
 def params_of(kind: str) -> Any:
     params = nn.meta.unbox(jax.jit(Model(kind).init)(jax.random.key(0), X, caches(), 0))
     if kind != "pieces":
         return params
-    return jax.tree.map(lambda leaf: Piece(leaf, turned) if leaf.ndim > 2 else leaf, params)
+    return jax.tree.map(lambda leaf: Piece(leaf, turned, upside_down) if leaf.ndim > 2 else leaf, params)
 
 
 def by_hand(kind: str, params: Any) -> tuple[jax.Array, list[Any]]:
@@ -157,7 +163,8 @@ def test_a_module_that_is_no_stack_gathers_its_pieces() -> None:
     params = params_of("pieces")["params"]["layers"]
     kernel = params["attention"]["query"]["kernel"]
     assert isinstance(kernel, Piece)
-    np.testing.assert_array_equal(nn.meta.unbox(params)["attention"]["query"]["kernel"], np.flip(kernel.value, -1))
+    whole = np.flip(kernel.value, (-1, -2))
+    np.testing.assert_array_equal(nn.meta.unbox(params)["attention"]["query"]["kernel"], whole)
     one = jax.tree.map(lambda leaf: leaf[0], params)
     cache = jax.tree.map(lambda lane: lane[0], caches())
     found, expected = (Layer().apply({"params": each}, X, cache, 1, 0)[0] for each in (one, nn.meta.unbox(one)))

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from plmjax import experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.parallel.rings import AXIS, Rings, possible
+from plmjax.parallel.rings import AXIS, Rings, _chip, _order, possible
 from plmjax.plan import hlo
 from plmjax.plan.compilation import compiled_for_slice
 from tests import devices_in_turn
@@ -50,11 +50,17 @@ def test_pieces_make_the_array_and_gradients_are_summed(
 def test_blocks_of_a_gather_and_of_a_scatter_are_stored_in_the_order_of_their_axes(dimension: int) -> None:
     """Rows of several heads, with fewer features than a tile has lanes, are one axis."""
     rings, every = Rings((2, 4)), PartitionSpec(AXIS)
-    for function in (rings._gather, rings.scatter):
-        traced = jax.make_jaxpr(
-            devices_in_turn.shard_map(lambda x: function(x, dimension, 0), in_specs=(every,), out_specs=every)  # noqa: B023
-        )(jnp.ones((8, 8, 128)))
-        constraints = [one for one in traced.jaxpr.eqns if one.primitive.name == "layout_constraint"]
+
+    def there_and_back(piece: jax.Array) -> jax.Array:
+        whole, back = jax.vjp(lambda piece: rings.gather(piece, dimension, 0), piece)
+        return back(whole)[0]
+
+    traced = jax.make_jaxpr(devices_in_turn.shard_map(there_and_back, in_specs=(every,), out_specs=every))(
+        jnp.ones((8, 8, 128))
+    )
+    ways = [one.params["call_jaxpr"].eqns for one in traced.jaxpr.eqns if "call_jaxpr" in one.params]
+    for equations in (ways[-1], traced.jaxpr.eqns):  # there, and back
+        constraints = [one for one in equations if one.primitive.name == "layout_constraint"]
         shapes = [one.invars[0].aval.ndim for one in constraints]
         assert [one.params["layout"].major_to_minor for one in constraints] == [tuple(range(n)) for n in shapes]
         assert max(shapes) == (5 if dimension == -1 else 6)  # and an axis of the devices
@@ -94,6 +100,13 @@ def test_a_ring_visits_every_chip_of_a_line_and_no_hop_is_longer_than_two_links(
             visited.append(line[visited[-1]])
         assert sorted(visited) == list(range(size))
         assert max(abs(sender - receiver) for sender, receiver in line.items()) <= 2
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_the_chip_at_a_place_is_computed_as_the_ring_is_ordered(size: int) -> None:
+    """A place before the first one counts from the last."""
+    places = np.arange(-size, size)
+    np.testing.assert_array_equal(_chip(jnp.asarray(places), size), np.array(_order(size))[places])
 
 
 def mesh_of(topology: str, **sizes: int) -> Mesh:
