@@ -13,15 +13,15 @@ steps, at most 10,000; weight decay 0.01, gradients clipped at 0.25; dropout 0.2
 again in the backward pass, as in the paper. text8 is `--data.format text8 --model.vocab_size 27
 --tokenizer.vocab_size 27`.
 
-Plans of the small model for v5e:4x4 (libtpu 0.0.42.1, jax 0.10.2), one or two rows on each device; all times are
+Plans of the small model for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), one or two rows on each device; all times are
 estimates, none is measured. Hours are those of the compiler's count of cycles:
 
-    stage   rows of   compiler, ms      refined, ms   roofline, ms        MFU   GiB   hours   chip-hours
-    1         2,048             88         40 to 47              8   6%, 12%    1.0    10.5          169
-    2         4,096            211       108 to 122             44   6%, 10%    1.6     2.9           47
-    3         8,192            257       130 to 147             34   5%, 10%    1.5     3.6           57
-    4        16,384            769       446 to 490            248    5%, 8%    4.3     7.5          120
-    5        23,040          1,671     980 to 1,066            518    4%, 7%    8.2     2.3           37
+    stage   rows of   compiler, ms      refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
+    1         2,048            111          43 to 50            7.1    5 %    11 to 12 %   0.7    13.2          212
+    2         4,096            260        111 to 124             40    4 %     9 to 10 %   1.2     3.6           58
+    3         8,192            317        133 to 150             31    4 %     9 to 10 %   1.3     4.4           70
+    4        16,384            980        471 to 514            248    4 %      7 to 8 %   3.3     9.5          152
+    5        23,040          2,165    1,027 to 1,104            535    3 %           7 %   6.7     3.0           48
 
 A plan takes 10 to 25 minutes of processor time, since seven kinds of layers, each with a window and a dilation of its
 own, are compiled one by one.

@@ -8,15 +8,14 @@ Recipe: 500,000 steps of 8,192 rows of 512 tokens, 85 of which are predicted, wi
 with 40,000 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; half of the rows read backwards. The
 text is the user's own: the paper took Wikipedia, BooksCorpus, Giga5, ClueWeb 2012-B and Common Crawl.
 
-Plans (libtpu 0.0.42.1, jax 0.10.2); all times are estimates, none is measured. Seconds a step and MFU are those of the
-compiler's count of cycles, then those of the refined estimate; hours follow the first. All are bound by the HBM. GiB
-are of the 16 of a core, or of a chip of v5e:
+Plans (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured. Hours are those of the compiler's count of
+cycles, as are s a step and the first MFU. All are bound by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
 
-    run            slice     s a step     roofline         MFU     GiB   hours   chip-hours
-    large          v3:8x8   17.6, 13.7        11.5   11%, 14%     12.4   2,442      156,301
-    large, `v5e`   v5e:8x8  11.3,  6.1         3.3   11%, 20%     13.8   1,564      100,073
-    base           v3:8x8    6.9,  5.3         4.6    9%, 12%      7.1     960       61,440
-    base           v5e:8x8   3.4,  1.9         1.0   11%, 20%      8.9     468       29,976
+    run          slice    s a step    refined, s  roofline, s    MFU   refined MFU   GiB   hours   chip-hours
+    large        v3:8x8        18.0  14.3 to 15.3         11.5   11 %    13 to 14 %   8.5   2,494      159,621
+    large, `v5e` v5e:8x8       11.2    5.6 to 6.4          3.3   11 %    19 to 22 %  10.1   1,559       99,793
+    base         v3:8x8         7.1    5.6 to 6.0          4.7    9 %    10 to 11 %   5.0     980       62,707
+    base         v5e:8x8        3.3    1.8 to 2.0          1.0   12 %    19 to 21 %   7.0     459       29,375
 
 The paper trained the large one on 512 chips in 5.5 days.
 
