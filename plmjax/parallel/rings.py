@@ -55,26 +55,24 @@ class Rings:
         """Return the number of devices."""
         return self.shape[0] * self.shape[1]
 
-    def gather(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
-        """Return the array that the devices' pieces make along `dimension`, which is negative.
+    def begin(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
+        """Return the blocks that the pieces of this device's line make: the first half of a gather.
 
-        Its gradient is summed over the devices, and each has its own piece of it. Call it within a `shard_map`.
+        The gradient of each half is summed over the devices, and each device has its own part of it. Call both within a
+        `shard_map`.
 
+        dimension: the dimension of the array along which it is in pieces, negative.
         first: the axis of the slice along which the pieces travel first. If one half of the parameters begins with the
             one axis and one half with the other, the links of both are in use all the time.
         """
-        return self.finish(self.begin(piece, dimension, first), piece.shape, dimension, first)
-
-    def begin(self, piece: jax.Array, dimension: int, first: int) -> jax.Array:
-        """Return the blocks of this device's line, gathered along the axis `first`: the first half of `gather`."""
         return _begin(piece, self, _row(piece.shape, dimension), dimension, first)
 
     def finish(self, blocks: jax.Array, shape: tuple[int, ...], dimension: int, first: int) -> jax.Array:
-        """Return the array, gathered from the blocks of all lines: the second half of `gather`. shape: of a piece."""
+        """Return the array that the blocks of all lines make: the second half of a gather. shape: of a piece."""
         return _finish(blocks, self, _row(shape, dimension), dimension, first)
 
     def scatter_halves(self, array: jax.Array, dimension: int, dtype: jnp.dtype) -> jax.Array:
-        """Return this device's piece of the sum of the devices' arrays, in `dtype`; the reverse of `gather`.
+        """Return this device's piece of the sum of the devices' arrays, in `dtype`: the reverse of a gather.
 
         Each half of a piece begins with an axis of its own.
         """

@@ -19,6 +19,10 @@ from tests import devices_in_turn
 AXES = ("data", "fsdp", "tensor")
 
 
+def gather(rings: Rings, piece: jax.Array, dimension: int, first: int) -> jax.Array:
+    return rings.finish(rings.begin(piece, dimension, first), piece.shape, dimension, first)
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2)])
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("dimension", [-3, -2, -1])
@@ -34,7 +38,7 @@ def test_pieces_make_the_array_and_gradients_are_summed(
     pieces = PartitionSpec(*[AXIS if place == dimension else None for place in (-3, -2, -1)])
 
     def on_device(piece: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
-        whole, backward = jax.vjp(lambda piece: rings.gather(piece, dimension, first), piece)
+        whole, backward = jax.vjp(lambda piece: gather(rings, piece, dimension, first), piece)
         return whole[None], backward(own[0])[0]
 
     wholes, summed = jax.jit(
@@ -52,7 +56,7 @@ def test_blocks_of_a_gather_and_of_a_scatter_are_stored_in_the_order_of_their_ax
     rings, every = Rings((2, 4)), PartitionSpec(AXIS)
 
     def there_and_back(piece: jax.Array) -> jax.Array:
-        whole, back = jax.vjp(lambda piece: rings.gather(piece, dimension, 0), piece)
+        whole, back = jax.vjp(lambda piece: gather(rings, piece, dimension, 0), piece)
         return back(whole)[0]
 
     traced = jax.make_jaxpr(devices_in_turn.shard_map(there_and_back, in_specs=(every,), out_specs=every))(
@@ -148,7 +152,7 @@ def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_com
     rings = Rings((rows, columns * part.chip.devices))
 
     def on_device(piece: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return rings.gather(piece, -2, 0), jnp.tanh(x @ x)
+        return gather(rings, piece, -2, 0), jnp.tanh(x @ x)
 
     def described(shape: tuple[int, ...], *spec: str | None) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
@@ -176,7 +180,7 @@ def test_blocks_are_stored_in_order_though_a_product_wants_the_axis_of_the_piece
 
     def on_device(pieces: jax.Array, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, piece: jax.Array) -> tuple[jax.Array, None]:
-            y = jnp.einsum("BTND,NDE->BTE", x, rings.gather(piece, -1, 0))
+            y = jnp.einsum("BTND,NDE->BTE", x, gather(rings, piece, -1, 0))
             return jnp.tanh(y).reshape(x.shape), None
 
         return jax.lax.scan(layer, x, pieces)[0]
