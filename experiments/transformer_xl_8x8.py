@@ -23,7 +23,7 @@ cycles, as are ms a step and the first MFU. GiB are those of a core, or of a chi
 
     run                 slice   ms a step     refined, ms  roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     enwik8 base         v3:2x2         83        64 to 71            49   11 %    13 to 15 %   0.7     9.3           37
-    enwik8 large        v5e:8x8        75        33 to 38          13.6   13 %    26 to 30 %   1.3     8.3          530
+    enwik8 large        v5e:8x8        74        31 to 37          13.6   13 %    26 to 31 %   1.4     8.2          527
     WikiText-103 base   v3:2x2        126       96 to 105            65    7 %           9 %   1.9     7.0           28
     WikiText-103 large  v3:8x8        104        80 to 90            47   12 %    14 to 16 %   1.5     116        7,431
 
