@@ -11,8 +11,8 @@ trained for 150,000 steps here, and then for 20,000 at a tenth of the rate:
     plmjax pretrain experiments/adaptive_span_8x8.py:large --data.input enwik8 --workdir runs/large
     plmjax pretrain experiments/adaptive_span_8x8.py:large_end --from runs/large --data.input enwik8
 
-Plans of the base size (libtpu 0.0.52, jax 0.10.2), with spans of 8,192, the longest possible. All times are estimates;
-none is measured. Hours are those of the compiler's count of cycles:
+Plans of the base size (libtpu 0.0.52, jax 0.10.2), with spans of 8,192, the longest possible. All times are estimated,
+not measured. Hours follow the compiler's estimate:
 
     slice     compiler, ms     refined, ms    refined MFU   GiB   hours   chip-hours
     v5e:8x8              56        30 to 32     14 to 16 %   0.7     9.3          597

@@ -8,7 +8,7 @@ weight decay 0.01; dropout 0.1, none for xxlarge and version 2; at most 20 token
 runs of up to three words, and the order of two texts. The user provides the text; the paper used English Wikipedia
 (2,500M words) and BooksCorpus (800M words), version 2 more.
 
-Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured, and GiB are of the 16 of a core:
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured. GiB are of the 16 of a core:
 
     size      microbatches   ms a step     refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     base                 2         388       322 to 338           202   39 %    45 to 47 %   3.0    13.5          863

@@ -7,7 +7,7 @@ Recipe: batch 256, 1,000,000 steps, 90 % of them at length 128 and the rest at 5
 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; 15 % of the tokens are predicted, and the next
 sentence. The user provides the text; the paper used English Wikipedia (2,500M words) and BooksCorpus (800M words).
 
-Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512; all times are estimates, none is measured:
+Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512, estimated, not measured:
 a step of 50 and 204 ms (roofline 24 and 105 ms), MFU 49% and 51%, 0.6 and 1.7 GiB of the
 8 of a core; 18 hours and 291 chip-hours for the whole run.
 The paper trained it in 4 days on 4 Cloud TPUs (16 chips).

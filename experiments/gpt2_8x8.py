@@ -14,9 +14,9 @@ and dropout 0.1 are GPT's (Radford et al. 2018, section 4.1).
 Deviation: a tokenizer is trained on the text, whose token between documents is 0. With the published vocabulary in
 `--tokenizer.path` add `--model.bos_token_id 50256 --model.eos_token_id 50256`.
 
-Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured, and memory is of the 16 GiB of
-a core. The first three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the plan reports that
-gradients are reduced whole before they are sharded: 1.7G elements per step for a gradient of 195M.
+Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Memory is of the 16 GiB of a core. The first
+three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the plan reports that gradients are reduced
+whole before they are sharded: 1.7G elements per step for a gradient of 195M.
 
     size     ms a step       refined, ms   roofline    MFU   refined MFU   GiB   hours   chip-hours
     small          202        161 to 170         92   28 %    33 to 35 %   1.9     5.6          360

@@ -13,8 +13,8 @@ steps, at most 10,000; weight decay 0.01, gradients clipped at 0.25; dropout 0.2
 again in the backward pass, as in the paper. text8 is `--data.format text8 --model.vocab_size 27
 --tokenizer.vocab_size 27`.
 
-Plans of the small model for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), one or two rows on each device; all times are
-estimates, none is measured. Hours are those of the compiler's count of cycles:
+Plans of the small model for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), one or two rows on each device, estimated, not
+measured. Hours follow the compiler's estimate:
 
     stage   rows of   compiler, ms      refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     1         2,048            111          43 to 50            7.1    5 %    11 to 12 %   0.7    13.2          212

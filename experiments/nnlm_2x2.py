@@ -3,9 +3,9 @@
     plmjax pretrain experiments/nnlm_2x2.py --data.input NEWS
     plmjax plan experiments/nnlm_2x2.py --topology v3:2x2
 
-Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured: a step of 3.6 ms (3.1 to 3.3
-refined, roofline 1.7 ms), 0.2 GiB of the 16 of a core; the run is half a minute. Result to expect: a perplexity of 109,
-mixed with a trigram. This run was planned, but not made: the published text is not free.
+Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 3.6 ms (3.1 to 3.3 refined, roofline 1.7
+ms), 0.2 GiB of the 16 of a core; the run is half a minute. Result to expect: a perplexity of 109, mixed with a trigram.
+This run was planned, but not made: the published text is not free.
 
 Deviation: the paper takes one word after the other, five times 14 million; a step here takes the mean gradient of 8,192
 words, and starts with the rate of experiments/nnlm_tiny.py. The published rate of 0.001 per word would be 8.2.

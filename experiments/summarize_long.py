@@ -22,9 +22,9 @@ for the 338 steps and four evaluations. The BART itself, which reads 128 tokens 
 2.6, ROUGE-L 20.1 and 3.54 nats per token (`summarize_dialogues.py:tiny --finetuning.epochs 6 --data.pack 1`): so small
 a model has learned the style of summaries, and gains little by the rest of a dialogue.
 
-Plan of `large` for v5e:4x4 (libtpu 0.0.42.1, jax 0.10.2), two rows on each device; all times are estimates, none is
-measured: a step of 2,380 ms by the compiler's count of cycles, 978 to 1,044 ms refined (roofline 429 ms, bound by the
-HBM), MFU 10 % and 24 to 25 %, 6.3 GiB of the 16 of a device. It reads any two files of texts:
+Plan of `large` for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), two rows on each device, estimated, not measured: a step of
+2,631 ms (945 to 999 refined, roofline 396 ms, bound by the HBM), MFU 9 % (25 to 26 refined), 4.2 GiB of the 16 of a
+device. It reads any two files of texts:
 
     plmjax plan experiments/summarize_long.py:large --topology v5e:4x4 --data.train train.jsonl \
         --data.validation validation.jsonl --data.source dialogue --data.target summary

@@ -18,8 +18,8 @@ Deviation: an evaluation has as many rows as the training, the released one 10.
 Deviation: 24 and 64 rows for the base sizes of characters and of words, the released commands have 22 and 60, which do
 not divide by eight cores.
 
-Plans (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured. Hours are those of the compiler's count of
-cycles, as are ms a step and the first MFU. GiB are those of a core, or of a chip of v5e:
+Plans (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Hours, ms a step and the first MFU follow the compiler's
+estimate. GiB are those of a core, or of a chip of v5e:
 
     run                 slice   ms a step     refined, ms  roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     enwik8 base         v3:2x2         83        64 to 71            49   11 %    13 to 15 %   0.7     9.3           37

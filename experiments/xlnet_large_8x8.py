@@ -8,8 +8,8 @@ Recipe: 500,000 steps of 8,192 rows of 512 tokens, 85 of which are predicted, wi
 with 40,000 steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; half of the rows read backwards. The
 text is the user's own: the paper took Wikipedia, BooksCorpus, Giga5, ClueWeb 2012-B and Common Crawl.
 
-Plans (libtpu 0.0.52, jax 0.10.2); all times are estimates, none is measured. Hours are those of the compiler's count of
-cycles, as are s a step and the first MFU. All are bound by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
+Plans (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Hours, s a step and the first MFU follow the compiler's
+estimate. All are bound by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
 
     run          slice    s a step    refined, s  roofline, s    MFU   refined MFU   GiB   hours   chip-hours
     large        v3:8x8        18.0  14.3 to 15.3         11.5   11 %    13 to 14 %   8.5   2,494      159,621
