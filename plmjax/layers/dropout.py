@@ -8,6 +8,7 @@ mask depends on the mesh.
 
 import functools
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,26 +18,31 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax.layers.mesh_places import places
 
 TOLERANCE = 0.02
-"""Eight bits are enough if the relative error of the rate is at most this: 0.1 becomes 26 / 256, which is 1.6 % more.
+"""Eight bits are enough if the relative errors of the rate and of the share that is kept are at most this: 0.1 becomes
+26 / 256, which is 1.6 % more.
 """
 
 
 def resolution(rate: float) -> int:
     """Return the number of random bits per element, 8 or 16."""
-    return 8 if abs(round(rate * 256) / 256 - rate) <= TOLERANCE * rate else 16
+    return 8 if abs(round(rate * 256) / 256 - rate) <= TOLERANCE * min(rate, 1.0 - rate) else 16
 
 
 def drawn_rate(rate: float) -> float:
-    """Return the rate that is drawn: the nearest multiple of 1/256.
+    """Return the rate that is drawn: the nearest multiple of 1/256 below 1.
 
-    If that is not near enough, it is the nearest multiple of 1/65536.
+    If that is not near enough, it is the nearest multiple of 1/65536 below 1.
     """
     levels = 1 << resolution(rate)
-    return round(rate * levels) / levels
+    return min(round(rate * levels), levels - 1) / levels
 
 
 def keep_mask(
-    key: jax.Array, rate: float, shape: tuple[int, ...], axes: tuple[str | None, ...] = ("batch",)
+    key: jax.Array,
+    rate: float,
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...] = ("batch",),
+    wide: bool = False,
 ) -> jax.Array:
     """Return bool [shape], true with probability 1 - `drawn_rate(rate)`.
 
@@ -45,14 +51,20 @@ def keep_mask(
     matrix, because its first may be shared): a TPU would pad adjacent elements to 128.
 
     axes: logical names of the leading axes along which devices share the mask.
+    wide: join the random bits of all elements, 32 bits each, and compare them where the mask is used. By default the
+        truth values are joined, 8 bits each, which a TPU has to unpack. For an array that stays in the vector memory
+        this takes longer. The mask is the same.
     """
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
-    # A TPU compares signed integers; for unsigned ones it flips the highest bits first. These have 16 bits at most.
-    limit = jnp.int32(round(drawn_rate(rate) * (1 << bits)))
     words = _words(key, (*shape[:axis], math.ceil(shape[axis] / pieces), *shape[axis + 1 :]), axes)
-    masks = [(words >> bits * piece & (1 << bits) - 1).astype(jnp.int32) >= limit for piece in range(pieces)]
-    return jax.lax.slice_in_dim(jnp.concatenate(masks, axis), 0, shape[axis], axis=axis)
+    # The bits of an element become the highest ones. As a signed integer it can then be compared as it is: its lower
+    # bits belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned one.
+    words = jax.lax.bitcast_convert_type(words, jnp.int32)
+    parts = [words << 32 - bits * (piece + 1) for piece in range(pieces)]
+    limit = jnp.int32((round(drawn_rate(rate) * (1 << bits)) << 32 - bits) - (1 << 31))
+    mask = jnp.concatenate(parts, axis) >= limit if wide else jnp.concatenate([part >= limit for part in parts], axis)
+    return jax.lax.slice_in_dim(mask, 0, shape[axis], axis=axis)
 
 
 def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
@@ -84,6 +96,7 @@ def dropped(
     key: jax.Array | None,
     together: tuple[int, ...] = (),
     axes: tuple[str | None, ...] = ("batch",),
+    wide: bool = False,
 ) -> jax.Array:
     """Drop elements of x at `drawn_rate(rate)` and scale the rest to keep the mean; return x itself without a key.
 
@@ -91,30 +104,28 @@ def dropped(
     JAX refuses forward mode.
 
     together: axes along which all elements are dropped or all are kept.
-    axes: as in `keep_mask`.
+    axes, wide: as in `keep_mask`.
     """
-    return x if key is None else _dropped(rate, together, axes, x, key)
+    return x if key is None else _dropped(rate, together, axes, wide, x, key)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _dropped(
-    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], x: jax.Array, key: jax.Array
+    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], wide: bool, x: jax.Array, key: jax.Array
 ) -> jax.Array:
     shape = tuple(1 if axis in together else size for axis, size in enumerate(x.shape))
-    mask = keep_mask(key, rate, shape, axes)
+    mask = keep_mask(key, rate, shape, axes, wide)
     return jnp.where(mask, x / jnp.asarray(1.0 - drawn_rate(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-def _dropped_forward(
-    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], x: jax.Array, key: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _dropped(rate, together, axes, x, key), key
+def _dropped_forward(*inputs: Any) -> tuple[jax.Array, jax.Array]:
+    return _dropped(*inputs), inputs[-1]
 
 
 def _dropped_backward(
-    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], key: jax.Array, cotangent: jax.Array
+    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], wide: bool, key: jax.Array, cotangent: Any
 ) -> tuple[jax.Array, None]:
-    return _dropped(rate, together, axes, cotangent, key), None
+    return _dropped(rate, together, axes, wide, cotangent, key), None
 
 
 _dropped.defvjp(_dropped_forward, _dropped_backward)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.layers.dropout import Dropout, drawn_rate, dropped, keep_mask, resolution
 from plmjax.parallel import sharding
+from tests.products import equations
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
@@ -30,6 +31,8 @@ def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
     assert [resolution(rate) for rate in (0.1, 0.05, 0.5, 0.25, 0.01, 0.001)] == [8, 8, 8, 8, 16, 16]
     assert drawn_rate(0.1) == 26 / 256 and drawn_rate(0.5) == 0.5
     assert drawn_rate(0.001) == pytest.approx(0.001, rel=0.01)
+    assert resolution(0.999) == 16 and 1 - drawn_rate(0.999) == pytest.approx(0.001, rel=0.01)
+    assert drawn_rate(0.9999999) < 1 and not keep_mask(jax.random.key(0), 0.9999999, (64,)).any()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.02])
@@ -40,9 +43,18 @@ def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: floa
     assert set(re.findall(r"compare +GE,.*?(\w+) :", text)) == {"SIGNED"}
     bits = resolution(rate)
     words = np.asarray(jax.random.bits(key, (2, 8 * bits // 32, 5), jnp.uint32))
-    pieces = [words >> np.uint32(bits * piece) & np.uint32((1 << bits) - 1) for piece in range(32 // bits)]
-    expected = np.concatenate(pieces, axis=1) >= np.uint32(round(drawn_rate(rate) * (1 << bits)))
+    pieces = [(words >> np.uint32(bits * piece)).astype(f"int{bits}") for piece in range(32 // bits)]
+    expected = np.concatenate(pieces, axis=1) >= round(drawn_rate(rate) * (1 << bits)) - (1 << bits - 1)
     np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_wide_mask_is_the_same_and_joins_numbers_in_place_of_truth_values(wide: bool) -> None:
+    key, shape = jax.random.key(3, impl="rbg"), (2, 8, 5)
+    found = jax.make_jaxpr(lambda: keep_mask(key, 0.1, shape, wide=wide))().jaxpr
+    joined = [equation.outvars[0].aval for _, equation in equations(found) if equation.primitive.name == "concatenate"]
+    assert [(one.shape, one.dtype.name) for one in joined] == [(shape, "int32" if wide else "bool")]
+    np.testing.assert_array_equal(keep_mask(key, 0.1, shape, wide=wide), keep_mask(key, 0.1, shape))
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])

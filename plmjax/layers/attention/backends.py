@@ -116,6 +116,12 @@ class _Groups(NamedTuple):
             for x, axis in zip(results, out_axes, strict=True)
         )
 
+    def dropout(self, rate: float, key: jax.Array | None, number: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+        """Return the dropout of a group's scores; `number` is the group, and None with one group."""
+        own = key if key is None or number is None else jax.random.fold_in(key, number)
+        # The scores of a group stay in the vector memory; those of all heads often leave no room for wide masks.
+        return functools.partial(dropped, rate=rate, key=own, axes=SCORES, wide=self.count > 1)
+
     def _split(self, x: jax.Array, axis: int) -> jax.Array:  # [.. N ..] -> [count .. N/count ..]
         x = x.reshape(*x.shape[:axis], self.pieces, self.count, -1, *x.shape[axis + 1 :])
         x = jnp.moveaxis(x, axis + 1, 0)
@@ -168,7 +174,7 @@ def _attend_forward(
         largest = jnp.max(scores, axis=-1)
         exponentials = jnp.exp(scores - largest[..., None])
         total = jnp.sum(exponentials, axis=-1)
-        weights = dropped(exponentials, rate, _key_of(dropout_key, number), axes=SCORES).astype(value.dtype)
+        weights = groups.dropout(rate, dropout_key, number)(exponentials).astype(value.dtype)
         context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
         return (context / _of_queries(total)).astype(value.dtype), largest, total
 
@@ -179,22 +185,26 @@ def _attend_forward(
 
 
 def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, visibility, terms, dropout_key, *of_forward = kept
+    query, key, value, visibility, terms, dropout_key, context, largest, total = kept
+    cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+    # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights. All groups
+    # at once: a loop would copy the context for them, and XLA adds this sum to the product that makes the cotangent.
+    mean = jnp.sum(cotangent.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)  # [B T N]
     arrays, structure = jax.tree.flatten(terms)
     learn = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
 
     def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
-        *arrays, context, largest, total, cotangent = others
-        cotangent = (cotangent / _of_queries(total)).astype(cotangent.dtype)
+        *arrays, largest, mean, cotangent = others
+        drop = groups.dropout(rate, dropout_key, number)
         scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
-        group_key = _key_of(dropout_key, number)
-        weights = dropped(exponentials, rate, group_key, axes=SCORES).astype(value.dtype)
+        weights = drop(exponentials).astype(value.dtype)
+        if groups.count > 1:
+            # There is room for them in the vector memory, and XLA would compute them for each use instead.
+            weights = jax.lax.optimization_barrier(weights)
         of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
         of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
-        # The sum over keys of weight x gradient, computed from a query's H features instead of its S weights.
-        mean = jnp.einsum("BTNH,BTNH->BNT", cotangent, context, preferred_element_type=jnp.float32)
-        of_scores = exponentials * (dropped(of_weights, rate, group_key, axes=SCORES) - mean[..., None])
+        of_scores = exponentials * (drop(of_weights) - jnp.moveaxis(mean, 2, 1)[..., None])
         rounded = of_scores.astype(query.dtype)
         of_query = jnp.einsum("BNTS,BSNH->BTNH", rounded, key)
         of_key = jnp.einsum("BTNH,BNTS->BSNH", query, rounded)
@@ -211,10 +221,10 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
         of_queries, of_keys, *of_arrays = transposed(of_scores)
         return of_query + of_queries, of_key + of_keys, of_value, *of_arrays
 
-    inputs = (query, key, value, *arrays, *of_forward, cotangent)
+    inputs = (query, key, value, *arrays, largest, mean, cotangent)
     axes = _head_axes(terms)
     learned = itertools.compress(axes, learn)
-    results = groups.map(backward, inputs, (2, 2, 2, *axes, 2, 1, 1, 2), (2, 2, 2, *learned))
+    results = groups.map(backward, inputs, (2, 2, 2, *axes, 1, 2, 2), (2, 2, 2, *learned))
     of_arrays = iter(results[3:])
     of_terms = jax.tree.unflatten(structure, [next(of_arrays) if learns else None for learns in learn])
     return *results[:3], None, of_terms, None
@@ -228,11 +238,6 @@ def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
     found = [axis for term in terms for axis in term.head_axes()]
     leaves = jax.tree.leaves(terms)
     return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
-
-
-def _key_of(key: jax.Array | None, number: jax.Array | None) -> jax.Array | None:
-    """Return the key of a group; with one group, return the key itself."""
-    return key if key is None or number is None else jax.random.fold_in(key, number)
 
 
 def _of_queries(x: jax.Array) -> jax.Array:

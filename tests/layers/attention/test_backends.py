@@ -106,7 +106,6 @@ SUMS = {
     "dense": {
         "BTNH,BSNH->BNTS": {"float32"},  # scores, and the gradient of probabilities
         "BNTS,BSNH->BTNH": {"float32", "bfloat16"},  # the context, and the gradient of queries
-        "BTNH,BTNH->BNT": {"float32"},
         "BTNH,BNTS->BSNH": {"bfloat16"},
     },
     "blockwise": {"BTNH,BSNH->BNTS": {"float32"}, "BNTS,BSNH->BNTH": {"float32"}},

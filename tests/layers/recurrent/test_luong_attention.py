@@ -36,7 +36,7 @@ def test_a_query_that_sees_nothing_has_no_nan():
 def test_the_weights_are_dropped_and_nothing_else() -> None:
     """Without its weights an attention is tanh(V [0; query])."""
     source = RANDOM.normal(size=(2, 5, 4)).astype(np.float32)
-    module = LuongAttention(7, nn.initializers.normal(0.5), projects_query=False, attention_dropout=0.999)
+    module = LuongAttention(7, nn.initializers.normal(0.5), projects_query=False, attention_dropout=1 - 1e-7)
     params = module.init(jax.random.key(0), QUERY, source, VISIBLE)
     found = module.apply(params, QUERY, source, VISIBLE, False, rngs={"dropout": jax.random.key(0)})
     kernel = nn.meta.unbox(params)["params"]["output"]["kernel"]

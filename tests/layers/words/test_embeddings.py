@@ -10,6 +10,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.interop import huggingface
+from plmjax.layers.words import embeddings
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
@@ -70,3 +71,28 @@ def test_the_compiled_program_is_that_of_a_lookup_alone():
     plain = jax.jit(lambda params, ids: jnp.take(params["params"]["embedding"].value, ids, axis=0, mode="clip"))
     programs = [one.lower(params, ids).as_text() for one in (looked_up, plain)]
     assert programs[0] == programs[1] and "gather" in programs[0] and "callback" not in programs[0]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_gradient_of_a_few_rows_is_a_product_that_equals_the_sum_row_by_row(dtype):
+    """Ids without a row count for the nearest one, as in the lookup; sums are float32."""
+    table, ids = jnp.ones((5, 4)), jnp.array([[0, 4, 2, 2], [-3, 9, 2, 1]])
+    cotangent = jax.random.normal(jax.random.key(0), (2, 4, 4), dtype)
+    looked_up = lambda table: jnp.take(table, ids, axis=0, mode="clip").astype(dtype)  # noqa: E731
+    (expected,) = jax.vjp(looked_up, table)[1](cotangent)
+    few = lambda table: embeddings._of_few_rows(dtype, table, ids)  # noqa: E731
+    multiplied = embeddings._multiplied(table, jnp.clip(ids, 0, 4), cotangent)
+    for found in (jax.vjp(few, table)[1](cotangent)[0], multiplied):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("rows", [embeddings.FEW, embeddings.FEW + 1])
+def test_a_tpu_adds_the_gradients_of_few_rows_by_a_product(platform, rows):
+    table = Embedding(rows, 4, None, jax.nn.initializers.normal(), name="table")
+    params = table.init(jax.random.key(0), jnp.zeros((1,), jnp.int32))
+    gradient = jax.jit(jax.grad(lambda params, ids: table.apply(params, ids).sum()))
+    program = gradient.trace(params, jnp.arange(6)).lower(lowering_platforms=(platform,)).as_text()
+    multiplied = platform == "tpu" and rows == embeddings.FEW
+    assert ("dot_general" in program, "scatter" in program) == (multiplied, not multiplied)
