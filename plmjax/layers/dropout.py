@@ -42,7 +42,7 @@ def keep_mask(
     rate: float,
     shape: tuple[int, ...],
     axes: tuple[str | None, ...] = ("batch",),
-    wide: bool = False,
+    transposed: bool = False,
 ) -> jax.Array:
     """Return bool [shape], true with probability 1 - `drawn_rate(rate)`.
 
@@ -51,20 +51,20 @@ def keep_mask(
     matrix, because its first may be shared): a TPU would pad adjacent elements to 128.
 
     axes: logical names of the leading axes along which devices share the mask.
-    wide: join the random bits of all elements, 32 bits each, and compare them where the mask is used. By default the
-        truth values are joined, 8 bits each, which a TPU has to unpack. For an array that stays in the vector memory
-        this takes longer. The mask is the same.
+    transposed: draw the mask with its last two dimensions exchanged.
     """
+    if transposed:
+        *leading, rows, columns = shape
+        return jnp.swapaxes(keep_mask(key, rate, (*leading, columns, rows), axes), -1, -2)
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
     words = _words(key, (*shape[:axis], math.ceil(shape[axis] / pieces), *shape[axis + 1 :]), axes)
     # The bits of an element become the highest ones. As a signed integer it can then be compared as it is: its lower
     # bits belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned one.
     words = jax.lax.bitcast_convert_type(words, jnp.int32)
-    parts = [words << 32 - bits * (piece + 1) for piece in range(pieces)]
     limit = jnp.int32((round(drawn_rate(rate) * (1 << bits)) << 32 - bits) - (1 << 31))
-    mask = jnp.concatenate(parts, axis) >= limit if wide else jnp.concatenate([part >= limit for part in parts], axis)
-    return jax.lax.slice_in_dim(mask, 0, shape[axis], axis=axis)
+    masks = [words << 32 - bits * (piece + 1) >= limit for piece in range(pieces)]
+    return jax.lax.slice_in_dim(jnp.concatenate(masks, axis), 0, shape[axis], axis=axis)
 
 
 def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
@@ -96,7 +96,7 @@ def dropped(
     key: jax.Array | None,
     together: tuple[int, ...] = (),
     axes: tuple[str | None, ...] = ("batch",),
-    wide: bool = False,
+    transposed: bool = False,
 ) -> jax.Array:
     """Drop elements of x at `drawn_rate(rate)` and scale the rest to keep the mean; return x itself without a key.
 
@@ -104,17 +104,17 @@ def dropped(
     JAX refuses forward mode.
 
     together: axes along which all elements are dropped or all are kept.
-    axes, wide: as in `keep_mask`.
+    axes, transposed: as in `keep_mask`.
     """
-    return x if key is None else _dropped(rate, together, axes, wide, x, key)
+    return x if key is None else _dropped(rate, together, axes, transposed, x, key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _dropped(
-    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], wide: bool, x: jax.Array, key: jax.Array
+    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], transposed: bool, x: jax.Array, key: jax.Array
 ) -> jax.Array:
     shape = tuple(1 if axis in together else size for axis, size in enumerate(x.shape))
-    mask = keep_mask(key, rate, shape, axes, wide)
+    mask = keep_mask(key, rate, shape, axes, transposed)
     return jnp.where(mask, x / jnp.asarray(1.0 - drawn_rate(rate), x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -123,9 +123,14 @@ def _dropped_forward(*inputs: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _dropped_backward(
-    rate: float, together: tuple[int, ...], axes: tuple[str | None, ...], wide: bool, key: jax.Array, cotangent: Any
+    rate: float,
+    together: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    transposed: bool,
+    key: jax.Array,
+    cotangent: Any,
 ) -> tuple[jax.Array, None]:
-    return _dropped(rate, together, axes, wide, cotangent, key), None
+    return _dropped(rate, together, axes, transposed, cotangent, key), None
 
 
 _dropped.defvjp(_dropped_forward, _dropped_backward)

@@ -23,9 +23,9 @@ from plmjax.parallel.rings import AXIS, Rings
 from plmjax.parallel.shares import Shares
 from plmjax.training.accumulation import accumulate
 
-Microstep = Callable[[Any, Any, Any, Batch, jax.Array], tuple[Any, LossSums]]
-"""(values, parameters, carry, microbatch, key) -> (gradient of the parameters, sums). The values are the same for all
-microbatches: arrays that the loss reads besides."""
+Microstep = Callable[[Any, Any, Any, Batch, jax.Array, Any], tuple[Any, LossSums]]
+"""(values, parameters, carry, microbatch, key, total) -> (total + gradient of the parameters, sums). The values are the
+same for all microbatches: arrays that the loss reads besides. The total is as in `accumulate`."""
 
 
 @dataclasses.dataclass(frozen=True)

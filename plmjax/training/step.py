@@ -14,6 +14,7 @@ from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.parallel import sharding
 from plmjax.parallel.shares import Shares
 from plmjax.training import gradients, optimizers, rows
+from plmjax.training.accumulation import added, begin_with
 from plmjax.training.state import TrainState
 from plmjax.vocabulary import Vocabulary
 
@@ -83,7 +84,9 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
     looked_up = tables.look_up(whole_tables, ids)
     carry = forward.restarted(state.carry, batch)
 
-    def microstep(values: Any, params: Any, carried: Any, microbatch: Batch, key: jax.Array) -> tuple[Any, LossSums]:
+    def microstep(
+        values: Any, params: Any, carried: Any, microbatch: Batch, key: jax.Array, total: Any
+    ) -> tuple[Any, LossSums]:
         weights, whole_tables, constants, number = values
         carry, collections, looked_up = carried
 
@@ -92,12 +95,10 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
             loss_inputs = LossInputs(whole, constants, collections, carry, rows.nested(looked_up), number)
             key_of_dropout = _generator_key(key, update.generator)
             sums = objective.sums(forward.module, loss_inputs, microbatch, key_of_dropout, training=True)
-            return total_loss(objective, sums.losses, weights), sums
+            return begin_with(total_loss(objective, sums.losses, weights), params, total), sums
 
         (gradient, row_gradients), sums = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, looked_up)
-        if update.accumulation > 1:
-            gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
-        return gradient, sums.replace(carry=(sums.carry, sums.collections, row_gradients), collections={})
+        return added(gradient, total), sums.replace(carry=(sums.carry, sums.collections, row_gradients), collections={})
 
     # The carry of a microbatch has its looked-up rows at first, and their gradients afterwards.
     axes = (forward.carry_axes, jax.tree.map(lambda _: (), state.collections), dict.fromkeys(looked_up, ("batch",)))

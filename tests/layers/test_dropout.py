@@ -12,7 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.layers.dropout import Dropout, drawn_rate, dropped, keep_mask, resolution
 from plmjax.parallel import sharding
-from tests.products import equations
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
@@ -48,13 +47,10 @@ def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: floa
     np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_wide_mask_is_the_same_and_joins_numbers_in_place_of_truth_values(wide: bool) -> None:
-    key, shape = jax.random.key(3, impl="rbg"), (2, 8, 5)
-    found = jax.make_jaxpr(lambda: keep_mask(key, 0.1, shape, wide=wide))().jaxpr
-    joined = [equation.outvars[0].aval for _, equation in equations(found) if equation.primitive.name == "concatenate"]
-    assert [(one.shape, one.dtype.name) for one in joined] == [(shape, "int32" if wide else "bool")]
-    np.testing.assert_array_equal(keep_mask(key, 0.1, shape, wide=wide), keep_mask(key, 0.1, shape))
+def test_a_transposed_mask_is_drawn_with_its_last_dimensions_exchanged() -> None:
+    key = jax.random.key(3, impl="rbg")
+    mask = keep_mask(key, 0.1, (2, 3, 8, 5), transposed=True)
+    np.testing.assert_array_equal(mask, np.swapaxes(keep_mask(key, 0.1, (2, 3, 5, 8)), 2, 3))
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 9, 3), (2, 3, 6, 5)])

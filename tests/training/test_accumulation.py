@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from plmjax.objectives.objective import LossSums
-from plmjax.training.accumulation import accumulate
+from plmjax.training.accumulation import accumulate, added, begin_with
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_microbatch(accumulation: int) -> None:
     """Microbatch i has the rows i, i + accumulation, ...; a leaf of the carry may have its rows in any place."""
 
-    def microstep(carry: tuple, batch: dict, key: jax.Array) -> tuple:
+    def microstep(carry: tuple, batch: dict, key: jax.Array, total: dict | None) -> tuple:
         rows, columns, shared = carry
         x = batch["x"]
         sums = LossSums(
             {"x": jnp.sum(x)}, {"x": (jnp.sum(x), jnp.float32(len(x)))}, (rows + x, columns * x, 10 * shared + x[0])
         )
-        return {"kernel": jnp.sum(x)}, sums
+        return {"kernel": jnp.sum(x) + (0 if total is None else total["kernel"])}, sums
 
     x = jnp.array([1.0, 2.0, 3.0, 4.0])
     carry = (10 * x, jnp.ones((2, 4)), jnp.float32(0))
@@ -36,7 +36,7 @@ def test_rows_keep_their_places_and_what_has_no_rows_goes_from_microbatch_to_mic
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_every_part_of_a_batch_has_a_key_of_its_own(shards: int) -> None:
-    def microstep(carry: tuple, batch: dict, key: jax.Array) -> tuple:
+    def microstep(carry: tuple, batch: dict, key: jax.Array, total: dict | None) -> tuple:
         drawn = jax.random.uniform(key) + 0 * batch["x"]
         return {}, LossSums({}, {}, (drawn,))
 
@@ -45,3 +45,26 @@ def test_every_part_of_a_batch_has_a_key_of_its_own(shards: int) -> None:
         microstep, (rows,), (("batch",),), {"x": rows}, jax.random.key(0), 4, shards=shards, add_shards=lambda x: x
     )
     assert len(set(sums.carry[0].tolist())) == 4 * shards
+
+
+def test_a_gradient_begins_with_the_total_of_the_microbatches_before() -> None:
+    """Float32 parameters by the loss itself, others afterwards; the total is added before the gradients of the uses."""
+    params = {"table": jnp.arange(6.0).reshape(3, 2), "kernel": jnp.ones((2, 2), jnp.bfloat16)}
+    x, ids = jnp.array([[1.0, 2.0]]), jnp.array([2])
+
+    def loss(params: dict, total: dict | None) -> jax.Array:
+        scores = (x + params["table"][ids]) @ params["kernel"].astype(jnp.float32) @ params["table"].T
+        return begin_with(jnp.sum(scores), params, total)
+
+    def gradient(total: dict | None) -> dict:
+        return added(jax.grad(loss)(params, total), total)
+
+    total = {name: jnp.full(x.shape, 10.0) for name, x in sorted(params.items())}
+    found, alone = gradient(total), gradient(None)
+    assert alone["kernel"].dtype == jnp.bfloat16
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(found))
+    jax.tree.map(lambda ours, own: np.testing.assert_allclose(ours, 10 + own.astype(jnp.float32)), found, alone)
+    jaxpr = jax.make_jaxpr(gradient)(total).jaxpr
+    sums = [e.invars for e in jaxpr.eqns if e.primitive.name == "add_any" and e.outvars[0].aval.shape == (3, 2)]
+    start = jaxpr.invars[list(total).index("table")]
+    assert len(sums) == 2 and start in sums[0]

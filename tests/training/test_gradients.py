@@ -1,5 +1,7 @@
 """The ways of parameters between devices; gradients themselves are compared in test_step.py."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from plmjax.parallel import sharding
 from plmjax.parallel.rings import AXIS, Rings
 from plmjax.parallel.shares import Shares
 from plmjax.training import gradients
+from plmjax.training.accumulation import added, begin_with
 from tests import devices_in_turn
 
 MESH = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
@@ -88,17 +91,18 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
     monkeypatch.setattr(gradients, "scatter", lambda *given: sent.append(given[3]) or scatter(*given))
     batch = {"x": jnp.arange(16.0)}
 
-    def microstep(values: float, params: dict, carry: jax.Array, batch: dict, key: jax.Array) -> tuple:
+    def microstep(values: float, params: dict, carry: jax.Array, batch: dict, key: jax.Array, total: Any) -> tuple:
         def loss(params: dict) -> jax.Array:
             layers = params["layers"].unbox()
             assert (layers.shape, layers.dtype) == ((2, 8, 8), jnp.bfloat16)
             others = jnp.sum(params["scale"]) + jnp.sum(params["table"])
             assert others.dtype == jnp.float32
-            return values * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + others)
+            value = values * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + others)
+            return begin_with(value, params, total)
 
         drawn = jnp.full(len(batch["x"]), jax.random.uniform(key))
         sums = {"x": jnp.sum(batch["x"])}
-        return jax.grad(loss)(params), LossSums(sums, {"rows": (sums["x"], jnp.float32(1))}, drawn)
+        return added(jax.grad(loss)(params), total), LossSums(sums, {"rows": (sums["x"], jnp.float32(1))}, drawn)
 
     def run(params: dict, batch: dict, carry: jax.Array, values: jax.Array) -> tuple:
         inputs = gradients.Inputs(values, carry, ("batch",), batch, jax.random.key(0))

@@ -116,12 +116,6 @@ class _Groups(NamedTuple):
             for x, axis in zip(results, out_axes, strict=True)
         )
 
-    def dropout(self, rate: float, key: jax.Array | None, number: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
-        """Return the dropout of a group's scores; `number` is the group, and None with one group."""
-        own = key if key is None or number is None else jax.random.fold_in(key, number)
-        # The scores of a group stay in the vector memory; those of all heads often leave no room for wide masks.
-        return functools.partial(dropped, rate=rate, key=own, axes=SCORES, wide=self.count > 1)
-
     def _split(self, x: jax.Array, axis: int) -> jax.Array:  # [.. N ..] -> [count .. N/count ..]
         x = x.reshape(*x.shape[:axis], self.pieces, self.count, -1, *x.shape[axis + 1 :])
         x = jnp.moveaxis(x, axis + 1, 0)
@@ -174,7 +168,7 @@ def _attend_forward(
         largest = jnp.max(scores, axis=-1)
         exponentials = jnp.exp(scores - largest[..., None])
         total = jnp.sum(exponentials, axis=-1)
-        weights = groups.dropout(rate, dropout_key, number)(exponentials).astype(value.dtype)
+        weights = _dropout(rate, dropout_key, number)(exponentials).astype(value.dtype)
         context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
         return (context / _of_queries(total)).astype(value.dtype), largest, total
 
@@ -195,13 +189,10 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
 
     def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
         *arrays, largest, mean, cotangent = others
-        drop = groups.dropout(rate, dropout_key, number)
+        drop = _dropout(rate, dropout_key, number)
         scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
         weights = drop(exponentials).astype(value.dtype)
-        if groups.count > 1:
-            # There is room for them in the vector memory, and XLA would compute them for each use instead.
-            weights = jax.lax.optimization_barrier(weights)
         of_value = jnp.einsum("BTNH,BNTS->BSNH", cotangent, weights)
         of_weights = jnp.einsum("BTNH,BSNH->BNTS", cotangent, value, preferred_element_type=jnp.float32)
         of_scores = exponentials * (drop(of_weights) - jnp.moveaxis(mean, 2, 1)[..., None])
@@ -238,6 +229,19 @@ def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
     found = [axis for term in terms for axis in term.head_axes()]
     leaves = jax.tree.leaves(terms)
     return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
+
+
+def _dropout(rate: float, key: jax.Array | None, number: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+    """Return the dropout of the scores of a group, [B N T S]; its number is None with one group.
+
+    A chip's generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in this
+    order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
+    register, and attention of 64 rows of 128 tokens would take twice as long. On a CPU, where threefry draws, a mask
+    in this order costs time.
+    """
+    own = key if key is None or number is None else jax.random.fold_in(key, number)
+    transposed = not _draws_for_all_rows(key)
+    return functools.partial(dropped, rate=rate, key=own, axes=SCORES, transposed=transposed)
 
 
 def _of_queries(x: jax.Array) -> jax.Array:

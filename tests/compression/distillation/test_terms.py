@@ -20,6 +20,7 @@ from plmjax.compression.distillation.readings import Reading
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.errors import UserError
+from plmjax.layers.words import embeddings
 from plmjax.objectives.objective import LossInputs, Objective
 from plmjax.objectives.wrapped import ADDED
 from tests import products
@@ -206,8 +207,9 @@ def test_predictions_of_tinybert(temperature: float) -> None:
         for name, case in PAIRS.items()
     ],
 )
-def test_flops_of_a_step_with_its_teacher(case: tuple) -> None:
+def test_flops_of_a_step_with_its_teacher(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient has as many products more than the closed form as it has without a teacher."""
+    monkeypatch.setattr(embeddings, "FEW", 0)  # The gradients of small tables are no part of the closed form.
     found = pair(*case)
     shapes = jax.eval_shape(lambda: found.batch)
 
