@@ -168,7 +168,7 @@ def _attend_forward(
         largest = jnp.max(scores, axis=-1)
         exponentials = jnp.exp(scores - largest[..., None])
         total = jnp.sum(exponentials, axis=-1)
-        weights = _dropout(rate, dropout_key, number)(exponentials).astype(value.dtype)
+        weights = _dropout(rate, dropout_key, number, terms)(exponentials).astype(value.dtype)
         context = jnp.einsum("BNTS,BSNH->BTNH", weights, value, preferred_element_type=jnp.float32)
         return (context / _of_queries(total)).astype(value.dtype), largest, total
 
@@ -189,7 +189,7 @@ def _attend_backward(groups: _Groups, rate: float, kept: tuple, cotangent: jax.A
 
     def backward(number: jax.Array | None, query: jax.Array, key: jax.Array, value: jax.Array, *others: Any) -> tuple:
         *arrays, largest, mean, cotangent = others
-        drop = _dropout(rate, dropout_key, number)
+        drop = _dropout(rate, dropout_key, number, terms)
         scores = _scores(query, key, visibility, jax.tree.unflatten(structure, arrays))
         exponentials = jnp.exp(scores - largest[..., None])
         weights = drop(exponentials).astype(value.dtype)
@@ -231,16 +231,21 @@ def _head_axes(terms: tuple[ScoreTerm, ...]) -> tuple[int | None, ...]:
     return tuple(None if axis is None else leaf.ndim + axis for axis, leaf in zip(found, leaves, strict=True))
 
 
-def _dropout(rate: float, key: jax.Array | None, number: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+def _dropout(
+    rate: float, key: jax.Array | None, number: jax.Array | None, terms: tuple[ScoreTerm, ...]
+) -> Callable[[jax.Array], jax.Array]:
     """Return the dropout of the scores of a group, [B N T S]; its number is None with one group.
 
     A chip's generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in this
     order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
-    register, and attention of 64 rows of 128 tokens would take twice as long. On a CPU, where threefry draws, a mask
-    in this order costs time.
+    register, and attention of 64 rows of 128 tokens would take twice as long.
+
+    There are two exceptions. On a CPU, where threefry draws, a mask in this order costs time. With terms the scores
+    keep the keys last: the kernel that makes many of them (`row_rotation`) writes them so, and XLNet's step would take
+    a sixth more.
     """
     own = key if key is None or number is None else jax.random.fold_in(key, number)
-    transposed = not _draws_for_all_rows(key)
+    transposed = not terms and not _draws_for_all_rows(key)
     return functools.partial(dropped, rate=rate, key=own, axes=SCORES, transposed=transposed)
 
 
