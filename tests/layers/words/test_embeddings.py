@@ -1,10 +1,14 @@
 """Ids that a table has no row for: an error where they are known, and no trace of it in a compiled program."""
 
+import functools
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -16,6 +20,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.electra import ElectraConfig
 from plmjax.models.roberta import RobertaConfig
+from plmjax.parallel import sharding
 from tests.families.family import LENGTH, ROWS, SIZES, random_tokens
 from tests.systems.modules import random_params
 
@@ -96,3 +101,15 @@ def test_a_tpu_adds_the_gradients_of_few_rows_by_a_product(platform, rows):
     program = gradient.trace(params, jnp.arange(6)).lower(lowering_platforms=(platform,)).as_text()
     multiplied = platform == "tpu" and rows == embeddings.FEW
     assert ("dot_general" in program, "scatter" in program) == (multiplied, not multiplied)
+
+
+def test_devices_sum_the_gradient_of_few_rows_and_exchange_no_tokens():
+    """Every device then keeps some rows."""
+    mesh = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
+    divided = NamedSharding(mesh, PartitionSpec("data"))
+    shapes = [
+        jax.ShapeDtypeStruct(*one, sharding=divided) for one in (((64, 32), jnp.int32), ((64, 32, 16), jnp.float32))
+    ]
+    gradient = sharding.scoped(functools.partial(embeddings._multiplied, jnp.zeros((8, 16))), mesh)
+    program = jax.jit(gradient, out_shardings=divided).lower(*shapes).compile().as_text()
+    assert "all-reduce" in program and not re.search("all-gather|all-to-all|permute", program)
