@@ -8,8 +8,8 @@ steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; 15 % of the
 sentence. The user provides the text; the paper used English Wikipedia (2,500M words) and BooksCorpus (800M words).
 
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512, estimated, not measured:
-a step of 50.3 and 111.5 ms (roofline 12 and 41 ms), MFU 16% and 30%, 1.1 and 1.7 GiB of the
-16 of a core; 16 hours and 1,003 chip-hours for the whole run.
+a step of 50.1 and 110.6 ms (roofline 12 and 41 ms), MFU 16% and 30%, 1.1 and 1.7 GiB of the
+16 of a core; 16 hours and 999 chip-hours for the whole run.
 The paper trained it in 4 days on 16 Cloud TPUs (64 chips).
 
 Result to expect: the released BERT-Large reaches 86.7 % on MNLI's matched test set (table 1 of the paper). This run was
