@@ -128,7 +128,7 @@ def _dropped_backward(
     axes: tuple[str | None, ...],
     transposed: bool,
     key: jax.Array,
-    cotangent: Any,
+    cotangent: jax.Array,
 ) -> tuple[jax.Array, None]:
     return _dropped(rate, together, axes, transposed, cotangent, key), None
 

@@ -238,7 +238,7 @@ def _dropout(
 
     A chip's generator draws a mask as [B N S T], with the queries last. XLA then stores all arrays of scores in this
     order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
-    register, and attention of 64 rows of 128 tokens would take twice as long.
+    register, and the forward pass of attention of 64 rows of 128 tokens would take twice as long.
 
     There are two exceptions. On a CPU, where threefry draws, a mask in this order costs time. With terms the scores
     keep the keys last: the kernel that makes many of them (`row_rotation`) writes them so, and XLNet's step would take

@@ -1,4 +1,6 @@
-"""Ids that a table has no row for: an error where they are known, and no trace of it in a compiled program."""
+"""Ids that a table has no row for, an error where they are known and no trace in a compiled program; and the gradients
+of small tables.
+"""
 
 import functools
 import re
