@@ -1,5 +1,6 @@
 """The activations: their values, and what the backward pass keeps of them."""
 
+import math
 import re
 
 import flax.linen as nn
@@ -32,6 +33,17 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
     found, gradient = jax.vmap(jax.value_and_grad(ACTIVATIONS[name]))(jnp.asarray(x))
     np.testing.assert_allclose(found, reference.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, other.grad, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_exact_gelu_is_as_precise_as_its_dtype(dtype: jnp.dtype) -> None:
+    """Also far below zero, where 1 + erf would be 0 or 1/128 in bfloat16."""
+    x = jnp.linspace(-8, 8, 2001).astype(dtype)
+    wide = np.asarray(x, np.float64)
+    expected = 0.5 * wide * np.array([math.erfc(-one / math.sqrt(2)) for one in wide])
+    found = ACTIVATIONS["gelu"](x)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=float(jnp.finfo(dtype).eps), atol=1e-6)
 
 
 def test_a_cpu_computes_on_rows_and_a_tpu_on_what_it_is_given() -> None:
