@@ -15,8 +15,8 @@ Plans of the base size (libtpu 0.0.52, jax 0.10.2), with spans of 8,192, the lon
 not measured. Hours follow the compiler's estimate:
 
     slice     compiler, ms     refined, ms    refined MFU   GiB   hours   chip-hours
-    v5e:8x8              56        30 to 32     14 to 16 %   0.7     9.3          597
-    v3:8x8               94        84 to 91       8 to 9 %   0.7    15.7        1,002
+    v5e:8x8              56        29 to 32     14 to 16 %   0.7     9.3          594
+    v3:8x8               94        84 to 90       8 to 9 %   0.7    15.6        1,001
 
 v3 has 128 cores for 64 rows, so that two cores share a row. The plan counts the sums of their features as gradient.
 

@@ -11,15 +11,15 @@ runs of up to three words, and the order of two texts. The user provides the tex
 Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured. GiB are of the 16 of a core:
 
     size      microbatches   ms a step     refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
-    base                 2         388       322 to 338           202   39 %    45 to 47 %   3.0    13.5          863
-    large                4       1,170   1,003 to 1,048           546   45 %    50 to 52 %   3.7    40.6        2,600
-    xlarge               8       2,931   2,711 to 2,776         2,012   69 %    72 to 74 %   4.3     102        6,512
-    xxlarge             16       5,205   4,954 to 5,033         3,943   76 %    78 to 80 %   5.9     181       11,568
-    base_v2              2         325       278 to 291           166   47 %    52 to 54 %   2.9     902       57,712
+    base                 2         384       320 to 336           202   39 %    45 to 47 %   3.0    13.3          852
+    large                4       1,158     999 to 1,045           546   45 %    50 to 52 %   3.7    40.2        2,572
+    xlarge               8       2,918   2,706 to 2,771         2,012   69 %    73 to 74 %   4.3     101        6,484
+    xxlarge             16       5,205   4,952 to 5,030         3,943   76 %    78 to 80 %   5.9     181       11,566
+    base_v2              2         324       278 to 291           166   47 %    52 to 54 %   2.9     901       57,654
 
 Parameters and optimizer state of xxlarge take 2.5 GiB of that: the weights of one layer, not of twelve. On v3:16x32,
-512 chips, in 2 microbatches, a step of it takes 684 ms (649 to 662 refined, roofline 493 ms), 72 %; 23.8 hours and
-12,162 chip-hours for the whole run.
+512 chips, in 2 microbatches, a step of it takes 684 ms (647 to 660 refined, roofline 493 ms), 72 %; 23.7 hours and
+12,160 chip-hours for the whole run.
 The paper trained on 64 to 512 chips of Cloud TPU v3.
 
 Result to expect: on MNLI's dev set the released version 1 of base reaches 81.6 %, version 2 of base 84.6 %, of xxlarge

@@ -8,8 +8,8 @@ steps of warm-up, then linear decay; weight decay 0.01; dropout 0.1; 15 % of the
 sentence. The user provides the text; the paper used English Wikipedia (2,500M words) and BooksCorpus (800M words).
 
 Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), at lengths 128 and 512, estimated, not measured:
-a step of 50 and 204 ms (roofline 24 and 105 ms), MFU 49% and 51%, 0.6 and 1.7 GiB of the
-8 of a core; 18 hours and 291 chip-hours for the whole run.
+a step of 50 and 202 ms (roofline 24 and 105 ms), MFU 49% and 52%, 0.6 and 1.7 GiB of the
+8 of a core; 18 hours and 289 chip-hours for the whole run.
 The paper trained it in 4 days on 4 Cloud TPUs (16 chips).
 
 Result to expect: the released BERT-Base reaches 84.6 % on MNLI's matched test set (table 1 of the paper). This run was

@@ -11,11 +11,11 @@ Recipe: AdamW (0.9, 0.98, epsilon 1e-6) at 5e-4 without decay, warm-up of 5 %, l
 dropout 0.1, positions frozen; 4,000 rows a batch, the paper's largest; rare tokens are hidden more often. The user
 provides the text; the paper used English Wikipedia and BooksCorpus, for three epochs: 25,000 steps of 512,000 tokens.
 
-Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 427 ms (374 to 385 refined, roofline 171
-ms), MFU 38 % (43 to 44 refined), 10.4 GiB of the 16 of a core, of which the teacher takes 0.4; 3.0 hours and 47
+Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 416 ms (365 to 375 refined, roofline 171
+ms), MFU 39 % (44 to 45 refined), 10.4 GiB of the 16 of a core, of which the teacher takes 0.4; 2.9 hours and 46
 chip-hours for the whole run. The plan finds an array over the vocabulary: the scores of all tokens, whose distributions
 the released command compares. `--compression.restrict True` compares those of hidden tokens alone and has no such
-array: 274 ms (245 to 250 refined, roofline 121 ms), MFU 44 %, 4.2 GiB; 1.9 hours and 30 chip-hours. The paper trained
+array: 263 ms (236 to 241 refined, roofline 121 ms), MFU 46 %, 4.2 GiB; 1.8 hours and 29 chip-hours. The paper trained
 for about 90 hours on 8 V100.
 
 Result to expect: 77.0 on GLUE's development sets, of BERT-Base's 79.5 (table 1 of the paper). This run was planned, but

@@ -8,8 +8,8 @@ linear decay; weight decay 0.01; dropout 0.1; a generator a third as wide; it pr
 discriminator classifies every token, with 50 times the weight. The user provides the text; the paper used English
 Wikipedia and BooksCorpus, 3.3 billion words together.
 
-Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 151 ms (123 to 134 refined, roofline 72
-ms), MFU 29 % (33 to 36 refined), 1.8 GiB of the 16 of a core; 32.2 hours and 515 chip-hours for the whole run.
+Plan for v3:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 149 ms (122 to 133 refined, roofline 72
+ms), MFU 30 % (34 to 36 refined), 1.8 GiB of the 16 of a core; 31.8 hours and 508 chip-hours for the whole run.
 The paper trained it in 4 days on 16 chips of TPU v3.
 
 Result to expect: 88.8 % on MNLI's matched development set, the median of the release's ten fine-tuning runs (its

@@ -8,8 +8,8 @@ that multiplies the linear decay; weight decay 0.01; dropout 0.1; a generator a 
 tokens, and the discriminator classifies every token, with 50 times the weight. The user provides the text; the paper
 used XLNet's, 33 billion words of Wikipedia, books, ClueWeb, CommonCrawl and Gigaword.
 
-Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in four microbatches, estimated, not measured: a step of 864 ms (686 to 744
-refined, roofline 406 ms), MFU 33 % (39 to 42 refined), 4.5 GiB of the 16 of a core; 96.0 hours and 6,144 chip-hours for
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in four microbatches, estimated, not measured: a step of 855 ms (683 to 741
+refined, roofline 406 ms), MFU 34 % (39 to 42 refined), 4.5 GiB of the 16 of a core; 95.0 hours and 6,077 chip-hours for
 400,000 steps.
 
 Result to expect: 90.9 % on MNLI's matched development set for the longest run, the median of the release's ten

@@ -8,7 +8,7 @@ linear decay; weight decay 0.01; dropout 0.1; the generator predicts 15 % of the
 classifies every token, with 50 times the weight. The user provides the text; the paper used English Wikipedia and
 BooksCorpus, 3.3 billion words together.
 
-Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 22 ms (16.3 to 22 refined, roofline 7.5
+Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 22 ms (16.3 to 22 refined, roofline 7.4
 ms), MFU 11 % (11 to 14 refined), 0.3 GiB of the 16 of a core; 6.1 hours and 25 chip-hours for the whole run.
 The paper trained it in 4 days on one V100.
 

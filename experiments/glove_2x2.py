@@ -11,7 +11,7 @@ its distance; x_max 100, a power of 3/4, Adagrad at 0.05; 100 passes over the ce
 text; the paper used Wikipedia of 2014 and Gigaword 5, 6 billion tokens. `plmjax cooccurrence` prints the number of
 cells: set `training.steps` to 100 times that over 262,144.
 
-Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 43 ms (42 to 46 refined, roofline 23
+Plan for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 43 ms (40 to 44 refined, roofline 23
 ms), 2.9 GiB of the 16 of a core; 11.9 hours and 48 chip-hours for a million steps.
 Result to expect: 71.7 % of the analogies, 77.4 % of the semantic and 67.0 % of the syntactic ones (the paper, table 2).
 This run was planned, but not made.

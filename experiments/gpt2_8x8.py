@@ -19,10 +19,10 @@ three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the p
 whole before they are sharded: 1.7G elements per step for a gradient of 195M.
 
     size     ms a step       refined, ms   roofline    MFU   refined MFU   GiB   hours   chip-hours
-    small          202        161 to 170         92   28 %    33 to 35 %   1.9     5.6          360
-    medium         598        502 to 524        257   27 %    31 to 32 %   1.6    16.6        1,064
-    large        1,329    1,007 to 1,050        476   26 %    33 to 34 %   3.3    36.9        2,362
-    xl           2,195    2,021 to 2,103        784   31 %    33 to 34 %   2.4    61.0        3,902
+    small          201        161 to 169         92   28 %    34 to 35 %   1.9     5.6          358
+    medium         589        482 to 502        255   27 %    32 to 33 %   1.6    16.4        1,048
+    large        1,346    1,048 to 1,084        472   26 %    32 to 33 %   3.3    37.4        2,394
+    xl           2,194    2,008 to 2,083        778   31 %    33 to 34 %   2.4    60.9        3,900
 
 Result to expect: perplexities of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, which was not trained on (table 3 of the
 paper). None of these runs was made.

@@ -8,8 +8,8 @@ a cosine to 0; decoupled decay of 0.01 on all but biases and gains; dropout 0.1;
 user provides the text; the paper used 7,000 unpublished books, 800 million words. 100 epochs of a billion tokens are
 three million steps; with other text set `training.steps` to 100 times its tokens over 32,768.
 
-Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 73 ms (66 to 70 refined, roofline 34
-ms), MFU 46 % (48 to 51 refined), 0.9 GiB of the 8 of a core; 60.9 hours and 974 chip-hours for the whole run.
+Plan for v2:4x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 73 ms (65 to 70 refined, roofline 34
+ms), MFU 46 % (48 to 51 refined), 0.9 GiB of the 8 of a core; 60.5 hours and 968 chip-hours for the whole run.
 Result to expect: perplexity 18.4 on BooksCorpus, and 82.1 % on MNLI's matched test set after fine-tuning (the paper).
 This run was planned, but not made.
 

@@ -12,7 +12,7 @@ for both languages. IWSLT 2014, German to English: 50,000 steps of 4,096 tokens;
 steps and the inverse square root, weight decay 1e-4, dropout 0.2. The user provides the text.
 
 Plan of the largest one for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 105 ms (75 to 84
-refined, roofline 50 ms), MFU 15 % (18 to 20 refined), 2.1 GiB of the 16 of a core; 1.5 hours and 94 chip-hours for the
+refined, roofline 50 ms), MFU 15 % (18 to 21 refined), 2.1 GiB of the 16 of a core; 1.5 hours and 93 chip-hours for the
 whole run. The plan reports that 57.0M elements are reduced in a step for a gradient of 37.1M. The difference is the
 word table, 19.8M elements, which is both the embedding of the two sides and the output layer. Its gradient as the
 output layer is summed over the devices before the backward pass of the layers, so that no sum for each device stays in

@@ -8,8 +8,8 @@ Recipe: a RoBERTa whose 512 positions are repeated eight times; 65,000 steps of 
 no global tokens; Adam (0.9, 0.98, 1e-6) at 3e-5 with 500 steps of warm-up, then polynomial decay of power 3; weight
 decay 0.01. The user provides the text: long documents of books and Wikipedia, news, and stories.
 
-Plan for v5e:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 129 ms (45 to 51 refined, roofline 12.5
-ms), MFU 10 % (24 to 28 refined), 2.1 GiB of the 16 of a device, a row on each; 2.3 hours and 149 chip-hours for the
+Plan for v5e:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 128 ms (45 to 52 refined, roofline 13.9
+ms), MFU 10 % (24 to 28 refined), 2.1 GiB of the 16 of a device, a row on each; 2.3 hours and 148 chip-hours for the
 whole run.
 
 Result to expect: 1.705 bits per masked token after the run, 1.846 before its first step; Large 1.358 and 1.496 (table

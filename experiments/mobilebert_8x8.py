@@ -14,8 +14,8 @@ Recipe: LAMB at 1.5e-3, 2,048 rows of 512 tokens, the factors of the released co
 steps and linear decay. The student has no dropout, as in the released code. The user provides the text; the paper used
 English Wikipedia and BooksCorpus, and 256 TPU v3 chips.
 
-Plan of the transfer for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 280 ms (217 to 233
-refined, roofline 123 ms), MFU 37 % (44 to 47 refined), 5.5 GiB of the 16 of a core, of which the teacher takes 1.1;
+Plan of the transfer for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 281 ms (216 to 232
+refined, roofline 123 ms), MFU 37 % (44 to 48 refined), 5.5 GiB of the 16 of a core, of which the teacher takes 1.1;
 18.7 hours and 1,197 chip-hours for the 240,000 steps.
 
 Result to expect: 77.7 on GLUE's test sets (table 4 of the paper). This run was planned, but not made.

@@ -8,8 +8,8 @@ Recipe: 100,000 steps of 8 rows of 65,536 bytes, one on each device; Adam with b
 512 buckets twice, with chunks of 256. The base size is the one that the file has for devices of 16 GB, `large` the one
 that it names for larger devices, and that of the released checkpoint.
 
-Plan for v5e:2x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 1,298 ms (816 to 857 refined, roofline
-541 ms), MFU 9 % (14 to 15 refined), 8.9 GiB of the 16 of a device, a row on each; 36.1 hours and 288 chip-hours for the
+Plan for v5e:2x4 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 1,299 ms (816 to 857 refined, roofline
+541 ms), MFU 9 % (14 to 15 refined), 8.9 GiB of the 16 of a device, a row on each; 36.1 hours and 289 chip-hours for the
 whole run.
 
 Result to expect: 1.05 bits a byte on the test file with 12 layers of 1,024 (section 5.3). The run was not made.

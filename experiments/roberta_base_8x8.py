@@ -8,10 +8,10 @@ Recipe: 500,000 steps of 8,192 rows of 512 tokens, full sentences across documen
 0.1; 15 % of the tokens are predicted. The user provides the text; the paper used 160 GB (books and Wikipedia, news, web
 pages, stories).
 
-Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in 4 microbatches, estimated, not measured: a step of 903 ms (790 to 824
-refined, roofline 433 ms), MFU 36 % (39 to 41 refined), 3.8 GiB of the 16 of a core; 125 hours and 8,024 chip-hours for
-the whole run. `large` in 16 microbatches: 2,933 ms (2,588 to 2,724; 1,284), 37 % (39 to 41), 4.4 GiB; 407 hours and
-26,067 chip-hours. `fairseq_2048`, whole: 281 ms (245 to 255; 110), 29 % (31 to 33), 3.2 GiB; 9.7 hours and 624
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), in 4 microbatches, estimated, not measured: a step of 847 ms (750 to 785
+refined, roofline 432 ms), MFU 38 % (41 to 43 refined), 3.7 GiB of the 16 of a core; 118 hours and 7,532 chip-hours for
+the whole run. `large` in 16 microbatches: 2,701 ms (2,352 to 2,488; 1,283), 40 % (43 to 46), 4.4 GiB; 375 hours and
+24,013 chip-hours. `fairseq_2048`, whole: 262 ms (231 to 241; 107), 31 % (33 to 35), 3.2 GiB; 9.1 hours and 583
 chip-hours.
 The paper trained on 1,024 V100 GPUs, about a day for 100,000 steps of Large.
 

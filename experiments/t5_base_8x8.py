@@ -11,9 +11,9 @@ released_checkpoints.md). A cased unigram vocabulary of 32,000 pieces and 100 se
 user provides the text; the paper used C4, 750 GB of filtered web pages.
 
 Plan of `eleven_billion` for v3:8x16 (libtpu 0.0.52, jax 0.10.2), over data 1 x fsdp 32 x tensor 8, in 2 microbatches,
-estimated, not measured: a step of 6,203 ms (5,890 to 6,121 refined, roofline 2,962 ms), MFU 48 % (48 to 50 refined),
-3.0 GiB of the 16 of a core, of which the float32 parameters and Adafactor's moments take 0.35 together; 1,723 hours and
-220,565 chip-hours for the whole run. It reports that gradients are reduced whole before they are sharded. The other
+estimated, not measured: a step of 6,200 ms (5,868 to 6,099 refined, roofline 2,962 ms), MFU 48 % (49 to 50 refined),
+3.0 GiB of the 16 of a core, of which the float32 parameters and Adafactor's moments take 0.35 together; 1,722 hours and
+220,434 chip-hours for the whole run. It reports that gradients are reduced whole before they are sharded. The other
 sizes were not planned, and none of these runs was made.
 
 Deviation: texts follow each other in a row; the released code ends a row at the end of a text, and packs.

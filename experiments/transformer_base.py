@@ -11,8 +11,8 @@ label smoothing 0.1; one vocabulary of 37,000 pieces for both languages. A check
 the paper's 8 P100, 5 of base and 20 of big; their average was evaluated in the paper. The user provides the text; the
 paper used the 4.5 million pairs of WMT 2014.
 
-Plans for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: base, a step of 64 ms (48 to 53 refined, roofline
-28 ms), MFU 32 % (39 to 42 refined), 1.3 GiB of the 16 of a core, 1.8 hours and 7 chip-hours for the whole run; big, a
+Plans for v3:2x2 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: base, a step of 64 ms (48 to 52 refined, roofline
+28 ms), MFU 32 % (39 to 43 refined), 1.3 GiB of the 16 of a core, 1.8 hours and 7 chip-hours for the whole run; big, a
 step of 137 ms (118 to 124 refined, roofline 68 ms), MFU 50 % (55 to 58 refined), 2.5 GiB, 11.4 hours and 46 chip-hours.
 
 Result to expect: 27.3 BLEU on newstest2014, big 28.4, by beam search with 4 beams and a length penalty of 0.6 (table

@@ -8,8 +8,8 @@ negatives, subsampling of words above a hundred-thousandth of the text, words wi
 words once; v0.1c's rate of 0.05. The text is the user's own: the published one was not released, nor is the program
 that joined its phrases part of this project.
 
-Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 10.0 ms (9.7 to 10.9 refined) for 65,536
-words, 6.6 million words per second, 30 % of it for the network; 0.3 GiB of the 16 of a core; 4.2 hours and 271
+Plan for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured: a step of 9.9 ms (9.6 to 10.7 refined) for 65,536
+words, 6.6 million words per second, 30 % of it for the network; 0.3 GiB of the 16 of a core; 4.2 hours and 269
 chip-hours for 100 billion words. `--mesh.tensor 4 --mesh.fsdp 1` shards the tables by rows instead of columns and takes
 82 ms.
 

@@ -12,10 +12,10 @@ Plans (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Hours, s a step and 
 estimate. All are bound by the HBM. GiB are of the 16 of a core, or of a chip of v5e:
 
     run          slice    s a step    refined, s  roofline, s    MFU   refined MFU   GiB   hours   chip-hours
-    large        v3:8x8        18.0  14.3 to 15.3         11.5   11 %    13 to 14 %   8.5   2,494      159,621
-    large, `v5e` v5e:8x8       11.2    5.6 to 6.4          3.3   11 %    19 to 22 %  10.1   1,559       99,793
-    base         v3:8x8         7.1    5.6 to 6.0          4.7    9 %    10 to 11 %   5.0     980       62,707
-    base         v5e:8x8        3.3    1.8 to 2.0          1.0   12 %    19 to 21 %   7.0     459       29,375
+    large        v3:8x8        18.0  14.2 to 15.3         11.5   11 %    13 to 14 %   8.5   2,494      159,589
+    large, `v5e` v5e:8x8       11.2    5.6 to 6.3          3.3   11 %    19 to 22 %  10.1   1,550       99,187
+    base         v3:8x8         7.1    5.6 to 6.0          4.7    9 %    10 to 11 %   5.0     980       62,694
+    base         v5e:8x8        3.3    1.8 to 2.0          0.9   12 %    19 to 21 %   7.0     455       29,094
 
 The paper trained the large one on 512 chips in 5.5 days.
 
