@@ -23,7 +23,7 @@ for the 338 steps and four evaluations. The BART itself, which reads 128 tokens 
 a model has learned the style of summaries, and gains little by the rest of a dialogue.
 
 Plan of `large` for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), two rows on each device, estimated, not measured: a step of
-2,635 ms (1,038 to 1,095 refined, roofline 394 ms, bound by the HBM), MFU 9 % (22 to 24 refined), 4.2 GiB of the 16 of a
+2,583 ms (872 to 925 refined, roofline 363 ms, bound by the HBM), MFU 10 % (27 to 28 refined), 4.2 GiB of the 16 of a
 device. It reads any two files of texts:
 
     plmjax plan experiments/summarize_long.py:large --topology v5e:4x4 --data.train train.jsonl \

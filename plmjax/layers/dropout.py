@@ -17,6 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.layers.mesh_places import places
 
+TILE_ROWS = 32
+"""Number of rows in a tile of a TPU's memory that holds bools."""
 TOLERANCE = 0.02
 """Eight bits are enough if the relative errors of the rate and of the share that is kept are at most this: 0.1 becomes
 26 / 256, which is 1.6 % more.
@@ -37,6 +39,11 @@ def drawn_rate(rate: float) -> float:
     return min(round(rate * levels), levels - 1) / levels
 
 
+def is_threefry(key: jax.Array) -> bool:
+    """Return true if threefry draws with this key, false for a chip's own generator."""
+    return str(jax.random.key_impl(key)) == "threefry2x32"
+
+
 def keep_mask(
     key: jax.Array,
     rate: float,
@@ -48,7 +55,8 @@ def keep_mask(
 
     One random 32-bit word decides two or four elements. The generator makes fewer words, which saves a visible share of
     a training step. The elements of one word are far apart along the second-last dimension (the last dimension of a
-    matrix, because its first may be shared): a TPU would pad adjacent elements to 128.
+    matrix, because its first may be shared): a TPU would pad adjacent elements to 128. The chip's generator makes a
+    large mask in pieces of whole tiles, which are joined without a copy.
 
     axes: logical names of the leading axes along which devices share the mask.
     transposed: draw the mask with its last two dimensions exchanged.
@@ -58,7 +66,10 @@ def keep_mask(
         return jnp.swapaxes(keep_mask(key, rate, (*leading, columns, rows), axes), -1, -2)
     bits = resolution(rate)
     pieces, axis = 32 // bits, len(shape) - 2 if len(shape) > 2 else len(shape) - 1
-    words = _words(key, (*shape[:axis], math.ceil(shape[axis] / pieces), *shape[axis + 1 :]), axes)
+    size = math.ceil(shape[axis] / pieces)
+    if size > TILE_ROWS and not is_threefry(key):
+        size += -size % TILE_ROWS
+    words = _words(key, (*shape[:axis], size, *shape[axis + 1 :]), axes)
     # The bits of an element become the highest ones. As a signed integer it can then be compared as it is: its lower
     # bits belong to other elements and change nothing, and a TPU would flip the highest bit of an unsigned one.
     words = jax.lax.bitcast_convert_type(words, jnp.int32)
@@ -73,7 +84,7 @@ def _words(key: jax.Array, shape: tuple[int, ...], axes: tuple[str | None, ...])
     Within a `vmap` over a mesh axis, every element of that axis has its own key, and its device draws with that key.
     """
     implementation, mesh = str(jax.random.key_impl(key)), jax.sharding.get_abstract_mesh()
-    if implementation == "threefry2x32" or mesh.empty or mesh.size == 1:
+    if is_threefry(key) or mesh.empty or mesh.size == 1:
         return jax.random.bits(key, shape, jnp.uint32)
     divided = places(shape, axes)
     names = tuple(jax.tree.leaves(tuple(divided)))

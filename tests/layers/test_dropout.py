@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.layers.dropout import Dropout, drawn_rate, dropped, keep_mask, resolution
+from plmjax.layers.dropout import TILE_ROWS, Dropout, drawn_rate, dropped, keep_mask, resolution
 from plmjax.parallel import sharding
 
 
@@ -22,6 +22,7 @@ def test_rate_and_independence(implementation: str, rate: float) -> None:
     mask = np.asarray(keep_mask(key, rate, (2, 500, 999)))[0]
     assert abs(mask.mean() - (1 - drawn_rate(rate))) < 5 * np.sqrt(rate / mask.size)
     apart = 500 * resolution(rate) // 32
+    apart += -apart % TILE_ROWS if implementation == "rbg" else 0
     for one, other in ((mask[:, 1:], mask[:, :-1]), (mask[1:], mask[:-1]), (mask[apart:], mask[:-apart])):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 5 / np.sqrt(one.size)
 
@@ -34,16 +35,18 @@ def test_a_rate_takes_as_many_bits_as_it_needs() -> None:
     assert drawn_rate(0.9999999) < 1 and not keep_mask(jax.random.key(0), 0.9999999, (64,)).any()
 
 
+@pytest.mark.parametrize("rows", [8, 140])
 @pytest.mark.parametrize("rate", [0.1, 0.02])
-def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: float) -> None:
-    """A TPU compares them in fewer instructions."""
-    key, shape = jax.random.key(3, impl="rbg"), (2, 8, 5)
+def test_signed_numbers_are_compared_and_the_mask_is_that_of_the_bits(rate: float, rows: int) -> None:
+    """A TPU compares them in fewer instructions. The pieces of a large mask are whole tiles."""
+    key, shape = jax.random.key(3, impl="rbg"), (2, rows, 5)
     text = jax.jit(lambda: keep_mask(key, rate, shape)).lower().as_text()
     assert set(re.findall(r"compare +GE,.*?(\w+) :", text)) == {"SIGNED"}
     bits = resolution(rate)
-    words = np.asarray(jax.random.bits(key, (2, 8 * bits // 32, 5), jnp.uint32))
+    size = {8: 8 * bits // 32, 140: 64 if bits == 8 else 96}[rows]
+    words = np.asarray(jax.random.bits(key, (2, size, 5), jnp.uint32))
     pieces = [(words >> np.uint32(bits * piece)).astype(f"int{bits}") for piece in range(32 // bits)]
-    expected = np.concatenate(pieces, axis=1) >= round(drawn_rate(rate) * (1 << bits)) - (1 << bits - 1)
+    expected = np.concatenate(pieces, axis=1)[:, :rows] >= round(drawn_rate(rate) * (1 << bits)) - (1 << bits - 1)
     np.testing.assert_array_equal(keep_mask(key, rate, shape), expected)
 
 

@@ -18,7 +18,7 @@ from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Causal, Visibility
 from plmjax.errors import UserError
 from plmjax.layers.attention.bands import within_reach
-from plmjax.layers.dropout import dropped
+from plmjax.layers.dropout import dropped, is_threefry
 from plmjax.layers.mesh_places import pieces
 from plmjax.layers.product import float32_product
 
@@ -29,6 +29,12 @@ BLOCK = 512
 SCORES_AT_ONCE = 2**26
 """Maximum number of bytes of float32 scores that the dense backend makes at once on a device. The vector memory of a
 TPU v5e or v6e, 128 MiB, holds so many besides everything else, so that the scores are never moved to the HBM.
+"""
+MANY_KEYS = 4
+"""Number of keys for each query from which dropout's mask is drawn with the keys last.
+
+On a TPU v5e a layer with 512 queries and 16,384 keys is then a fifth shorter, one with 128 and 512 by 3 %. Layers with
+fewer keys for each query are longer, by up to 20 % (benchmarks/attention_masks.py).
 """
 TOO_SMALL = ("TPU v2", "TPU v3")
 """Kinds of device whose vector memory, 16 MiB, is too small for the scores of a group: a loop over groups only costs
@@ -128,7 +134,7 @@ class _Groups(NamedTuple):
 
 
 def _draws_for_all_rows(dropout_key: jax.Array | None) -> bool:
-    return dropout_key is not None and str(jax.random.key_impl(dropout_key)) == "threefry2x32"
+    return dropout_key is not None and is_threefry(dropout_key)
 
 
 def _scores(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
@@ -240,13 +246,18 @@ def _dropout(
     order on a TPU. A sum over keys adds whole registers. With the keys last it would move the numbers within each
     register, and the forward pass of attention of 64 rows of 128 tokens would take twice as long.
 
-    There are two exceptions. On a CPU, where threefry draws, a mask in this order costs time. With terms the scores
+    There are three exceptions. On a CPU, where threefry draws, a mask in this order costs time. With terms the scores
     keep the keys last: the kernel that makes many of them (`row_rotation`) writes them so, and XLNet's step would take
-    a sixth more.
+    a sixth more. With many keys for each query (`MANY_KEYS`) XLA stores the scores so too, and would move the mask.
     """
     own = key if key is None or number is None else jax.random.fold_in(key, number)
-    transposed = not terms and not _draws_for_all_rows(key)
-    return functools.partial(dropped, rate=rate, key=own, axes=SCORES, transposed=transposed)
+
+    def drop(scores: jax.Array) -> jax.Array:
+        *_, queries, keys = scores.shape
+        queries_last = keys < MANY_KEYS * queries and not terms and not _draws_for_all_rows(key)
+        return dropped(scores, rate, own, axes=SCORES, transposed=queries_last)
+
+    return drop
 
 
 def _of_queries(x: jax.Array) -> jax.Array:

@@ -112,16 +112,23 @@ def plain(
     scores = scores if hidden is None else scores + hidden
     for term in terms:
         scores = scores + term.scores(query, key, visibility.query_positions(QUERIES), jnp.arange(KEYS))
-    # A chip's generator draws the mask with the queries last, unless there are terms.
-    transposed = not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
+    # A chip's generator draws the mask with the queries last, unless there are terms or many keys for each query.
+    few = KEYS < backends.MANY_KEYS * QUERIES
+    transposed = few and not terms and draw is not None and jax.random.key_impl(draw) == "rbg"
     weights = dropped(jax.nn.softmax(scores), rate, draw, axes=SCORES, transposed=transposed)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
-@pytest.mark.parametrize(("rate", "generator"), [(0.0, "threefry2x32"), (0.3, "threefry2x32"), (0.3, "rbg")])
+@pytest.mark.parametrize(
+    ("rate", "generator", "many"),
+    [(0.0, "threefry2x32", 4), (0.3, "threefry2x32", 4), (0.3, "rbg", 4), (0.3, "rbg", 1)],
+)
 @pytest.mark.parametrize("kind", VISIBLE)
-def test_the_backward_pass_is_that_of_the_formula(kind: str, rate: float, generator: str) -> None:
+def test_the_backward_pass_is_that_of_the_formula(
+    kind: str, rate: float, generator: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Values and gradients, with and without dropout, rows without a visible key included."""
+    monkeypatch.setattr(backends, "MANY_KEYS", many)
     draw = jax.random.key(3, impl=generator) if rate else None
     found = value_and_gradients(dense, VISIBLE[kind][0], (), rate, draw)
     expected = value_and_gradients(plain, VISIBLE[kind][0], (), rate, draw)
