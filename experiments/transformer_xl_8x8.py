@@ -24,7 +24,7 @@ estimate. GiB are those of a core, or of a chip of v5e:
     run                 slice   ms a step     refined, ms  roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
     enwik8 base         v3:2x2         83        64 to 70            49   11 %    13 to 15 %   0.7     9.3           37
     enwik8 large        v5e:8x8        74        31 to 37          13.6   13 %    26 to 31 %   1.4     8.2          526
-    WikiText-103 base   v3:2x2        126       95 to 104            65    7 %           9 %   1.9     7.0           28
+    WikiText-103 base   v3:2x2        119        89 to 97            63    7 %     9 to 10 %   1.9     6.6           27
     WikiText-103 large  v3:8x8        104        80 to 90            47   12 %    14 to 16 %   1.5     116        7,422
 
 A step adds up the gradient over the devices once. Both ways of scoring a cluster count in the plan of the large size of
