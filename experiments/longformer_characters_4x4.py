@@ -17,13 +17,13 @@ Plans of the small model for v5e:4x4 (libtpu 0.0.52, jax 0.10.2), one or two row
 measured. Hours follow the compiler's estimate:
 
     stage   rows of   compiler, ms      refined, ms   roofline, ms    MFU   refined MFU   GiB   hours   chip-hours
-    1         2,048            111          43 to 50            7.1    5 %    11 to 12 %   0.7    13.2          212
-    2         4,096            260        111 to 124             40    4 %     9 to 10 %   1.2     3.6           58
-    3         8,192            317        133 to 150             31    4 %     9 to 10 %   1.3     4.4           70
-    4        16,384            980        471 to 514            248    4 %      7 to 8 %   3.3     9.5          152
-    5        23,040          2,165    1,027 to 1,104            535    3 %           7 %   6.7     3.0           48
+    1         2,048            109        41 to 48            7.1    5 %    11 to 13 %   0.7    13.1          209
+    2         4,096            256       108 to 121             41    4 %    10 to 11 %   1.2     3.6           57
+    3         8,192            316       131 to 148             32    4 %     9 to 10 %   1.3     4.4           70
+    4        16,384            975       469 to 511            246    4 %      7 to 8 %   3.3     9.5          152
+    5        23,040          2,154    1,023 to 1,100            539    3 %           7 %   6.7     3.0           48
 
-A plan takes 10 to 25 minutes of processor time, since seven kinds of layers, each with a window and a dilation of its
+A plan takes 10 to 20 minutes of processor time, since seven kinds of layers, each with a window and a dilation of its
 own, are compiled one by one.
 
 Results to expect on the test files: 1.00 bits a character of enwik8 and 1.10 of text8 for the small model, 0.99 of
