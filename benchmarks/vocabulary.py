@@ -47,13 +47,16 @@ NAMES = {"all scores at once": at_once, "cross_entropy": by_position, "weighted_
 
 
 def show_plans(name: str, topology: str) -> None:
-    """Print a Markdown table of an experiment's step, with the usual chunks and with a single one."""
-    print("| scores | GiB a device | ms a step |\n|---|---|---|")
-    for scores, numbers in {"in chunks": vocabulary_scores.CHUNK, "all at once": 2**60}.items():
-        vocabulary_scores.CHUNK = numbers
+    """Print a Markdown table of an experiment's step, with chunks of both sizes and with a single one."""
+    print("| scores | GiB a device | ms a step | refined |\n|---|---|---|---|")
+    chunks = {f"in chunks of {4 * size >> 20} MiB": size for size in (2**26, 2**27)}
+    for scores, size in (chunks | {"all at once": 2**60}).items():
+        vocabulary_scores.CHUNK = vocabulary_scores.FAST_CHUNK = size
         for phase in plan(experiments.load(name), topology)["phases"]:
             memory, seconds = phase["memory"]["total"], phase["estimate"]["step_seconds"]
-            print(f"| {scores} | {memory / 2**30:.2f} | {seconds * 1e3:.0f} |", flush=True)
+            ends = [1e3 * phase["refined"][end]["step_seconds"] for end in ("fast", "slow")]
+            cells = scores, f"{memory / 2**30:.2f}", f"{seconds * 1e3:.0f}", f"{ends[0]:.1f} to {ends[1]:.1f}"
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import chex
 import flax.linen as nn
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from plmjax.layers.words import vocabulary_scores
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
-from plmjax.parallel import sharding
+from plmjax.parallel import sharding, topologies
 from plmjax.plan.collectives import collectives
 from plmjax.plan.hlo import Program
 from tests.products import equations
@@ -226,6 +227,15 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
     of_table = features * vocabulary // 2
     assert all(one.count == 1 for one in exchanged if one.elements >= of_table // 2), exchanged
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged
+
+
+@pytest.mark.parametrize("kind", [*(chip.kind for chip in topologies.CHIPS.values()), "cpu", "NVIDIA H200"])
+def test_chunks_are_larger_where_products_are_fast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert vocabulary_scores._chunk() == vocabulary_scores.CHUNK  # a program without a mesh
+    mesh = SimpleNamespace(abstract_device=SimpleNamespace(device_kind=kind))
+    monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
+    fast = {topologies.CHIPS[name].kind for name in ("v5e", "v6e")}
+    assert vocabulary_scores._chunk() == vocabulary_scores.CHUNK * (2 if kind in fast else 1)
 
 
 @pytest.mark.parametrize("changed", ["float targets", "fewer targets"])
