@@ -29,7 +29,7 @@ FAST_CHUNK = 2**27
 """`CHUNK` of the devices in `FAST`, 512 MiB: the planned step of GPT-2 small on v5e:8x8 is 3 % shorter, and not shorter
 on v3:8x8 (benchmarks/vocabulary.py).
 """
-FAST = ("TPU v5 lite", "TPU v6 lite")
+FAST = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 """Kinds of device whose products are fast compared with their memory."""
 
 
