@@ -11,6 +11,8 @@ import argparse
 import os
 from typing import Any
 
+from planned_attention import TOPOLOGY, compiled_estimate
+
 SHAPES = (
     (64, 128, 128, 12),
     (16, 128, 256, 12),
@@ -34,7 +36,6 @@ def estimated(shape: tuple[int, ...], many_keys: int) -> list[float]:
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from benchmarks.planned_attention import TOPOLOGY, compiled_estimate
     from plmjax.contracts.execution import Execution
     from plmjax.layers.attention import backends
     from plmjax.layers.attention.multi_head import MultiHeadAttention
