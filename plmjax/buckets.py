@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plmjax.errors import UserError
+from plmjax.errors import Explained, Unavailable, UserError
 
 # The libraries read these when they first use a bucket, here and in child processes.
 os.environ.setdefault("EPATH_USE_TF", "false")  # epath prefers TensorFlow's client, which has a fixed endpoint
@@ -45,7 +45,7 @@ def _client_of(process: int) -> Any:
 
 
 def check(text: str) -> None:
-    """Raise UserError unless the bucket of a gs:// path can be reached and read."""
+    """Raise UserError unless the bucket of a gs:// path exists, and Unavailable unless it answers."""
     bucket = text.removeprefix(SCHEME).partition("/")[0]
     if not _NAME.fullmatch(bucket):
         raise UserError(
@@ -57,7 +57,7 @@ def check(text: str) -> None:
 
 @functools.cache
 def _check(bucket: str, service: str) -> None:
-    """Raise UserError unless the bucket exists and may be read; `service` is the address of the storage service.
+    """Check that the bucket exists and may be read; `service` is the address of the storage service.
 
     The client itself would retry for half a minute before it reports a service that does not respond.
     """
@@ -69,13 +69,13 @@ def _check(bucket: str, service: str) -> None:
             break
         except OSError as error:
             if attempt == 2:
-                raise UserError(_unreachable(bucket, error)) from error
+                raise unreachable(bucket, error) from error
             time.sleep(0.5)
     try:
         client().call("GET", "b/{}", bucket)
     except Exception as error:
-        other = f"Expected to open {SCHEME}{bucket}, found: {error}; name another bucket."
-        raise UserError(explain(error, bucket) or other) from error
+        other = UserError(f"Expected to open {SCHEME}{bucket}, found: {error}; name another bucket.")
+        raise explained(error, bucket) or other from error
 
 
 def generation(path: Path) -> tuple[int, str]:
@@ -107,49 +107,53 @@ def replace(path: Path, contents: str, generation: int) -> int:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether an error of the client may be gone at the next try: a busy service, or a broken connection."""
-    if isinstance(error, FileNotFoundError) or str(error).startswith("Forbidden"):
-        return False
-    code = str(getattr(error, "code", ""))
-    if code.startswith("4") and code not in ("408", "429"):
-        return False
-    module = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or module in ("gcsfs", "aiohttp", "google", "requests", "fsspec")
+    """Return whether an error of the client may be gone at a later try."""
+    return isinstance(explained(error), Unavailable)
 
 
-def explain(error: BaseException, bucket: str = "") -> str | None:
-    """Return one sentence for an error of the client, or None for other errors."""
+def explained(error: BaseException, bucket: str = "") -> Explained | None:
+    """Return a one-sentence error for an error of the client, or None for other errors.
+
+    A refusal of credentials or rights may pass too: metadata servers refuse tokens for a while, and rights that were
+    changed take minutes to apply.
+    """
     named = re.search(r"(?:/b/|gs://|^b/)([^/?\s'\"]+)", str(error))
     bucket = bucket or (named[1] if named else "")
     where = f"{SCHEME}{bucket}" if bucket else "the bucket"
+    module = type(error).__module__.partition(".")[0]
     if isinstance(error, FileNotFoundError):  # The client raises it for a bucket, with its path in the API.
-        missing = f"Expected the bucket {where}, found none of that name; check the name or create it."
+        missing = UserError(f"Expected the bucket {where}, found none of that name; check the name or create it.")
         return missing if re.fullmatch(r"b/[^/]*(/o)?", str(error)) else None
     if isinstance(error, OSError) and str(error).startswith("Forbidden"):
         status = 403
-    elif type(error).__module__.partition(".")[0] in ("gcsfs", "aiohttp", "google"):
+    elif module in ("gcsfs", "aiohttp", "google", "requests", "fsspec"):
         status = getattr(error, "code", None)
         status = int(status) if str(status).isdigit() else None
+    elif isinstance(error, ConnectionError | TimeoutError):
+        status = None
     else:
         return None
     reason = " ".join(str(error).split())[:200]
     if status == 401:
-        return (
+        return Unavailable(
             f"Expected credentials for {where}, found none that it takes; run `gcloud auth application-default login`, "
             f"or name a key file in GOOGLE_APPLICATION_CREDENTIALS."
         )
     if status == 403:
-        return (
+        return Unavailable(
             f"Expected access to {where}, found it forbidden; ask for the roles storage.objectUser and "
             f"storage.legacyBucketReader there, or name another bucket."
         )
     if status is None:
-        return _unreachable(bucket, error)
-    return f"Expected an answer of {where}, found an error ({reason}); run the same command again."
+        return unreachable(bucket, error)
+    kind = Unavailable if status in (408, 429) or status >= 500 else UserError
+    return kind(f"Expected an answer of {where}, found an error ({reason}); run the same command again.")
 
 
-def _unreachable(bucket: str, error: BaseException) -> str:
+def unreachable(bucket: str, error: BaseException) -> Unavailable:
+    """Return the error of a storage service that gives no answer."""
     reason = " ".join(str(error).split())[:120]
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     what = f"STORAGE_EMULATOR_HOST ({emulator})" if emulator else "the network"
-    return f"Expected an answer for {SCHEME}{bucket}, found the storage service out of reach ({reason}); check {what}."
+    where = f"for {SCHEME}{bucket}" if bucket else "from the network"
+    return Unavailable(f"Expected an answer {where}, found the service out of reach ({reason}); check {what}.")

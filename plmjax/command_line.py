@@ -8,6 +8,7 @@ import io
 import itertools
 import logging
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -20,7 +21,7 @@ from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values, storage
-from plmjax.errors import CRASHED, MISTAKE, SAVED, UserError, nearest, quoted
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, Unavailable, UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
 
@@ -125,7 +126,7 @@ def _names(verb: Callable) -> Iterator[str]:
 
 
 def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
-    """Run a command, and exit with code 2 for a user's mistake, 75 for a run stopped and saved, 130 for Ctrl-C.
+    """Run a command, and exit with the code of its end (`plmjax.errors`), or 130 for Ctrl-C.
 
     On several hosts this host ends at once, and the other hosts receive the reason.
     """
@@ -136,7 +137,7 @@ def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
         sys.exit(0)
     except (Exception, KeyboardInterrupt) as error:
         give_way()
-        code, sentence = _ending(error)
+        code, sentence = ending(error)
         if sentence:
             print(f"{program}: {sentence}", file=sys.stderr)
         else:
@@ -160,15 +161,22 @@ def _plain_warnings() -> Iterator[None]:
         log.propagate = propagated
 
 
-def _ending(error: BaseException) -> tuple[int, str]:
-    """Return (exit code, sentence) for an exception; the sentence is empty if the user cannot correct the cause."""
+WEATHER = re.compile(r"(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED): |Unable to initialize backend ")
+"""Beginning of JAX's errors whose causes often pass: a lost connection, a device that fails or is still busy."""
+
+
+def ending(error: BaseException) -> tuple[int, str]:
+    """Return (exit code, sentence) for an exception; the sentence is empty if a traceback says more."""
+    error = storage.explained(error) or error
     match error:
         case UserError():
             return MISTAKE, str(error)
+        case Unavailable():
+            return UNAVAILABLE, str(error)
         case Interrupted():
             return SAVED, f"{error} Run the same command again to continue."
         case KeyboardInterrupt():
             return CTRL_C, "Stopped."
-        case Exception() if sentence := storage.explain(error):
-            return MISTAKE, sentence
+        case RuntimeError() if WEATHER.match(str(error)):
+            return UNAVAILABLE, ""
     return CRASHED, ""

@@ -1,4 +1,8 @@
-"""The exception for mistakes of a user, printed as one sentence without a traceback, and exit codes of all commands."""
+"""The exceptions that are printed as one sentence without a traceback, and the exit codes of all commands.
+
+The exit code says whose turn it is: the user's (MISTAKE), nobody's (DONE), or the same command again, now (SAVED) or
+later (UNAVAILABLE).
+"""
 
 import bisect
 import contextlib
@@ -14,8 +18,9 @@ CRASHED = 1
 """An error with a traceback."""
 MISTAKE = 2
 """A `UserError`: the same command would fail again."""
-HOST_LOST = 69
-"""Another host was lost (EX_UNAVAILABLE of sysexits.h): run the same command on all hosts again."""
+UNAVAILABLE = 69
+"""Something outside did not answer (EX_UNAVAILABLE of sysexits.h): storage, authorization, the network, another host.
+The same command may succeed later."""
 SAVED = 75
 """Stopped on request, after saving (EX_TEMPFAIL): run the same command again."""
 
@@ -24,8 +29,16 @@ _LONGEST_NAME = 300
 """Number of characters; longer names are shortened in messages and not compared."""
 
 
-class UserError(Exception):
-    """An error that the user can correct. Its text has what was expected, what was found and what to do."""
+class Explained(Exception):
+    """An error whose text is one sentence: what was expected, what was found and what to do."""
+
+
+class UserError(Explained):
+    """A mistake that the user can correct. The same command would fail again."""
+
+
+class Unavailable(Explained):
+    """Something outside this process did not answer, which may pass. The same command may succeed later."""
 
 
 class NotInstalled(UserError):
@@ -46,7 +59,7 @@ def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
 
 @contextlib.contextmanager
 def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]:
-    """Add the path of a file to the message of a `UserError`, if the message does not have it yet.
+    """Add the path of a file to the message of an `Explained` error, if the message does not have it yet.
 
     Args:
         prefix: prefix of options, which is removed from the message: a file has a field where the command line has an
@@ -54,10 +67,10 @@ def in_file(path: str | os.PathLike, prefix: str = "--model.") -> Iterator[None]
     """
     try:
         yield
-    except UserError as error:
+    except Explained as error:
         text = str(error).replace(prefix, "")
         named = os.fspath(path) in text or os.path.dirname(os.fspath(path)) in text.split()
-        raise UserError(text if named else f"{text.rstrip('.')} (in {os.fspath(path)}).") from error
+        raise type(error)(text if named else f"{text.rstrip('.')} (in {os.fspath(path)}).") from error
 
 
 def beginning(text: str, longest: int = 80) -> str:
@@ -96,8 +109,8 @@ def options_named(names: Mapping[str, str]) -> Iterator[None]:
     pattern = "|".join(rf"{re.escape(name)}(?![\w.]*\w)" for name in names)
     try:
         yield
-    except UserError as error:
-        raise UserError(re.sub(pattern, lambda found: names[found[0]], str(error))) from None
+    except Explained as error:
+        raise type(error)(re.sub(pattern, lambda found: names[found[0]], str(error))) from None
 
 
 def check_choice(option: str, found: str, known: Iterable[str]) -> None:

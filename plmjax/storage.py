@@ -23,7 +23,7 @@ from typing import IO
 
 from plmjax import buckets
 from plmjax.buckets import SCHEME
-from plmjax.errors import UserError, quoted
+from plmjax.errors import Explained, UserError, quoted
 
 _AT_ONCE = 8
 """Number of files copied at once; the client holds up to 50 MiB of each in memory."""
@@ -396,14 +396,16 @@ def files(folder: Path) -> dict[str, File]:
 # -------------------------------------------------------------------------------------------------------- errors
 
 
-def explain(error: BaseException) -> str | None:
-    """Return one sentence for an error of a disk or of a bucket's client, or None for other errors."""
+def explained(error: BaseException) -> Explained | None:
+    """Return a one-sentence error for an error of a disk or of a bucket's client, or None for other errors."""
     if isinstance(error, OSError) and (lack := out_of_space(error)):
         (found, advice), where = lack, f" ({error.filename})" if error.filename else ""
-        return f"Expected room for what is written, found {found}{where}; {advice} and run again."
+        return UserError(f"Expected room for what is written, found {found}{where}; {advice} and run again.")
     if isinstance(error, OSError) and error.filename is not None:
-        return f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
-    return buckets.explain(error)
+        return UserError(
+            f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
+        )
+    return buckets.explained(error)
 
 
 def out_of_space(error: OSError) -> tuple[str, str] | None:

@@ -300,17 +300,17 @@ def bucket(object_store: ObjectStore) -> str:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Runs a command that must end with exit code 2 and one sentence, and returns the sentence."""
+    """Runs a command that must end with an exit code, 2 by default, and one sentence, and returns the sentence."""
 
     from plmjax import cli
 
-    def run(*arguments: object) -> str:
+    def run(*arguments: object, code: int = 2) -> str:
         monkeypatch.setattr("sys.argv", ["plmjax", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             cli.main()
         said = capsys.readouterr().err.strip().splitlines()
-        assert stop.value.code == 2
+        assert stop.value.code == code
         assert len(said) == 1 and said[0].startswith("plmjax: ") and said[0].endswith((".", "?")), said
         return said[0]
 

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from plmjax import command_line
-from plmjax.errors import UserError
+from plmjax.errors import Unavailable, UserError
 from plmjax.parallel.stopping import Interrupted
 
 
@@ -41,11 +42,17 @@ def test_an_option_of_the_whole_run_is_suggested_before_one_of_a_phase(order: in
             2,
             "Expected to read or write file, found: Permission",
         ),
+        (Unavailable("Expected an answer."), 69, "Expected an answer."),
+        (ConnectionResetError(104, "Connection reset by peer"), 69, "Expected an answer from the network, found"),
+        (JaxRuntimeError("UNAVAILABLE: connection to worker 3 lost"), 69, ""),
+        (JaxRuntimeError("INTERNAL: a core of the chip failed"), 69, ""),
+        (RuntimeError("Unable to initialize backend 'tpu': the device is busy"), 69, ""),
+        (JaxRuntimeError("INVALID_ARGUMENT: shapes differ"), 1, ""),
         (ZeroDivisionError("by zero"), 1, ""),
     ],
 )
 def test_a_command_ends_with_the_code_of_its_error(error: BaseException, code: int, sentence: str) -> None:
-    found = command_line._ending(error)
+    found = command_line.ending(error)
     assert found[0] == code and found[1].startswith(sentence) and bool(found[1]) == bool(sentence)
 
 

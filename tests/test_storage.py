@@ -311,8 +311,8 @@ def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket:
     ],
 )
 def test_what_a_disk_refuses_is_one_sentence(number: int, found: str) -> None:
-    assert found in storage.explain(OSError(number, os.strerror(number), "run/file"))
-    assert (storage.explain(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
+    assert found in str(storage.explained(OSError(number, os.strerror(number), "run/file")))
+    assert (storage.explained(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
 
 
 def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Path) -> None:

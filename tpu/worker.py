@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import DONE, HOST_LOST, MISTAKE, SAVED, UserError
+from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
@@ -51,7 +51,7 @@ class Restarts:
             return Verdict("failed", last_line)
         if step != self.step:
             self.step, self.crashes, self.stops = step, 0, 0
-        if code < 0 or code > 128 or code in (HOST_LOST, SAVED):
+        if code < 0 or code > 128 or code in (UNAVAILABLE, SAVED):
             self.stops += 1
             kind, number, limit = "was stopped", self.stops, STOPS
         else:

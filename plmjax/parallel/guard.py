@@ -19,7 +19,7 @@ import time
 from typing import NoReturn
 
 from plmjax import json_text
-from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
+from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, UserError
 from plmjax.parallel import stopping
 from plmjax.parallel.host_registry import HostRegistry, Message
 
@@ -150,7 +150,7 @@ class Guard:
         if self.index == 0 and code in (0, SAVED):
             self._pump_until(lambda: self.stopped or self._all_ended(), ENDING_SECONDS)
         self._linger()
-        return code if code >= 0 else HOST_LOST
+        return code if code >= 0 else UNAVAILABLE
 
     def leave(self) -> None:
         """Close all connections. The trainer calls this, because it has inherited them."""
@@ -356,7 +356,7 @@ def _ended(pid: int) -> int | None:
 
 def _host_0(what: str) -> Message:
     sentence = f"Host 0 {what}; run the same command on every host again to continue from the last checkpoint."
-    return {"stop": HOST_LOST, "sentence": sentence, "stacks": False}
+    return {"stop": UNAVAILABLE, "sentence": sentence, "stacks": False}
 
 
 def supervise(guard: Guard, pid: int, child: socket.socket, errors: int) -> NoReturn:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plmjax import json_text
-from plmjax.errors import HOST_LOST, MISTAKE, SAVED
+from plmjax.errors import MISTAKE, SAVED, UNAVAILABLE
 
 Message = dict[str, Any]
 
@@ -73,7 +73,7 @@ class HostRegistry:
         elif "ended" in message:
             member.ended = message["ended"]
             if member.ended not in (0, SAVED) or message.get("alone"):
-                code = member.ended if member.ended > 0 else HOST_LOST
+                code = member.ended if member.ended > 0 else UNAVAILABLE
                 self.stop(f"Host {host} stopped: {message['sentence']}", code)
 
     def lose(self, host: int) -> None:
@@ -117,7 +117,7 @@ class HostRegistry:
                     stacks=True,
                 )
 
-    def stop(self, sentence: str, code: int = HOST_LOST, stacks: bool = False) -> None:
+    def stop(self, sentence: str, code: int = UNAVAILABLE, stacks: bool = False) -> None:
         """End the run on every host; the first reason counts."""
         if self.stopped is None:
             self.stopped = {"stop": code, "sentence": sentence, "stacks": stacks}

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from plmjax import locks, storage
-from plmjax.errors import HOST_LOST, UserError, quoted
+from plmjax.errors import UNAVAILABLE, UserError, quoted
 from plmjax.parallel import guard, platform, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
@@ -66,7 +66,7 @@ class _Here:
             with self._news:
                 self._agreed.update(message["agreed"] for message in messages)
                 self._news.notify_all()
-        os._exit(HOST_LOST)
+        os._exit(UNAVAILABLE)
 
     def agree(self, name: str, value: str) -> None:
         self.guard.send({"agree": name, "value": value})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plmjax.errors import CRASHED, HOST_LOST, SAVED, UserError
+from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, UserError
 from plmjax.parallel import guard as guards
 from plmjax.parallel import stopping
 from plmjax.parallel.guard import Guard, Lines
@@ -144,7 +144,7 @@ class Watched:
         (f"exit {SAVED}", SAVED, None),
         ("exit 2", 2, None),
         (f"exit {CRASHED}", CRASHED, "see its own output."),
-        ("kill -SEGV $$", HOST_LOST, "its process was killed by SIGSEGV."),
+        ("kill -SEGV $$", UNAVAILABLE, "its process was killed by SIGSEGV."),
     ],
 )
 @pytest.mark.parametrize("index", [0, 1])
@@ -157,7 +157,7 @@ def test_a_command_ends_as_its_trainer_does(
     assert capfd.readouterr().err == f"one\n{last}"
     if index:
         (said,) = watched.said
-        assert said["ended"] == (code if code != HOST_LOST else -signal.SIGSEGV) and not said["alone"]
+        assert said["ended"] == (code if code != UNAVAILABLE else -signal.SIGSEGV) and not said["alone"]
         assert said["sentence"] == (sentence or "see its own output.")
     else:
         assert watched.guard.registry.hosts[0].ended is not None
@@ -229,12 +229,12 @@ def test_every_stack_is_asked_for_before_a_trainer_that_hangs_is_killed(
 def test_a_host_0_that_is_gone_or_silent_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     watched = Watched(1)
     beat = {"beat": {"silent_seconds": 0.3, "count": 1}}
-    assert watched.watch("sleep 30", beat) == HOST_LOST
+    assert watched.watch("sleep 30", beat) == UNAVAILABLE
     assert "Host 0 has not been heard from for 0.3 s; run the same command" in capfd.readouterr().err
     assert watched.said == [beat]
     watched = Watched(1)
     watched.server.shutdown(socket.SHUT_RDWR)
-    assert watched.watch("sleep 30") == HOST_LOST
+    assert watched.watch("sleep 30") == UNAVAILABLE
     assert "Host 0 is gone (its connection closed); run the same command" in capfd.readouterr().err
 
 
@@ -318,13 +318,13 @@ def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
     threading.Timer(0.5, third.server.connection.close).start()
     read, write = os.pipe()
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 30"], os.environ)
-    assert first.watch(pid, child, read) == HOST_LOST
+    assert first.watch(pid, child, read) == UNAVAILABLE
     assert "Host 2 of 3 is gone (its connection closed)" in capfd.readouterr().err
     second.server.connection.settimeout(0.1)
     found = second.server.receive()
     assert found[0] == {"here": True} and found.count({"here": True}) >= 2
     (stop,) = [message for message in found if "stop" in message]
-    assert stop["stop"] == HOST_LOST and stop["sentence"].startswith("Host 2 of 3 is gone")
+    assert stop["stop"] == UNAVAILABLE and stop["sentence"].startswith("Host 2 of 3 is gone")
     for end in (read, write):
         os.close(end)
     child.close()

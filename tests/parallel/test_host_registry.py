@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plmjax.errors import HOST_LOST, SAVED
+from plmjax.errors import SAVED, UNAVAILABLE
 from plmjax.parallel.host_registry import HostRegistry
 
 
@@ -58,7 +58,7 @@ def test_a_host_that_dies_is_named_at_once_and_one_that_has_finished_is_not():
     run.registry.lose(2)
     assert run.registry.stopped is None
     run.registry.lose(1)
-    assert "Host 1 of 3 is gone" in run.registry.stopped["sentence"] and run.registry.stopped["stop"] == HOST_LOST
+    assert "Host 1 of 3 is gone" in run.registry.stopped["sentence"] and run.registry.stopped["stop"] == UNAVAILABLE
     assert all(said[-1] == run.registry.stopped for said in run.said.values())
 
 
@@ -158,7 +158,7 @@ def test_another_experiment_is_named_with_its_host_and_field(other, named):
     assert run.registry.stopped["stop"] == 2  # the same command would fail again
 
 
-@pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, HOST_LOST)])
+@pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, UNAVAILABLE)])
 def test_a_host_that_fails_tells_the_others_why(ended, code):
     run = Run(2)
     run.registry.handle(1, {"ended": ended, "sentence": "no text."}, 1.0)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from plmjax import experiment
-from plmjax.errors import HOST_LOST, SAVED
+from plmjax.errors import SAVED, UNAVAILABLE
 from plmjax.parallel import guard, hosts, platform, slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
 from plmjax.training import metrics
@@ -87,7 +87,7 @@ def train(workdir: Path, *arguments: object, **settings) -> list[Ended]:
 def lost(ended: list[Ended], sentence: str) -> None:
     """Every host stopped as one that has lost another, before any time limit, and its last line names whom."""
     for host in ended:
-        assert host.code == HOST_LOST, host.err
+        assert host.code == UNAVAILABLE, host.err
         assert host.after < guard.ENDING_SECONDS == experiment.Hosts().silent_seconds
     assert any(sentence in host.err.splitlines()[-1] for host in ended), [host.err[-500:] for host in ended]
     assert sum("Host " in host.err.splitlines()[-1] for host in ended) >= len(ended) - 1

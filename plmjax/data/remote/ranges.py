@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from plmjax import buckets
 from plmjax.data import checksums, order
-from plmjax.errors import UserError
+from plmjax.errors import Unavailable, UserError
 
 TRIES = 6
 FIRST_WAIT = 1.0
@@ -72,7 +72,7 @@ def read(folder: str, part: Range, wait: Callable[[float], bool]) -> bytes:
             f"Expected {where} as they were prepared, found that their checksum differs in {TRIES} tries: the object "
             "is damaged or was replaced; copy the dataset again or prepare it again."
         )
-    raise UserError(
+    raise Unavailable(
         f"Expected {where}, found no whole answer in {TRIES} tries (the last: {found}); check the network and the "
         "bucket, and run the same command again."
     )

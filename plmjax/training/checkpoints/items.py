@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from plmjax import json_text, storage
-from plmjax.errors import UserError
+from plmjax.errors import Explained, UserError
 from plmjax.training.checkpoints import stored
 
 MANIFEST = "manifest.json"
@@ -178,10 +178,10 @@ class explain_checkpoint_errors:  # noqa: N801 - reads as a statement
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UserError):
+        if isinstance(error, Exception) and not isinstance(error, Explained):
             in_bucket = storage.in_bucket(self.directory) and not isinstance(error, FileNotFoundError)
-            if in_bucket and (sentence := storage.explain(error)):  # The bucket failed; the files may be intact.
-                raise UserError(sentence) from error
+            if in_bucket and (explained := storage.explained(error)):  # The bucket failed; the files may be intact.
+                raise explained from error
             raise UserError(
                 f"Expected a whole checkpoint in {self.directory}, found that it cannot be read: {first_line(error)}; "
                 f"remove that folder to continue from an earlier checkpoint."

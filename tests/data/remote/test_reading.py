@@ -411,7 +411,7 @@ def test_what_cannot_pass_is_not_tried_again(
     with pytest.raises(Exception, match=r"no access") as raised:
         for _ in range(1000):
             next(batches)
-    assert re.search(sentence, storage.explain(raised.value))
+    assert re.search(sentence, str(storage.explained(raised.value)))
     # One try in each of the lanes that asked before the first error.
     assert 1 <= len([path for _, path in object_store.requests if "alt=media" in path]) <= 4
     batches.close()

@@ -1,0 +1,55 @@
+"""Patience with services that do not answer for a while: waits between tries, and calls that are repeated."""
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from plmjax.errors import Unavailable
+
+Result = TypeVar("Result")
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+_log = logging.getLogger(__name__)
+
+
+def waits(first: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> Iterator[float]:
+    """Yield the seconds before each further try, without end: they double from `first` up to `longest`.
+
+    Each is multiplied by a random factor from 0.5 to 1.5, so that many hosts do not return at once.
+    """
+    spread, seconds = random.Random(os.getpid()), first
+    while True:
+        yield seconds * spread.uniform(0.5, 1.5)
+        seconds = min(2 * seconds, longest)
+
+
+def insist(
+    call: Callable[[], Result],
+    what: str,
+    seconds: float,
+    wait: Callable[[float], object] | None = None,
+) -> Result:
+    """Return the result of a call, which is repeated while it raises `Unavailable`.
+
+    Each failure is a warning.
+
+    Args:
+        what: the work of the call, for the warning: "writing the last checkpoint".
+        seconds: time after which the next failure is raised.
+        wait: function that waits for some seconds; time.sleep by default.
+
+    Raises:
+        Unavailable: the call failed for longer than `seconds`.
+    """
+    start = time.monotonic()
+    for pause in waits():
+        try:
+            return call()
+        except Unavailable as error:
+            if time.monotonic() - start > seconds:
+                raise
+            _log.warning("waiting    to try %s again in %.0f s: %s", what, pause, error)
+            (wait or time.sleep)(pause)
+    raise AssertionError("waits() has no end")
