@@ -23,6 +23,10 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # it would 
 os.environ.setdefault("FSSPEC_GCS", '{"use_listings_cache": false}')  # others write to the bucket too
 
 SCHEME = "gs://"
+_TENSORSTORE = re.compile(
+    r"(ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED): "
+)
+"""Beginning of tensorstore's errors that may pass. It has repeated what can be repeated, for a quarter of an hour."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
@@ -124,7 +128,13 @@ def explained(error: BaseException, bucket: str = "") -> Explained | None:
     if isinstance(error, FileNotFoundError):  # The client raises it for a bucket, with its path in the API.
         missing = UserError(f"Expected the bucket {where}, found none of that name; check the name or create it.")
         return missing if re.fullmatch(r"b/[^/]*(/o)?", str(error)) else None
-    if isinstance(error, OSError) and str(error).startswith("Forbidden"):
+    text = " ".join(str(error).split())
+    if isinstance(error, ValueError) and SCHEME in text and (found := _TENSORSTORE.match(text)):
+        return Unavailable(
+            f"Expected an answer of {where}, found an error ({found[1]}: {text.partition(' [')[0][-120:]}); run the "
+            f"same command again."
+        )
+    if isinstance(error, OSError) and text.startswith("Forbidden"):
         status = 403
     elif module in ("gcsfs", "aiohttp", "google", "requests", "fsspec"):
         status = getattr(error, "code", None)
@@ -133,7 +143,6 @@ def explained(error: BaseException, bucket: str = "") -> Explained | None:
         status = None
     else:
         return None
-    reason = " ".join(str(error).split())[:200]
     if status == 401:
         return Unavailable(
             f"Expected credentials for {where}, found none that it takes; run `gcloud auth application-default login`, "
@@ -147,7 +156,7 @@ def explained(error: BaseException, bucket: str = "") -> Explained | None:
     if status is None:
         return unreachable(bucket, error)
     kind = Unavailable if status in (408, 429) or status >= 500 else UserError
-    return kind(f"Expected an answer of {where}, found an error ({reason}); run the same command again.")
+    return kind(f"Expected an answer of {where}, found an error ({text[:200]}); run the same command again.")
 
 
 def unreachable(bucket: str, error: BaseException) -> Unavailable:

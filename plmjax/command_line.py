@@ -8,7 +8,6 @@ import io
 import itertools
 import logging
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -21,7 +20,7 @@ from tyro.conf import OmitArgPrefixes
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values, storage
-from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, Unavailable, UserError, nearest, quoted
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, WEATHER, Unavailable, UserError, nearest, quoted
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
 
@@ -159,10 +158,6 @@ def _plain_warnings() -> Iterator[None]:
         yield
     finally:
         log.propagate = propagated
-
-
-WEATHER = re.compile(r"(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED): |Unable to initialize backend ")
-"""Beginning of JAX's errors whose causes often pass: a lost connection, a device that fails or is still busy."""
 
 
 def ending(error: BaseException) -> tuple[int, str]:

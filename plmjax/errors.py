@@ -45,6 +45,10 @@ class NotInstalled(UserError):
     """A library that writes or reads one kind of file is not installed."""
 
 
+WEATHER = re.compile(r"(UNAVAILABLE|INTERNAL|ABORTED|DEADLINE_EXCEEDED): |Unable to initialize backend ")
+"""Beginning of JAX's errors whose causes often pass: a lost connection, a device that fails or is still busy."""
+
+
 def nearest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return `did you mean 'x'?` for the known name closest to `name`, or the list of known names if none is close.
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import functools
 import json
+import logging
 import os
 import socket
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import buckets, json_text, storage
-from plmjax.errors import MISTAKE, UserError
+from plmjax.errors import MISTAKE, Unavailable, UserError
 
 NAME = "lock.json"
 BEAT_SECONDS = 15.0
@@ -32,6 +33,7 @@ UNKNOWN = {"pid": 0, "host": "", "since": "", "machine": "", "started": ""}
 """The holder of a lock with damaged text."""
 _OPENING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 """Flags of mode "a+", but without following a link, through which another file would be truncated."""
+_log = logging.getLogger(__name__)
 _held: set[str] = set()
 """Locks in buckets that this process holds. A lock with this process as holder that is not listed here was lost."""
 
@@ -41,7 +43,8 @@ def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None
     """Create and lock a folder for the block; `report` is called with a line if it waits for another process.
 
     Raises:
-        UserError: another process holds the lock; the message names it.
+        UserError: another process of this machine, or of this disk, holds the lock; the message names it.
+        Unavailable: another machine holds the lock of a bucket.
     """
     with _in_bucket(folder, report) if storage.in_bucket(folder) else _on_disk(folder):
         yield
@@ -112,7 +115,12 @@ def _in_bucket(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
         _held.remove(mine)
         done.set()
         beating.join()
-        storage.remove(path)
+        try:
+            storage.remove(path)
+        except Exception as error:
+            if not buckets.may_pass(error):
+                raise
+            _log.warning("warning    %s stays, and is free in %g s: %s", path, SILENT_SECONDS, error)
 
 
 def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], None]) -> int:
@@ -121,7 +129,8 @@ def _taken_over(folder: Path, path: Path, mine: str, report: Callable[[str], Non
     while True:
         found = buckets.generation(path)
         if watched is not None and found[0] not in (0, watched):
-            raise _taken(folder, found[1])
+            # The holder may be a machine that is about to end: the folder may be free when this command runs again.
+            raise Unavailable(str(_taken(folder, found[1])))
         free = found[0] == 0 or _is_gone(found[1]) or time.monotonic() - since > SILENT_SECONDS
         if free and (made := buckets.replace(path, mine, found[0])):
             return made

@@ -14,22 +14,27 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 _log = logging.getLogger(__name__)
 
 
-def waits(first: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> Iterator[float]:
-    """Yield the seconds before each further try, without end: they double from `first` up to `longest`.
+def waits(first: float | None = None, longest: float | None = None) -> Iterator[float]:
+    """Yield the seconds before each further try, without end: they double from FIRST_WAIT up to LONGEST_WAIT.
 
     Each is multiplied by a random factor from 0.5 to 1.5, so that many hosts do not return at once.
     """
-    spread, seconds = random.Random(os.getpid()), first
+    spread, seconds, longest = random.Random(os.getpid()), first or FIRST_WAIT, longest or LONGEST_WAIT
     while True:
         yield seconds * spread.uniform(0.5, 1.5)
         seconds = min(2 * seconds, longest)
+
+
+def sleep(seconds: float) -> None:
+    """Wait before another try."""
+    time.sleep(seconds)
 
 
 def insist(
     call: Callable[[], Result],
     what: str,
     seconds: float,
-    wait: Callable[[float], object] | None = None,
+    wait: Callable[[float], object] = sleep,
 ) -> Result:
     """Return the result of a call, which is repeated while it raises `Unavailable`.
 
@@ -38,7 +43,7 @@ def insist(
     Args:
         what: the work of the call, for the warning: "writing the last checkpoint".
         seconds: time after which the next failure is raised.
-        wait: function that waits for some seconds; time.sleep by default.
+        wait: function that waits for some seconds.
 
     Raises:
         Unavailable: the call failed for longer than `seconds`.
@@ -51,5 +56,5 @@ def insist(
             if time.monotonic() - start > seconds:
                 raise
             _log.warning("waiting    to try %s again in %.0f s: %s", what, pause, error)
-            (wait or time.sleep)(pause)
+            wait(pause)
     raise AssertionError("waits() has no end")

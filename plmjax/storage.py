@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import logging
+import math
 import os
 import re
 import shutil
@@ -21,10 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from plmjax import buckets
+from plmjax import buckets, patience
 from plmjax.buckets import SCHEME
-from plmjax.errors import Explained, UserError, quoted
+from plmjax.errors import Explained, Unavailable, UserError, quoted
 
+_log = logging.getLogger(__name__)
 _AT_ONCE = 8
 """Number of files copied at once; the client holds up to 50 MiB of each in memory."""
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
@@ -279,13 +282,28 @@ class Mirror:
                     write(self.target / file.relative_to(self.folder).as_posix(), file.read_bytes())
                     self._copied[file] = state
 
-    def close(self) -> None:
-        """Flush, and remove the scratch folder."""
-        if self._scratch is not None:
-            self._closed.set()
-            self._thread.join()
+    def close(self, patient: bool = False) -> None:
+        """Flush, and remove the scratch folder.
+
+        Args:
+            patient: true to repeat what may pass without end; otherwise files that cannot be written are left out, with
+                a warning.
+        """
+        if self._scratch is None:
+            return
+        self._closed.set()
+        self._thread.join()
+        try:
+            patience.insist(self._flush_or_explain, f"the files of {self.target}", math.inf if patient else 0.0)
+        except Unavailable as error:
+            _log.warning("warning    the last lines of %s are not written: %s", self.target, error)
+        self._scratch.cleanup()
+
+    def _flush_or_explain(self) -> None:
+        try:
             self.flush()
-            self._scratch.cleanup()
+        except Exception as error:
+            raise explained(error) or error from error
 
     def _follow(self) -> None:
         rest = self.REST

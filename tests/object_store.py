@@ -18,15 +18,20 @@ import itertools
 import json
 import os
 import re
+import socket
+import struct
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import google_crc32c
+
+Weather = int | float | str | None
 
 
 class Refused(Exception):
@@ -67,6 +72,9 @@ class ObjectStore:
     buckets: name -> object's name -> object. denied: bucket's name -> (methods, status, message) that it answers with.
     requests: (method, path with its query) of every request, as they came. ranges: (name, first byte, last byte) of
     every range that was read. busy: object's name -> the number of next readings of it that are refused for the moment.
+    weather: None, or what stands in the way of every request for now: an HTTP status, "reset" for a connection that is
+    closed without an answer, or seconds by which every answer is late. It may be a function of (method, path) that
+    gives one of these or None.
     moments: what a bucket held after each change, for those that are asked for: what is there when everybody who
     writes to it is killed at that moment.
     """
@@ -78,6 +86,7 @@ class ObjectStore:
         self.requests: list[tuple[str, str]] = []
         self.ranges: list[tuple[str, int, int]] = []
         self.busy: dict[str, int] = {}
+        self.weather: Weather | Callable[[str, str], Weather] = None
         self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
         self.lock = threading.Lock()
         self._generations = itertools.count(int(time.time() * 1e6))
@@ -166,7 +175,17 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.store.requests.append((self.command, self.path))
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        weather = self.store.weather
+        weather = weather(self.command, self.path) if callable(weather) else weather
+        if weather == "reset":
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return
+        if isinstance(weather, float):
+            time.sleep(weather)
         try:
+            if isinstance(weather, int):
+                raise Refused(weather, "The weather is bad.")
             status, headers, answer = self._route(parts.path, query, body)
         except Refused as refused:
             status, message = refused.args

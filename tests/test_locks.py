@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plmjax import buckets, locks, storage
-from plmjax.errors import UserError
+from plmjax.errors import Unavailable, UserError
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
 
@@ -144,7 +144,7 @@ def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str
     path = folder / locks.NAME
     beat = threading.Timer(0.5, lambda: buckets.replace(path, left, buckets.generation(path)[0]))
     beat.start()
-    with pytest.raises(UserError, match=f"found process {os.getpid()} on "):
+    with pytest.raises(Unavailable, match=f"found process {os.getpid()} on "):
         locks.locked(folder, lambda text: None).__enter__()
     beat.join()
     assert buckets.generation(path)[1] == left

@@ -237,18 +237,22 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Times after which the hosts of a run stop because of another host."""
+    """Times after which a run stops because a host is silent or makes no progress."""
 
     silent_seconds: float = 60.0
     """Seconds without a message from a host before the others stop; a host that dies is noticed at once."""
     stall_minutes: float = 10.0
-    """Minutes without a step before the stack of every thread is printed and, on several hosts, the run stops;
+    """Minutes that a step may take before the stack of every thread is printed and the run stops, to be started again;
     0 never stops it.
+    """
+    activity_minutes: float = 60.0
+    """The same for everything else: the start, a restore, a compilation, the first batch, a batch of an evaluation, an
+    export; 0 never stops it.
     """
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_ranges("hosts", self, silent_seconds=FROM_0, stall_minutes=FROM_0)
+        check_ranges("hosts", self, silent_seconds=FROM_0, stall_minutes=FROM_0, activity_minutes=FROM_0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from plmjax.generation.options import NO_TOKEN, Decoding, Rules, WholeLengths
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.search import Found, Lengths, Strategy
 from plmjax.generation.strategies import strategy_of
+from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.training.checkpoints import start
 from plmjax.vocabulary import Vocabulary
@@ -209,6 +210,7 @@ class Writer:
         self.check(prompts, settings)
         texts: list[list[Tokens]] = [[] for _ in prompts]
         for chosen, width in self._batches(prompts, settings.batch_size):
+            hosts.still_here()
             batch, _ = self._decode(self._prefill(prompts, chosen, width, settings), settings)
             found = jax.device_get(loop.found(settings.strategy, batch.progress.search))
             for place, prompt in enumerate(dict.fromkeys(chosen)):

@@ -19,7 +19,7 @@ import time
 from typing import NoReturn
 
 from plmjax import json_text
-from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, UserError
+from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, Unavailable, UserError
 from plmjax.parallel import stopping
 from plmjax.parallel.host_registry import HostRegistry, Message
 
@@ -81,7 +81,8 @@ class Guard:
         """Wait until every host has joined; return the address for JAX's own coordination service.
 
         Raises:
-            UserError: hosts are missing, or were started with different settings.
+            UserError: hosts were started with different settings.
+            Unavailable: hosts are missing, or the port is in use.
         """
         name, _, port = self.address.rpartition(":")
         if not name or not port.isdecimal() or not 0 <= self.index < self.count:
@@ -105,7 +106,7 @@ class Guard:
                 self._pump()
         if self.stopped:
             self._linger()
-            raise UserError(self.stopped["sentence"])
+            raise (Unavailable if self.stopped["stop"] == UNAVAILABLE else UserError)(self.stopped["sentence"])
         return self.started
 
     def watch(self, pid: int, child: socket.socket, errors: int) -> int:
@@ -118,6 +119,7 @@ class Guard:
         relay = Relay(errors)
         self._selector.register(errors, selectors.EVENT_READ, relay.forward)
         signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(pid, number))
+        signal.signal(signal.SIGUSR1, lambda number, frame: self._show_stacks(pid))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the trainer as well
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping.SIGNALS)  # they were blocked during the fork
         code = None
@@ -152,6 +154,10 @@ class Guard:
         self._linger()
         return code if code >= 0 else UNAVAILABLE
 
+    def _show_stacks(self, pid: int) -> None:
+        print(f"plmjax: stacks of host {self.index}", file=sys.stderr, flush=True)
+        _pass_on(pid, signal.SIGUSR1)
+
     def leave(self) -> None:
         """Close all connections. The trainer calls this, because it has inherited them."""
         self._selector.close()
@@ -167,12 +173,12 @@ class Guard:
         try:
             self._listener = socket.create_server(("", port), backlog=self.count)
         except OSError as error:
-            raise UserError(
+            raise Unavailable(
                 f"Expected port {port} of host 0 to be free for --coordinator, found: {error.strerror}; name another."
             ) from None
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self.registry = HostRegistry(self.count, self._send, time.monotonic(), self.join_seconds)
-        self.registry.join(0, self.count, time.monotonic())
+        self.registry.join(0, self.count, socket.gethostname(), time.monotonic())
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -187,7 +193,7 @@ class Guard:
         self._selector.unregister(lines.connection)
         refused = "the connection closed" if messages is None else ""
         if messages:
-            refused = self.registry.join(messages[0]["join"], messages[0]["hosts"], time.monotonic())
+            refused = self.registry.join(*(messages[0][key] for key in ("join", "hosts", "name")), time.monotonic())
         lines.send({"welcome": not refused, "why": refused})
         if refused:
             lines.connection.close()
@@ -201,7 +207,7 @@ class Guard:
         while self.server is None:
             try:
                 lines = Lines(socket.create_connection((name, port), timeout=SEND_SECONDS))
-                lines.send({"join": self.index, "hosts": self.count})
+                lines.send({"join": self.index, "hosts": self.count, "name": socket.gethostname()})
                 for message in lines.receive() or []:
                     last = message.get("why", last)
                     if message.get("welcome"):
@@ -212,7 +218,7 @@ class Guard:
                 last = error.strerror or str(error)
             if self.server is None:
                 if time.monotonic() > deadline:
-                    raise UserError(
+                    raise Unavailable(
                         f"Expected host 0 at {self.address} to take this host within {self.join_seconds:g} s, found: "
                         f"{last}; start every host with the same --coordinator and --hosts, each with its own --host."
                     )
@@ -306,13 +312,20 @@ class Guard:
 
 
 class Relay:
-    """Forwards a trainer's standard error, without the pages that jaxlib prints when it aborts a process."""
+    """Forwards a trainer's standard error, without the pages that JAX's coordination client prints when a host is gone.
+
+    The sentence of the guard says the same in one line. Everything else is passed on, such as the last words of libtpu.
+    If TPU_LOG_DIR is set, all of it is also kept there, unchanged, in the file `stderr`.
+    """
 
     NOISE = re.compile(rb"[EW]\d{4} [\d:.]+ +\d+ (coordination_service|coredump_hook|client\.cc|process_state)")
-    FATAL = re.compile(rb"F\d{4} [\d:.]+ +\d+ ")
+    LAST_NOISE = re.compile(rb"F\d{4} [\d:.]+ +\d+ (coordination_service|client)[\w.]*:\d+\]")
+    """The client's reason to abort the process; the pages after it are that abort's."""
 
     def __init__(self, errors: int) -> None:
-        self._errors, self._rest, self._fatal = errors, b"", False
+        self._errors, self._rest, self._aborting = errors, b"", False
+        folder = os.environ.get("TPU_LOG_DIR")
+        self._kept = open(os.path.join(folder, "stderr"), "ab", buffering=0) if folder else None  # noqa: SIM115
         os.set_blocking(errors, False)
 
     def forward(self) -> bool:
@@ -321,6 +334,8 @@ class Relay:
             read = os.read(self._errors, 1 << 16)
         except BlockingIOError:
             return False
+        if self._kept:
+            self._kept.write(read)
         *lines, self._rest = (self._rest + read).split(b"\n")
         for line in lines:
             self._print(line + b"\n")
@@ -338,8 +353,8 @@ class Relay:
         self._rest = b""
 
     def _print(self, line: bytes) -> None:
-        self._fatal = self._fatal or bool(self.FATAL.match(line))
-        if not self._fatal and not self.NOISE.match(line):
+        self._aborting = self._aborting or bool(self.LAST_NOISE.match(line))
+        if not (self._aborting or self.NOISE.match(line)):
             sys.stderr.buffer.write(line)
 
 

@@ -3,7 +3,8 @@
 It holds state and time limits and no socket; `guard` sends the messages. A message is a JSON object with one key of
 
     agree   name, "value": a host has reached a point where all hosts must have the same value
-    beat    {"count", "doing", "timed", "silent_seconds", "stall_seconds"}: a trainer is alive, and its progress
+    join    index, "hosts", "name": a host of that many, and its machine's name
+    beat    {"count", "doing", "silent_seconds", "limit_seconds"}: a trainer is alive, its progress and its limits
     ended   exit code, "sentence", "alone": a trainer has ended, and whether it ended alone
     agreed  name: every host has the same value
     start   address of JAX's coordinator: every host has joined
@@ -27,6 +28,7 @@ class Host:
     last_message: time of its last message. progressed: time at which its count last changed.
     """
 
+    name: str
     last_message: float
     beat: dict[str, Any] = dataclasses.field(default_factory=dict)
     progressed: float = 0.0
@@ -51,13 +53,17 @@ class HostRegistry:
         """True if every host has joined."""
         return len(self.hosts) == self.count
 
-    def join(self, host: int, count: int, now: float) -> str:
-        """Add a host. Return why that is not possible, or an empty string."""
+    def named(self, host: int) -> str:
+        """Return a host for a message: its number, which on a TPU slice is that of its worker, and its machine."""
+        return f"host {host} (worker {host}, {self.hosts[host].name})"
+
+    def join(self, host: int, count: int, name: str, now: float) -> str:
+        """Add a host on the machine `name`. Return why that is not possible, or an empty string."""
         if count != self.count or not 0 <= host < self.count:
             return f"host 0 waits for hosts 0 to {self.count - 1}, found host {host} of {count}"
         if host in self.hosts:
             return f"there is a host {host} of this run already"
-        self.hosts[host] = Host(last_message=now)
+        self.hosts[host] = Host(name, last_message=now)
         return ""
 
     def handle(self, host: int, message: Message, now: float) -> None:
@@ -74,14 +80,14 @@ class HostRegistry:
             member.ended = message["ended"]
             if member.ended not in (0, SAVED) or message.get("alone"):
                 code = member.ended if member.ended > 0 else UNAVAILABLE
-                self.stop(f"Host {host} stopped: {message['sentence']}", code)
+                self.stop(f"{_capital(self.named(host))} stopped: {message['sentence']}", code)
 
     def lose(self, host: int) -> None:
         """Handle a closed connection of a host."""
         if self.hosts[host].ended is None:
             self.stop(
-                f"Host {host} of {self.count} is gone (its connection closed); run the same command on every host "
-                f"again to continue from the last checkpoint."
+                f"{_capital(self.named(host))} of {self.count} is gone (its connection closed); run the same command "
+                f"on every host again to continue from the last checkpoint."
             )
 
     def tick(self, now: float) -> None:
@@ -98,18 +104,19 @@ class HostRegistry:
         for index, host in running.items():
             if now - host.last_message > host.beat["silent_seconds"]:
                 self.stop(
-                    f"Host {index} of {self.count} has not been heard from for {host.beat['silent_seconds']:g} s: it "
-                    f"is dead, hangs or is disconnected; run the same command on every host again to continue from the "
-                    f"last checkpoint.",
+                    f"{_capital(self.named(index))} of {self.count} has not been heard from for "
+                    f"{host.beat['silent_seconds']:g} s: it is dead, hangs or is disconnected; run the same command on "
+                    f"every host again to continue from the last checkpoint.",
                     stacks=True,
                 )
-        timed = [host for host in running.values() if host.beat["timed"]]
-        if timed and len(timed) == len(self.hosts):
-            limit = timed[0].beat["stall_seconds"]
-            since = max(host.progressed for host in timed)
-            if limit and now - since > limit:
-                least = min(host.beat["count"] for host in timed)
-                behind = [f"host {i} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least]
+        limits = [host.beat["limit_seconds"] for host in running.values()]
+        if limits and all(limits):
+            limit, since = max(limits), max(host.progressed for host in running.values())
+            if now - since > limit:
+                least = min(host.beat["count"] for host in running.values())
+                behind = [
+                    f"{self.named(i)} ({h.beat['doing']})" for i, h in running.items() if h.beat["count"] == least
+                ]
                 self.stop(
                     f"No host has made progress for {limit:g} s, and the one that is behind is {' or '.join(behind)}; "
                     f"its stacks show where; run the same command on every host again to continue from the last "
@@ -159,3 +166,7 @@ def difference(first: str, second: str, host: int) -> str:
         if of_first != of_second:
             return f"{key} = {of_second} on host {host} and {of_first} on host 0"
     return whole
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,9 +1,10 @@
 """The hosts of a run: join them, run code on host 0 first, agree on values, and watch for stalls.
 
-Every host runs the same command. The hosts of a TPU slice find each other through the metadata of the slice. Elsewhere
-the address of host 0 must be given. On several hosts each command becomes two processes, the trainer and its `guard`,
-which exchange messages over a socket pair (`host_registry` lists them). A run on one host has no guard, and only
-`watched` has an effect.
+Every host runs the same command, and prints once which of JAX's processes it has become: on TPUs libtpu numbers the
+processes, and JAX's process 0, which writes the files and prints, need not be worker 0 of the slice. The hosts of a TPU
+slice find each other through the metadata of the slice. Elsewhere the address of host 0 must be given. On several hosts
+each command becomes two processes, the trainer and its `guard`, which exchange messages over a socket pair
+(`host_registry` lists them). A run on one host has no guard, and watches itself.
 """
 
 import contextlib
@@ -29,8 +30,15 @@ if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command 
 
     from plmjax.experiment import Hosts
 
+LOOK_SECONDS = 0.5
+"""Seconds between two looks of a run on one host at its own progress."""
 GUARD_PORT = 8479
 """Port of host 0's guard on a TPU slice. JAX's own services use ports up to 8478."""
+
+
+STEP, ACTIVITY, UNLIMITED = "step", "activity", "unlimited"
+"""Paces of what a run does: a step has `Hosts.stall_minutes`, everything else `Hosts.activity_minutes`, and only work
+that grows with the user's text has no limit."""
 
 
 class _Here:
@@ -39,20 +47,21 @@ class _Here:
     def __init__(self) -> None:
         self.guard: guard.Lines | None = None
         self.settings: Hosts | None = None
-        self.count, self.doing, self.timed = 0, "starting", False
+        self.worker = 0
+        self.count, self.doing, self.pace = 0, "starting", ACTIVITY
         self.progressed = time.monotonic()
         self._agreed: set[str] = set()
         self._news = threading.Condition()
 
     def beat(self) -> None:
         """Send the progress of this process to the guard."""
-        self.guard.send({"beat": {"count": self.count, "doing": self.doing, "timed": self.timed} | self._limits()})
+        limits = {"silent_seconds": self.settings.silent_seconds, "limit_seconds": self.limit()}
+        self.guard.send({"beat": {"count": self.count, "doing": self.doing} | limits})
 
-    def _limits(self) -> dict[str, float]:
-        return {
-            "silent_seconds": self.settings.silent_seconds,
-            "stall_seconds": self.settings.stall_minutes * 60,
-        }
+    def limit(self) -> float:
+        """Return the seconds that the current activity may take without progress; 0 for no limit."""
+        minutes = {STEP: self.settings.stall_minutes, ACTIVITY: self.settings.activity_minutes}
+        return minutes.get(self.pace, 0.0) * 60
 
     def send_beats(self) -> None:
         """Send beats for as long as the process lives."""
@@ -105,6 +114,7 @@ def join(joining: JoinOptions) -> None:
         "--hosts": joining.hosts if joining.hosts is not None else os.environ.get("JAX_NUM_PROCESSES"),
         "--host": joining.host if joining.host is not None else os.environ.get("JAX_PROCESS_ID"),
     }
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     missing = [name for name, value in options.items() if value is None]
     if len(missing) == 3:
         found = slice_hosts.find() if platform.has_tpu() else None
@@ -143,13 +153,10 @@ def join(joining: JoinOptions) -> None:
     os.close(read)
     watcher.leave()
     os.dup2(write, sys.stderr.fileno())
-    if index:  # only host 0 prints
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     from plmjax import experiment
 
-    _here.guard, _here.settings = guard.Lines(theirs), experiment.Hosts()
+    _here.guard, _here.settings, _here.worker = guard.Lines(theirs), experiment.Hosts(), index
     theirs.settimeout(None)
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     threading.Thread(target=_here.receive_messages, name="guard", daemon=True).start()
     threading.Thread(target=_here.send_beats, name="beat", daemon=True).start()
     import jax
@@ -166,6 +173,16 @@ def join(joining: JoinOptions) -> None:
         heartbeat_timeout_seconds=one_day,
         shutdown_timeout_seconds=one_day,
     )
+    print(
+        f"plmjax: process {jax.process_index()} of {jax.process_count()} is worker {index}", file=sys.stderr, flush=True
+    )
+    if not is_primary():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def worker() -> int:
+    """Return the number of this host as it joined: on a TPU slice that of its worker, slice after slice."""
+    return _here.worker
 
 
 def agree(name: str, value: str = "") -> None:
@@ -217,44 +234,68 @@ def leave(code: int) -> None:
         os._exit(code)
 
 
-@contextlib.contextmanager
-def watched(settings: "Hosts") -> Iterator[Callable[..., None]]:
-    """Watch the body for a stall. Yield `progressed(doing, timed)`, which must be called whenever there is progress.
+def progressed(doing: str, pace: str = STEP) -> None:
+    """Report progress, and what is done next. Every host must call this equally often.
 
-    A timed activity that lasts longer than `settings.stall_minutes` prints the stack of every thread to standard error.
-    On several hosts the guards then end the run and name the host that is behind. A run on one host continues if it
-    can.
+    pace: STEP, ACTIVITY or UNLIMITED, which give the time until the next call.
+    """
+    _here.count, _here.doing, _here.pace, _here.progressed = _here.count + 1, doing, pace, time.monotonic()
+
+
+def still_here() -> None:
+    """Report progress within the current activity."""
+    progressed(_here.doing, _here.pace)
+
+
+@contextlib.contextmanager
+def watched(settings: "Hosts") -> Iterator[None]:
+    """Watch the body for a stall. What it does must call `progressed`.
+
+    If nothing progresses for the time that `settings` allows, the stacks of all threads are printed to standard error
+    and the process ends with UNAVAILABLE. On several hosts the guards do this, and name the host that is behind.
     """
     _here.settings = settings
+    progressed("starting", ACTIVITY)
     done = threading.Event()
 
-    def progressed(doing: str, timed: bool = True) -> None:
-        _here.count, _here.doing, _here.timed, _here.progressed = _here.count + 1, doing, timed, time.monotonic()
-
     def look() -> None:
-        reported, limit = -1, settings.stall_minutes * 60
-        while not done.wait(min(limit / 10, 1.0)):
-            if _here.timed and _here.count != reported and time.monotonic() - _here.progressed > limit:
-                reported = _here.count
-                print(f"plmjax: No progress for {limit:g} s ({_here.doing}).", file=sys.stderr, flush=True)
-                faulthandler.dump_traceback(all_threads=True)
+        seen, idle, last = -1, 0.0, time.monotonic()
+        while not done.wait(LOOK_SECONDS):
+            # A process that was stopped for a while (Ctrl-Z, a suspended laptop) has not been idle.
+            now = time.monotonic()
+            idle, last = idle + min(now - last, 2 * LOOK_SECONDS), now
+            if _here.count != seen:
+                seen, idle = _here.count, 0.0
+            if (limit := _here.limit()) and idle > limit:
+                print(
+                    f"plmjax: No progress for {limit:g} s ({_here.doing}); the stacks of all threads follow. Run the "
+                    f"same command again to continue from the last checkpoint.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                faulthandler.dump_traceback(file=2, all_threads=True)
+                os._exit(UNAVAILABLE)
 
-    if settings.stall_minutes and _here.guard is None:
+    if _here.guard is None:
         threading.Thread(target=look, name="watch", daemon=True).start()
     try:
-        yield progressed
+        yield
     finally:
-        progressed("ending", timed=False)
+        progressed("ending", ACTIVITY)
         done.set()
 
 
 def hold_workdir(run: Callable) -> Callable:
-    """Return `run` as a function that locks its argument `workdir` on host 0 until it returns (`plmjax.locks`)."""
+    """Return `run` as a function that holds its argument `workdir` until it returns.
+
+    Host 0 locks the folder (`plmjax.locks`), and all hosts are watched by the limits of the argument `run`.
+    """
 
     @functools.wraps(run)
     def holding(*positional: Any, **named: Any) -> Any:
-        workdir = inspect.signature(run).bind(*positional, **named).arguments["workdir"]
-        with locks.locked(storage.path(workdir)) if is_primary() else contextlib.nullcontext():
+        arguments = inspect.signature(run).bind(*positional, **named).arguments
+        locked = locks.locked(storage.path(arguments["workdir"])) if is_primary() else contextlib.nullcontext()
+        with watched(arguments["run"].hosts), locked:
             return run(*positional, **named)
 
     return holding

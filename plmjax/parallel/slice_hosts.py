@@ -7,14 +7,18 @@ On Compute Engine the metadata server has the values: the attributes `worker-net
 
 import dataclasses
 import os
+import socket
 import urllib.error
 import urllib.request
 
-from plmjax.errors import UserError, quoted
+from plmjax import patience
+from plmjax.errors import Unavailable, UserError, quoted
 
 METADATA = "metadata.google.internal"
 SECONDS = 10.0
 """Timeout of one request to the metadata server."""
+PATIENCE_SECONDS = 60.0
+"""Time for which a request is repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,7 @@ def find() -> SliceHost | None:
 
     Raises:
         UserError: the environment or the metadata server has values that contradict each other.
+        Unavailable: the metadata server does not answer.
     """
     workers = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get("TPU_WORKER_HOSTNAMES")
     if workers is not None:
@@ -80,19 +85,30 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _attribute(name: str) -> str | None:
-    """Return an attribute of this machine from the metadata server, or None if server or attribute is missing."""
+    """Return an attribute of this machine, or None if it has none of that name or belongs to no cloud.
+
+    Raises:
+        Unavailable: the metadata server does not answer. A host that took this for "no slice" would train alone.
+    """
+    return patience.insist(lambda: _ask(f"instance/attributes/{name}"), "the metadata server", PATIENCE_SECONDS)
+
+
+def _ask(path: str) -> str | None:
     host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_IP") or METADATA
-    url = f"http://{host}/computeMetadata/v1/instance/attributes/{name}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    request = urllib.request.Request(f"http://{host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return answer.read().decode()
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return None
-        raise UserError(
-            f"Expected the attribute {name} from the metadata server {host}, found status {error.code}; try again, or "
-            f"name the hosts with --coordinator, --hosts and --host."
-        ) from error
-    except OSError:
-        return None
+        found = f"status {error.code}"
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_NONAME:
+            return None  # the name is known on every machine of Google Cloud, and on no other
+        found = str(reason)
+    raise Unavailable(
+        f"Expected an answer of the metadata server {host}, found {found}; try again, or name the hosts with "
+        f"--coordinator, --hosts and --host."
+    )

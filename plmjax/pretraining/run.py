@@ -105,6 +105,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     opened = functools.partial(remote.open_dataset, limit=run.data.cache_bytes, vocab_size=size, report=report)
     dataset = opened(run.data.path) if run.data.path else None
     datasets = mixture.open_sources(run.data.mixture, run.data.cache_bytes, size, report)
+    hosts.progressed("preparing the text", hosts.UNLIMITED)
     with hosts.in_turn("the tokenizer and the dataset"):
         first = not (workdir / "experiment.json").exists()
         try:
@@ -134,6 +135,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
                 storage.remove(workdir / mixtures.RECORD)
                 storage.remove(workdir / "tokenizer")
             raise
+    hosts.progressed("starting", hosts.ACTIVITY)
     for one in prepared:
         advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
         if origin.description is None:

@@ -12,6 +12,7 @@ import numpy as np
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
+from plmjax.parallel import hosts
 from plmjax.training.feed import BatchSource, local_rows, on_device
 from plmjax.training.program import Program
 
@@ -75,6 +76,7 @@ def batches(
             break
         carry, sums, outputs = program.evaluate(loss_inputs, batch, jax.random.fold_in(key, number))
         loss_inputs = loss_inputs.replace(carry=carry)
+        hosts.still_here()
         yield jax.device_get((sums, outputs))
 
 

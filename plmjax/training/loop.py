@@ -17,7 +17,7 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
@@ -30,7 +30,7 @@ from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Des
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, mixture_metrics, on_device
-from plmjax.training.metrics import MetricsFile, Terminal
+from plmjax.training.metrics import MetricsFile, Progress, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.profiling import Profile
@@ -168,7 +168,7 @@ def train(
         evaluation=evaluation,
         program_of=program_of,
     )
-    with hosts.watched(run.hosts) as session.watch, session:
+    with session:
         if session.is_primary:
             for line in [header.mesh(placed), *header.cores(description.cores)]:
                 session.terminal.print(line)
@@ -182,7 +182,7 @@ def train(
                     state, step = session.phase(program, state, step)
         program = session.adapted(program, state)
         state = session.evaluate(program, state, step)
-        session.save(state, step)
+        session.save(state, step, last=True)
     if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
         raise Interrupted(f"Stopped by {session.stop.received.name} and saved at step {step}, the last.")
     return Result(state=state, program=program, metrics=session.metrics)
@@ -205,10 +205,7 @@ class _Session:
     """One invocation of a run: its files, its terminal, its signals.
 
     is_primary: true on host 0, the only host that writes files and prints.
-    watch: function to call when the run makes progress (`hosts.watched`).
     """
-
-    watch: Callable[..., None]
 
     def __init__(
         self,
@@ -240,6 +237,7 @@ class _Session:
         if self.is_primary:
             self.file = MetricsFile(self.workdir, self.first, self.run)
             self.terminal = Terminal(self.run.training.steps, self.first)
+            self.show_progress(self.first)
             profiled = self.run.training.profile_steps
         folder = self.file.folder / "profile" if self.is_primary else self.workdir
         self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps)
@@ -250,7 +248,7 @@ class _Session:
         with contextlib.ExitStack() as closing:  # Callbacks run in reverse; a save's error comes after the run's.
             closing.push(self.stop)
             if error is not None and not isinstance(error, Interrupted):
-                closing.enter_context(contextlib.suppress(UserError))
+                closing.enter_context(contextlib.suppress(Explained))
             closing.callback(self._finish_saving, all_hosts=error is None or isinstance(error, Interrupted))
             if self.is_primary:
                 closing.callback(self.file.close, whole=error is None)
@@ -269,9 +267,9 @@ class _Session:
         if all_hosts:
             hosts.agree("the end of the run")
 
-    def progressed(self, doing: str, timed: bool = True) -> None:
+    def progressed(self, doing: str, pace: str = hosts.STEP) -> None:
         """Report progress. Every host must call this equally often."""
-        self.watch(doing, timed)
+        hosts.progressed(doing, pace)
         if self.is_primary:
             self.terminal.set_activity(doing)
 
@@ -308,7 +306,8 @@ class _Session:
         rows = self.source.train(program.phase, done - program.phase.first_step, local_rows(program.batch))
         batches, pace = on_device(rows, program.batch), Pace()
         for step in range(done + 1, program.phase.last_step + 1):
-            timed = step > done + 1  # The first batch may need an index of the text, which takes longer.
+            # The first batch may need an index of the text, which takes longer.
+            limit = hosts.STEP if step > done + 1 else hosts.ACTIVITY
             self.profile.before(step)
             if earlier := pace.throttle():
                 self.show_unlogged(step - 2, earlier["loss"], pace, rates)
@@ -316,9 +315,9 @@ class _Session:
                     step -= 1
                     self.gather(pace, step)
                     break
-            self.progressed(f"waiting for the batch of step {step}", timed)
+            self.progressed(f"waiting for the batch of step {step}", limit)
             batch = pace.next_batch(batches)
-            self.progressed(f"computing step {step}", timed)
+            self.progressed(f"computing step {step}", limit)
             self.stop.unsaved = True
             state, metrics = compiled(state, batch)
             pace.add(metrics)
@@ -335,7 +334,7 @@ class _Session:
                 over = step == self.run.training.steps or self.exhausted
                 # The checkpoint of the run's last step waits for the last evaluation.
                 if (due.save or due.stop) and not over:
-                    self.save(state, step)
+                    self.save(state, step, last=bool(due.stop))
                 if due.stop and not over:
                     batches.close()
                     where = "" if self.stop.received else " on another host"
@@ -348,7 +347,7 @@ class _Session:
 
     def compile(self, program: Program, state: TrainState, done: int) -> tuple[Any, "_Rates"]:
         """Return the compiled train step of a phase, and print the header of the phase."""
-        self.progressed("compiling", timed=False)
+        self.progressed("compiling", hosts.ACTIVITY)
         if self.is_primary:
             devices = program.mesh.size
             self.terminal.print(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
@@ -386,7 +385,8 @@ class _Session:
         values = pace.drain()
         for number, metrics in enumerate(values, start=step - len(values) + 1):
             if not math.isfinite(metrics["loss"]):
-                self.keeper.wait()
+                with contextlib.suppress(Explained):
+                    self.keeper.wait()
                 kept = self.keeper.latest()
                 raise UserError(
                     f"Expected a finite loss, found {metrics['loss']} at step {number}; lower "
@@ -418,7 +418,21 @@ class _Session:
             values |= mixture_metrics(self.source, phases.resolve(self.run), step)
             self.file.write(step, values)
             self.terminal.show_logged(step, values, (self.run.training.steps - step) * seconds)
+            rate = values["tokens_per_second"]
+            self.show_progress(step, values["train/loss"], rate, self.tokens_left(step) / rate)
         pace.restart()
+
+    def tokens_left(self, step: int) -> int:
+        """Return the number of tokens of the steps after `step`, in all phases."""
+        return sum(
+            max(0, phase.last_step - max(phase.first_step, step))
+            * self.run.data.tokens(phase.batch_size, phase.sequence_length)
+            for phase in phases.resolve(self.run)
+        )
+
+    def show_progress(self, step: int, *values: float) -> None:
+        """Replace WORKDIR/progress.json. values: loss, tokens per second and seconds left, once they are known."""
+        self.file.write_progress(Progress(step, self.run.training.steps, hosts.worker(), self.keeper.finished, *values))
 
     def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
         """Evaluate, if this step has not been evaluated, and log the metrics.
@@ -427,7 +441,7 @@ class _Session:
         """
         if self.evaluated == step:
             return state
-        self.progressed(f"evaluating at step {step}", timed=False)
+        self.progressed(f"evaluating at step {step}", hosts.ACTIVITY)
         means = self.evaluation(program, program.loss_inputs(state), self.run.training.evaluation_batches)
         values = {f"eval/{name}": value for name, value in means.items()}
         if self.is_primary and values:
@@ -442,11 +456,9 @@ class _Session:
             )
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
-    def save(self, state: TrainState, step: int) -> None:
-        """Start to save a checkpoint of this step."""
-        if self.is_primary:
-            self.file.flush()  # A run that resumes at this step does not write these records again.
-        self.progressed(f"saving at step {step}")
+    def save(self, state: TrainState, step: int, last: bool = False) -> None:
+        """Start to save a checkpoint of this step; the last one of the run is finished when this returns."""
+        self.progressed(f"saving at step {step}", hosts.ACTIVITY)
         metrics = self.metrics if self.evaluated == step else {}
         description = Description(
             experiment=self.run,
@@ -457,7 +469,9 @@ class _Session:
             window=self.window.sums,
             record=self.record,
         )
-        self.keeper.save(state, description)
+        # A run that resumes at this step does not write these records again.
+        before = self.file.flush if self.is_primary else lambda: None
+        (self.keeper.save_last if last else self.keeper.save)(state, description, before)
         self.saved_at = time.monotonic()
 
 

@@ -1,5 +1,6 @@
 """The output of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
+import dataclasses
 import json
 import math
 import socket
@@ -48,6 +49,11 @@ class MetricsFile:
         if self._tracker:
             self._tracker.write(step, values)
 
+    def write_progress(self, progress: "Progress") -> None:
+        """Replace WORKDIR/progress.json, the small record for those who follow a run from outside."""
+        record = dataclasses.asdict(progress) | {"time": round(time.time(), 3)}
+        storage.write(self.folder / PROGRESS, to_json(record) + "\n")
+
     def flush(self) -> None:
         """Wait until every record is in WORKDIR.
 
@@ -61,7 +67,27 @@ class MetricsFile:
         self._events.close()
         if self._tracker:
             self._tracker.close(whole)
-        self._mirror.close()
+        self._mirror.close(patient=whole)
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The progress of a run: what a person asks for, in a record that stays small however long the run is.
+
+    worker: number of the host whose process prints, among all hosts of the run.
+    checkpoint: step of the newest finished checkpoint, or None.
+    """
+
+    step: int
+    steps: int
+    worker: int
+    checkpoint: int | None = None
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+
+
+PROGRESS = "progress.json"
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:

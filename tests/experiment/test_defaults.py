@@ -27,7 +27,7 @@ SETTINGS: dict[type, dict[str, Any]] = {
     experiment.Finetuning: {},
     experiment.Checkpoint: {"every": 1000, "keep": 3, "minutes": 10.0, "prefer": "last"},
     experiment.Mesh: {"zero": True},
-    experiment.Hosts: {"silent_seconds": 60.0, "stall_minutes": 10.0},
+    experiment.Hosts: {"silent_seconds": 60.0, "stall_minutes": 10.0, "activity_minutes": 60.0},
     experiment.Tracking: {},
     experiment.Phase: {},
     Mixture: {"temperature": 1.0},

@@ -301,7 +301,7 @@ LEAST = {
     Finetuning: dict.fromkeys(("epochs", "warmup", "evaluations", "unfreeze", "dropout"), 0),
     Checkpoint: dict.fromkeys(("every", "keep", "minutes"), 0),
     Mesh: dict.fromkeys(("data", "fsdp", "tensor"), 0),
-    Hosts: dict.fromkeys(("silent_seconds", "stall_minutes"), 0),
+    Hosts: dict.fromkeys(("silent_seconds", "stall_minutes", "activity_minutes"), 0),
     Phase: dict.fromkeys(("sequence_length", "batch_size", "accumulation"), 0),
 }
 """Group of settings -> its numbers, and the least of each."""

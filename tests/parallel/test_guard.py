@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, UserError
+from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, Explained, Unavailable, UserError
 from plmjax.parallel import guard as guards
 from plmjax.parallel import stopping
 from plmjax.parallel.guard import Guard, Lines
@@ -43,7 +43,7 @@ def joined(*some: Guard) -> list[str]:
     def join(index: int) -> None:
         try:
             found[index] = some[index].join()
-        except UserError as error:
+        except Explained as error:
             found[index] = str(error)
 
     threads = [threading.Thread(target=join, args=(index,)) for index in range(len(some))]
@@ -92,7 +92,7 @@ def test_an_address_without_name_or_port_and_a_host_beyond_the_count_are_refused
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"Expected port {port} of host 0 to be free for --coordinator, found: "):
+        with pytest.raises(Unavailable, match=f"Expected port {port} of host 0 to be free for --coordinator, found: "):
             Guard(f"localhost:{port}", 2, 0, 1).join()
 
 
@@ -319,12 +319,13 @@ def test_host_0_tells_every_other_host_that_it_is_here_and_that_one_is_gone(
     read, write = os.pipe()
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 30"], os.environ)
     assert first.watch(pid, child, read) == UNAVAILABLE
-    assert "Host 2 of 3 is gone (its connection closed)" in capfd.readouterr().err
+    assert "of 3 is gone (its connection closed)" in capfd.readouterr().err
     second.server.connection.settimeout(0.1)
     found = second.server.receive()
     assert found[0] == {"here": True} and found.count({"here": True}) >= 2
     (stop,) = [message for message in found if "stop" in message]
-    assert stop["stop"] == UNAVAILABLE and stop["sentence"].startswith("Host 2 of 3 is gone")
+    here = socket.gethostname()
+    assert stop["stop"] == UNAVAILABLE and stop["sentence"].startswith(f"Host 2 (worker 2, {here}) of 3 is gone")
     for end in (read, write):
         os.close(end)
     child.close()

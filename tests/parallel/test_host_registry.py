@@ -17,19 +17,18 @@ class Run:
             count, lambda host, message: self.said[host].append(message), now=0.0, join_seconds=30
         )
         for host in range(count if joined is None else joined):
-            assert self.registry.join(host, count, 0.0) == ""
+            assert self.registry.join(host, count, f"t1v-{host}", 0.0) == ""
 
     def beat(
         self,
         host: int,
         now: float,
         count: int = 1,
-        timed: bool = True,
         doing: str = "computing step 1",
-        stall_seconds: float = 600,
+        limit: float = 600,
     ) -> None:
-        limits = {"silent_seconds": 60, "stall_seconds": stall_seconds}
-        self.registry.handle(host, {"beat": {"count": count, "doing": doing, "timed": timed} | limits}, now)
+        limits = {"silent_seconds": 60, "limit_seconds": limit}
+        self.registry.handle(host, {"beat": {"count": count, "doing": doing} | limits}, now)
 
 
 def test_hosts_that_do_not_come_are_named_to_those_that_did():
@@ -47,9 +46,9 @@ def test_hosts_that_do_not_come_are_named_to_those_that_did():
 @pytest.mark.parametrize(("host", "count", "why"), [(1, 3, "host 1 of 3"), (2, 2, "host 2 of 2"), (0, 2, "a host 0")])
 def test_a_host_that_does_not_belong_is_refused_and_disturbs_nobody(host, count, why):
     run = Run(2, joined=1)
-    assert why in run.registry.join(host, count, 1.0)
+    assert why in run.registry.join(host, count, "t1v", 1.0)
     assert run.registry.stopped is None and not run.registry.complete
-    assert run.registry.join(1, 2, 29.0) == "" and run.registry.complete  # late, but not too late
+    assert run.registry.join(1, 2, "t1v", 29.0) == "" and run.registry.complete  # late, but not too late
 
 
 def test_a_host_that_dies_is_named_at_once_and_one_that_has_finished_is_not():
@@ -58,7 +57,10 @@ def test_a_host_that_dies_is_named_at_once_and_one_that_has_finished_is_not():
     run.registry.lose(2)
     assert run.registry.stopped is None
     run.registry.lose(1)
-    assert "Host 1 of 3 is gone" in run.registry.stopped["sentence"] and run.registry.stopped["stop"] == UNAVAILABLE
+    assert (
+        "Host 1 (worker 1, t1v-1) of 3 is gone" in run.registry.stopped["sentence"]
+        and run.registry.stopped["stop"] == UNAVAILABLE
+    )
     assert all(said[-1] == run.registry.stopped for said in run.said.values())
 
 
@@ -70,23 +72,22 @@ def test_a_silent_host_is_named_after_its_seconds():
     run.registry.tick(60.0)
     assert run.registry.stopped is None
     run.registry.tick(60.5)
-    assert "Host 1 of 2 has not been heard from for 60 s" in run.registry.stopped["sentence"]
+    assert "Host 1 (worker 1, t1v-1) of 2 has not been heard from for 60 s" in run.registry.stopped["sentence"]
     assert run.registry.stopped["stacks"]
 
 
-@pytest.mark.parametrize("timed", [True, False])
-def test_a_stall_names_the_host_that_is_behind_unless_somebody_takes_a_time_of_his_own(timed):
+@pytest.mark.parametrize(("limit", "seconds"), [(600, 600), (3600, 3600), (0, None)])
+def test_a_stall_names_the_host_that_is_behind_after_the_longest_limit(limit, seconds):
+    """A host that works without a limit, such as on its text, may take as long as it needs."""
     run = Run(2)
-    for now in range(0, 660, 30):
+    for now in range(0, 7200, 30):
         run.beat(0, now, count=7, doing="computing step 3")
-        run.beat(1, now, count=6, doing="waiting for the batch of step 3", timed=timed)
+        run.beat(1, now, count=6, doing="restoring", limit=limit)
         run.registry.tick(now)
-        assert run.registry.stopped is None or now > 600
-    if timed:
-        assert "host 1 (waiting for the batch of step 3)" in run.registry.stopped["sentence"]
+        assert (run.registry.stopped is not None) == (seconds is not None and now > seconds)
+    if seconds:
+        assert "host 1 (worker 1, t1v-1) (restoring)" in run.registry.stopped["sentence"]
         assert "host 0" not in run.registry.stopped["sentence"] and run.registry.stopped["stacks"]
-    else:
-        assert run.registry.stopped is None
 
 
 def test_as_long_as_one_host_makes_progress_there_is_no_stall():
@@ -103,7 +104,7 @@ def test_a_limit_of_0_means_no_limit_for_a_stall():
     run = Run(2)
     for now in range(0, 7200, 30):
         for host in (0, 1):
-            run.beat(host, now, stall_seconds=0)
+            run.beat(host, now, limit=0)
         run.registry.tick(now)
     assert run.registry.stopped is None
 
@@ -162,7 +163,7 @@ def test_another_experiment_is_named_with_its_host_and_field(other, named):
 def test_a_host_that_fails_tells_the_others_why(ended, code):
     run = Run(2)
     run.registry.handle(1, {"ended": ended, "sentence": "no text."}, 1.0)
-    assert run.said[0] == [{"stop": code, "sentence": "Host 1 stopped: no text.", "stacks": False}]
+    assert run.said[0] == [{"stop": code, "sentence": "Host 1 (worker 1, t1v-1) stopped: no text.", "stacks": False}]
 
 
 def test_hosts_that_were_asked_to_stop_end_each_by_itself():
@@ -175,4 +176,6 @@ def test_hosts_that_were_asked_to_stop_end_each_by_itself():
 def test_a_host_that_was_stopped_before_there_was_anything_to_save_stops_the_others():
     run = Run(2)
     run.registry.handle(1, {"ended": SAVED, "sentence": "Stopped by SIGTERM.", "alone": True}, 1.0)
-    assert run.said[0] == [{"stop": SAVED, "sentence": "Host 1 stopped: Stopped by SIGTERM.", "stacks": False}]
+    assert run.said[0] == [
+        {"stop": SAVED, "sentence": "Host 1 (worker 1, t1v-1) stopped: Stopped by SIGTERM.", "stacks": False}
+    ]

@@ -1,8 +1,8 @@
 """A run in a process of its own: python -m tests.strangers.train NAME WORKDIR [--option value ...].
 
 DOOMED="STEP SIGNAL" in the environment: the process sends itself this signal when it is asked for the batch after STEP
-steps. It is one host of several when JAX_COORDINATOR_ADDRESS and its like say so; CHAIN_FINGERPRINT gives its data
-another fingerprint.
+steps. EXCHANGED: JAX numbers the processes from the last host to the first, as libtpu may. It is one host of several
+when JAX_COORDINATOR_ADDRESS and its like say so; CHAIN_FINGERPRINT gives its data another fingerprint.
 """
 
 import os
@@ -10,6 +10,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import jax
 
 from plmjax import command_line, experiment
 from plmjax.parallel import hosts
@@ -32,10 +34,16 @@ class Doomed(ChainSource):
 
 def main(name: str, workdir: str, *arguments: str) -> None:
     """Trains."""
+    if "EXCHANGED" in os.environ:
+        initialize = jax.distributed.initialize
+        jax.distributed.initialize = lambda address, count, index, **more: initialize(
+            address, count, count - 1 - index, **more
+        )
     hosts.join(hosts.JoinOptions())
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
-    loop.train(run, Path(workdir), source, {})
+    with hosts.watched(run.hosts):
+        loop.train(run, Path(workdir), source, {})
     assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"
 
 

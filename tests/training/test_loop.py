@@ -347,7 +347,7 @@ def test_the_minutes_of_a_checkpoint_are_those_since_the_last_save(monkeypatch):
         source=SimpleNamespace(fingerprint=""),
         window=Window({}),
         record=None,
-        keeper=SimpleNamespace(save=lambda state, description: saved.append(description.step)),
+        keeper=SimpleNamespace(save=lambda state, description, before: saved.append(description.step)),
         saved_at=1000.0,
         votes=lambda *asked: asked,
         stop=SimpleNamespace(received=None),
@@ -383,7 +383,7 @@ def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optim
 
 def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
     """512 tokens and 2 GFLOP in 4 seconds, of a peak of 5 GFLOP/s; seven of twelve steps are left."""
-    written, shown, restarted = [], [], []
+    written, shown, restarted, progress = [], [], [], []
     run = options()
     session = SimpleNamespace(
         run=run,
@@ -392,6 +392,8 @@ def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
         window=Window({"loss": (6.0, 2)}),
         file=SimpleNamespace(write=lambda *line: written.append(line)),
         terminal=SimpleNamespace(show_logged=lambda *line: shown.append(line)),
+        tokens_left=lambda step: 640,
+        show_progress=lambda *values: progress.append(values),
     )
     pace = SimpleNamespace(seconds=4.0, input_wait=0.25, restart=lambda: restarted.append(True))
     rates = loop._Rates(512, 2e9, SimpleNamespace(share=lambda rate: rate / 5e9))
@@ -405,4 +407,5 @@ def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():
         "mfu": 0.1,
         "input_wait": 0.25,
     }
+    assert progress == [(5, 3.0, 128.0, 5.0)]
     assert shown == [(5, values, 28.0)] and restarted and not session.window.sums

@@ -8,29 +8,33 @@ complete (in a bucket it adds a last object), so an interrupted save is never re
 """
 
 import base64
+import contextlib
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, json_text, storage
-from plmjax.errors import UserError, in_file
+from plmjax import __version__, experiment, json_text, patience, storage
+from plmjax.errors import WEATHER, Explained, Unavailable, UserError, in_file
 from plmjax.experiment import Experiment
 from plmjax.json_text import COUNT
 from plmjax.objectives.objective import LossInputs
-from plmjax.parallel import platform
+from plmjax.parallel import hosts, platform
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import items
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.state import TrainState
 
 FORMAT = 2
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,31 +120,48 @@ def _training(state: TrainState) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    finished: step of the newest checkpoint that is known to be finished, or None.
+    """
 
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
         # Orbax logs every file that it touches, and a traceback of every error that it raises.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        # What a save that fails had still to do, Orbax drops.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):
             sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
-        policy = Retention(settings.every, settings.keep, Best(settings.best))
+        self._policy = Retention(settings.every, settings.keep, Best(settings.best))
         self.directory = storage.absolute(storage.path(directory))
         _check_links(self.directory)
-        self._saving = -1
+        self._saving, self._opened = -1, 0
+        self.finished: int | None = None
         with items.explain_checkpoint_errors(self.directory):
-            self._manager = ocp.CheckpointManager(
-                self.directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=policy,
-                    cleanup_tmp_directories=True,
-                    # Without it Orbax saves no metrics, and a resumed run would not find the best checkpoint.
-                    best_fn=policy.best.score if settings.best else None,
-                    enable_async_checkpointing=True,
-                    async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
+            self._manager: ocp.CheckpointManager | None = self._open()
+            self.finished = self._manager.latest_step()
+
+    def _open(self) -> ocp.CheckpointManager:
+        # After a failure the hosts may wait for each other at different barriers, and Orbax's list of checkpoints has
+        # one that does not exist and lacks those that it would have replaced. A new manager reads the folder, and its
+        # barriers have new names.
+        self._opened += 1
+        return ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=self._policy,
+                cleanup_tmp_directories=True,
+                # Without it Orbax saves no metrics, and a resumed run would not find the best checkpoint.
+                best_fn=self._policy.best.score if self._policy.best.name else None,
+                enable_async_checkpointing=True,
+                async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    barrier_sync_key_prefix=f"manager {self._opened}"
                 ),
-                item_names=("params", "training", "description", "tokenizer"),
-            )
+            ),
+            item_names=("params", "training", "description", "tokenizer"),
+        )
 
     def _before_renaming(self) -> None:
         if storage.in_bucket(self.directory):  # A bucket cannot rename: a last object marks the checkpoint as complete.
@@ -149,27 +170,68 @@ class Checkpoints:
         (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
         items.write_manifest(directory)
 
-    def steps(self) -> list[int]:
-        """Return the steps of the finished checkpoints, ascending."""
-        return sorted(self._manager.all_steps())
-
     def latest(self) -> int | None:
         """Return the step of the last finished checkpoint, or None without one."""
-        return self._manager.latest_step()
+        return max(storage.finished_steps(self.directory), default=None)
 
-    def save(self, state: TrainState, description: Description) -> None:
+    def save(self, state: TrainState, description: Description, before: Callable[[], None] = lambda: None) -> None:
         """Start to save the arrays; the files are written while the run continues.
 
-         The next step may donate the arrays: before this function returns, Orbax has them on the host. On a CPU these
+        A save that fails is a warning, here or at the next call: the run goes on, and its next save is tried as usual.
+        The next step may donate the arrays: before this function returns, Orbax has them on the host. On a CPU these
         are views of the same memory, which JAX does not overwrite as long as there is a view; the step takes other
         memory.
 
+        Args:
+            before: work of this host that a checkpoint needs. If it fails on any host, none starts to save.
+
         Raises:
-            UserError: this save cannot start, or the previous one failed (a full disk).
+            Explained: a save fails at its start, on several hosts. Some may wait for the others, and only a new start
+                of all helps.
         """
+        self._succeeds(self.wait)
+        self._begin(state, description, before)
+
+    def save_last(self, state: TrainState, description: Description, before: Callable[[], None] = lambda: None) -> None:
+        """Save the last checkpoint of a run as `save` does, and wait for it. What may pass is tried again, without end.
+
+        Raises:
+            UserError: it cannot be written (a full disk).
+            Explained: it fails at its start, on several hosts.
+        """
+        self._succeeds(self.wait)
+        for pause in patience.waits():
+            if self._begin(state, description, before, last=True) and self._succeeds(self.wait, last=True):
+                return
+            patience.sleep(pause)
+
+    def _begin(
+        self, state: TrainState, description: Description, before: Callable[[], None], last: bool = False
+    ) -> bool:
+        """Start to save. Return whether that succeeded; see `save`."""
+        if not self._succeeds(lambda: self._on_all_hosts(before), last):
+            return False
+        if jax.process_count() > 1:
+            self._start(state, description)
+            return True
+        return self._succeeds(lambda: self._start(state, description), last)
+
+    def _succeeds(self, work: Callable[[], None], last: bool = False) -> bool:
+        """Do a part of a save, and return whether it succeeded.
+
+        A failure is a warning; a mistake that keeps the last checkpoint from being written is raised.
+        """
+        try:
+            work()
+        except Explained as error:
+            if last and isinstance(error, UserError):
+                raise
+            _log.warning("warning    no checkpoint was saved, and it will be tried again: %s", error)
+            return False
+        return True
+
+    def _start(self, state: TrainState, description: Description) -> None:
         step = description.step
-        if step in self._manager.all_steps():
-            return
         arrays = {
             "params": optimizers.evaluated(state.optimizer_state, state.params),
             "training": _training(state),
@@ -187,36 +249,65 @@ class Checkpoints:
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
         try:
-            self._manager.wait_until_finished()
-            self._saving = step
-            self._manager.save(
-                step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardSave(arrays["params"]),
-                    training=ocp.args.StandardSave(arrays["training"]),
-                    description=ocp.args.JsonSave(text),
-                    tokenizer=ocp.args.JsonSave(files),
-                ),
-                metrics=description.metrics or None,
-            )
-        except Exception as error:
-            raise self._failed(error) from error
+            with self._explained_failures():
+                self._manager = self._manager or self._open()
+                if step in self._manager.all_steps():
+                    return
+                self._saving = step
+                self._manager.save(
+                    step,
+                    args=ocp.args.Composite(
+                        params=ocp.args.StandardSave(arrays["params"]),
+                        training=ocp.args.StandardSave(arrays["training"]),
+                        description=ocp.args.JsonSave(text),
+                        tokenizer=ocp.args.JsonSave(files),
+                    ),
+                    metrics=description.metrics or None,
+                )
+        except Explained:
+            self._manager = None
+            raise
 
     def wait(self) -> None:
-        """Wait until every save is finished.
+        """Wait until every save is finished, on all hosts.
 
         Raises:
-            UserError: a save failed.
+            Explained: a save failed, on this host or on another one.
         """
+        if self._manager is None:
+            return
         try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failed(error) from error
+            self._on_all_hosts(self._manager.wait_until_finished)
+            self.finished = self._saving if self._saving >= 0 else self.finished
+        except Explained:
+            self._manager = None
+            raise
+
+    def _on_all_hosts(self, work: Callable[[], None]) -> None:
+        """Do some work of this host, and raise an error on every host if it fails on any."""
+        failure: Explained | None = None
+        try:
+            with self._explained_failures():
+                work()
+        except Explained as error:
+            failure = error
+        if jax.process_count() > 1 and hosts.gathered(np.array(failure is not None)).any() and failure is None:
+            failure = Unavailable(
+                f"Expected every host to write its part of a checkpoint to {self.directory}, found that another host "
+                f"could not."
+            )
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
-        """Wait for a save that is in progress, and close the folder."""
-        self.wait()
-        self._manager.close()
+        """Wait for a save that is in progress, and close the folder.
+
+        Raises:
+            Explained: the save failed.
+        """
+        if self._manager is not None:
+            with self._explained_failures():
+                self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
         """Return the state of a checkpoint with the shardings of `abstract`; the saved mesh may be another one.
@@ -249,7 +340,23 @@ class Checkpoints:
         except Exception as error:
             raise self._failed(error) from error
 
-    def _failed(self, error: Exception) -> UserError:
+    @contextlib.contextmanager
+    def _explained_failures(self) -> Iterator[None]:
+        """Turn an error of a save into one sentence."""
+        try:
+            yield
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Explained:
+        explained = storage.explained(error)
+        if isinstance(explained, Unavailable) or isinstance(error, Unavailable):
+            return explained or error
+        if isinstance(error, RuntimeError) and WEATHER.match(str(error)):
+            return Unavailable(
+                f"Expected to write a checkpoint to {self.directory}, found: {items.first_line(error)}; run the same "
+                f"command again."
+            )
         try:  # Orbax's own list omits checkpoints that it would remove after this save
             kept = ", ".join(map(str, storage.finished_steps(self.directory))) or "none"
         except Exception:

@@ -119,7 +119,7 @@ def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_pat
         for step in steps:
             writer.save(make_state(step), describe(step, metrics={"eval/loss": losses[step]}))
             writer.wait()
-            kept.append(writer.steps())
+            kept.append(storage.finished_steps(writer.directory))
         writer.close()
     assert kept == [[2], [2, 3], [2, 4], [4, 6], [4, 6, 7], [4, 6, 8], [4, 6, 8, 9]]
 
@@ -238,7 +238,7 @@ def test_killed_anywhere_in_a_save_it_leaves_a_checkpoint_that_is_whole(tmp_path
     """
     whole = run_script(script, str(tmp_path / "whole"), "0")
     events = int(whole.stdout)
-    assert keeper(tmp_path / "whole").steps() == [2]
+    assert storage.finished_steps(tmp_path / "whole") == [2]
     found = []
     # The last is the removal of the checkpoint before, of which only one is kept.
     for number, fatal in enumerate([2, events // 2, "os.rename", "shutil.rmtree"]):
@@ -274,7 +274,7 @@ def test_a_full_disk_costs_one_sentence_and_no_earlier_checkpoint(tmp_path):
         result.stderr
     )
     reader = keeper(tmp_path / "checkpoints")
-    assert reader.steps() == [1]
+    assert storage.finished_steps(reader.directory) == [1]
     found, _ = reader.restore(1, shapes(make_state(1, rows=1 << 15)))
     assert_equal(make_state(1, rows=1 << 15), found)
 
@@ -401,7 +401,7 @@ def test_a_save_that_cannot_start_names_what_is_kept(saved: Path, tmp_path: Path
     writer = keeper(shutil.copytree(saved, tmp_path / "run" / "checkpoints"))
     monkeypatch.setattr(writer._manager, "save", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space; left")))
     with pytest.raises(UserError, match=r"checkpoints, found: \[Errno 28\] No space; free .* \(steps: 1, 2\)\."):
-        writer.save(make_state(3), describe(3))
+        writer.save_last(make_state(3), describe(3))
     writer.close()
 
 
