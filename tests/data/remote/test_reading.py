@@ -362,7 +362,7 @@ def test_a_service_that_stays_busy_is_one_sentence(
         (name for name in object_store.buckets[served.split("/")[2]] if "corpus-train" in name), 10**6
     )
     try:
-        with pytest.raises(Unavailable, match="found an error .*busy"):
+        with pytest.raises(Unavailable, match=r"found an error .*busy"):
             for _ in range(1000):
                 next(batches)
     finally:
