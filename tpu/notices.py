@@ -36,10 +36,11 @@ class Notices(threading.Thread):
         preempted: Callable[[], None],
         maintained: Callable[[str], None],
         missing: Callable[[], None],
-        every: float = EVERY,
+        every: float | None = None,
     ) -> None:
         super().__init__(name="notices", daemon=True)
-        self._preempted, self._maintained, self._missing, self._every = preempted, maintained, missing, every
+        self._preempted, self._maintained, self._missing = preempted, maintained, missing
+        self._every = EVERY if every is None else every
         self._ended = threading.Event()
         self._direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -7,6 +7,7 @@ slice is left running.
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ from tpu.restarts import LONGEST_WAIT, UNKNOWN, Restarts
 
 DELETE_SECONDS = 24 * 3600.0
 """Seconds for which the deletion of the slice is tried again: as long as it exists, it costs money."""
+SILENT = "the bucket did not answer"
 STEP_SECONDS = 1.0
 """Longest sleep, after which a stop of the machine is noticed."""
 
@@ -90,7 +92,7 @@ class Worker:
         self.child: subprocess.Popen | None = None
         self._asked: subprocess.Popen | None = None
         self._ended: Verdict | None = None
-        self._failure = ""
+        self._failures: dict[str, str] = {}
 
     def run(self) -> int:
         """Work until the job has ended or this machine is stopped.
@@ -117,7 +119,9 @@ class Worker:
     def _once(self) -> None:
         """Run the command once, and decide or wait for what comes next."""
         self._event("started")
-        folder = self._try(lambda: crashes.folder(self.log.path.parent / "tpu_logs"))
+        folder = self._try(
+            lambda: crashes.folder(self.log.path.parent / "tpu_logs"), "no folder for the logs of libtpu could be made"
+        )
         code = self._code(folder)
         if code is None:
             return
@@ -197,7 +201,8 @@ class Worker:
     def _keep(self, folder: Path) -> None:
         """Copy what is known of a crash to the bucket."""
         target = f"{self.job.folder}/crashes/{self.number}/{folder.name}"
-        if names := self._try(lambda: crashes.copy(folder, self.bucket, target)):
+        failing = "the last words of the run could not be copied"
+        if names := self._try(lambda: crashes.copy(folder, self.bucket, target), failing):
             self._log(f"the last words of the run are in {self.bucket.url(target)}: {', '.join(names)}")
 
     # ----------------------------------------------------------------------------------------------------- the job
@@ -271,7 +276,7 @@ class Worker:
         while not self.stopping and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, STEP_SECONDS))
 
-    def _insist(self, call: Callable[[], Any], seconds: float = float("inf"), failing: str = "") -> None:
+    def _insist(self, call: Callable[[], Any], seconds: float = math.inf, failing: str = SILENT) -> None:
         """Call until it succeeds, this machine is stopped, or it has failed for so many seconds."""
         end = time.monotonic() + seconds
         for pause in patience.waits():
@@ -280,7 +285,7 @@ class Worker:
             self._try(self.log.upload)
             self._sleep(pause)
 
-    def _try(self, call: Callable[[], Any], failing: str = "", otherwise: Any = None) -> Any:
+    def _try(self, call: Callable[[], Any], failing: str = SILENT, otherwise: Any = None) -> Any:
         """Return the result of a call, or `otherwise` if it fails.
 
         A failure of the bucket must not end days of training, nor fill the log while it lasts.
@@ -290,12 +295,11 @@ class Worker:
         try:
             found = call()
         except Exception as error:
-            text = f"{failing or 'the bucket did not answer'}: {error}"
-            if text != self._failure:
-                self._failure = text
-                self._log(text)
+            if self._failures.get(failing) != str(error):
+                self._failures[failing] = str(error)
+                self._log(f"{failing}: {error}")
             return otherwise
-        self._failure = ""
+        self._failures.pop(failing, None)
         return found
 
     def _log(self, text: str) -> None:
