@@ -124,7 +124,8 @@ make() {
   "$1" -m venv ${PLMJAX_VENV:-} "$venv"
 }
 
-pip_install() { "$1" -m pip install --quiet "${@:2}"; }
+# A quiet pip does not say which versions contradict each other.
+pip_install() { "$1" -m pip install --quiet "${@:2}" || "$1" -m pip install --no-color --progress-bar off "${@:2}"; }
 install() {
   [ ! -e "$project/.installed" ] || return 0
   rm -rf "$project" && mkdir -p "$project" &&
@@ -143,9 +144,11 @@ try_to_install() {
 # A worker that cannot start deletes everything that costs money.
 give_up() {
   local said
-  said="$(grep -a '^ERROR' "$log" | tail -n 1 | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c -300)"
+  said="$(grep -aE '^ERROR: (No matching|Cannot install)' "$log" || grep -a '^ERROR' "$log")"
+  said="$(tail -n 1 <<<"$said" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c -300)"
+  said="${said% }"
   printf '{"state": "failed", "reason": "Worker %s could not install the project%s; its log says why."}\n' \
-    "$WORKER" "${said:+ (${said% })}" >"$home/verdict.json"
+    "$WORKER" "${said:+ ($said)}" >"$home/verdict.json"
   insist 3600 put "$home/verdict.json" "$FOLDER/verdict.json"
   [ -z "$RESOURCE" ] ||
     insist 86400 authorized --request DELETE "https://tpu.googleapis.com/v2/$RESOURCE?force=true"

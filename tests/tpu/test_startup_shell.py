@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from tests.tpu.test_queue import job_of
@@ -140,6 +141,14 @@ def test_the_environment_has_the_python_of_the_submitter_where_it_can(shell, buc
     assert code == 1 and said.endswith("no Python 3.12 can be had, nor any from 3.11 on\n")
 
 
+def test_versions_that_cannot_be_installed_together_are_named(shell, bucket: Path, tmp_path: Path) -> None:
+    (tmp_path / "versions.txt").write_text("# The versions of the submitting machine.\nscipy==0.0.1\n")
+    options = f"--dry-run --no-index -c {tmp_path / 'versions.txt'} jax=={jax.__version__}"
+    line = f"pip_install {sys.executable} {options} 2>&1"
+    code, said = shell(line, job_of(bucket))
+    assert code == 1 and "The user requested (constraint) scipy==0.0.1" in said
+
+
 @pytest.mark.parametrize(("accelerator", "pages"), [("v6e", "always"), ("v3", "madvise")])
 def test_huge_pages_are_on_where_the_runtime_profits(shell, bucket: Path, accelerator: str, pages: str) -> None:
     (shell.home / "huge_pages").write_text("madvise\n")
@@ -154,6 +163,7 @@ WAITING = 'sleep() { echo "slept $1" >>"$log"; SECONDS=$((SECONDS + $1)); }'
 
 def test_a_worker_that_cannot_install_tries_for_an_hour_and_gives_everything_back(shell, bucket: Path) -> None:
     pip = 'echo "ERROR: No matching distribution found for flax==9.9 (from \\"x\\")"'
+    pip += "\necho ERROR: ResolutionImpossible"
     line, job = f"{WAITING}\ninstall() {{ {pip}; return 1; }}", job_of(bucket, attempt=2)
     settings = {"JAX_PROCESS_ID": "1", "STORAGE_EMULATOR_HOST": "http://localhost:1"}
     assert shell(line, job, whole=True, **settings)[0] == 2
