@@ -44,7 +44,7 @@ HDF5 = ["h5py>=3.14"]
 WANDB = ["wandb>=0.31"]
 SENTENCES = ["sentence-transformers>=6", "transformers>=5.23"]  # bring torch
 COMPILER = ["jax[tpu]>=0.10"]  # the libtpu of this JAX: a plan is made by the compiler that the run will have
-SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6"]
+SUBMISSION = ["google-cloud-tpu>=1.28", *BUCKETS, "PyYAML>=6", "packaging>=25"]
 EXTRAS = {
     "beam": BEAM,
     "clean": CLEAN,

@@ -500,6 +500,7 @@ BY_NIGHT = {
         "test_a_mistake_ends_the_job_with_its_sentence",
         "test_an_old_python_is_replaced_by_uvs",
     ),
+    "tpu/test_startup_shell.py": ("test_versions_that_cannot_be_installed_together_are_named",),
     "tpu/test_submit.py": (
         "test_a_dry_run_prints_every_call_complete_and_needs_nothing",
         "test_an_experiment_is_submitted_by_its_name",

@@ -1,5 +1,6 @@
 """The command line, with one function per command."""
 
+import dataclasses
 import functools
 import os
 import shlex
@@ -188,21 +189,33 @@ def delete(name: Positional[Name], bucket: str = "") -> None:
         print(f"On the cluster: kubectl delete jobset {name}")
 
 
-def work(name: Positional[Name], bucket: str, worker: int, log: Path, every: float = 10, patience: float = 300) -> None:
+def work(
+    name: Positional[Name],
+    bucket: str,
+    worker: int,
+    attempt: int,
+    log: Path,
+    every: float = 10,
+    patience: float = 300,
+) -> None:
     """Run a job on one host of its slice. The startup script calls this command.
 
     Args:
         name: Name of the job.
         bucket: Bucket to which it was submitted.
         worker: Number of this host, from 0.
+        attempt: Number of this host's slice; job.json has it only after the request for the slice was answered.
         log: Local log, which is copied to the bucket.
         every: Seconds between two checks of the run and the bucket.
         patience: Seconds to wait for the other hosts.
     """
+    from plmjax.patience import insist
     from tpu import job as jobs
+    from tpu.restarts import HOUR, STOPPED
     from tpu.worker import Worker
 
-    sys.exit(Worker(jobs.find(bucket, name), worker, log, every, patience).run())
+    job = insist(lambda: jobs.find(bucket, name), "reading the job", HOUR * STOPPED.hours)
+    sys.exit(Worker(dataclasses.replace(job, attempt=attempt), worker, log, every, patience).run())
 
 
 VERBS: dict[str, Callable] = {"submit": submit, "watch": watch, "status": status, "logs": logs, "delete": delete}

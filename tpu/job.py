@@ -5,6 +5,7 @@
     BUCKET/runs/NAME/                                  the run directory, unless --workdir names another
     BUCKET/jobs/NAME/job.json                          the job, as last submitted
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
+    BUCKET/jobs/NAME/ATTEMPT/crashes/WORKER/TIME/FILE  last words of a run that failed: libtpu's, and standard error
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
 
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Names that both Cloud TPU and Kubernetes accept, short enough for the suffixes that both append."""
 JOIN_SECONDS = 1800
-"""Seconds that a host waits for the others, because some machines start late, install slowly or are repaired first."""
+"""Seconds that a host waits for the others, because some machines start late, install slowly or are repaired first.
+
+It is more than the longest wait before a host runs the command again (`tpu.restarts.LONGEST_WAIT`).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Job:
     """Version of JAX on the submitting machine, which is also installed on the slice."""
     attempts: int
     """Maximum number of attempts, each on its own slice, before the job fails."""
+    python: str = "3.12"
+    """Version of Python on the submitting machine, which the hosts have too where they can get it."""
     project: str = ""
     """Project of Google Cloud; empty for a job on Kubernetes."""
     zone: str = ""

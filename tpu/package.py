@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from plmjax.errors import UserError, listed
@@ -45,6 +45,11 @@ class Selection:
     def names(self) -> list[str]:
         """Names of the packed files, sorted."""
         return list(self.sizes)
+
+    def with_made(self, made: Mapping[str, bytes]) -> "Selection":
+        """Return the selection with files that are made for the archive."""
+        sizes = self.sizes | {name: len(contents) for name, contents in made.items()}
+        return dataclasses.replace(self, sizes=dict(sorted(sizes.items())))
 
     def by_folder(self) -> Iterator[str]:
         """Yield a line for each folder and file at the top of the project: its number of files and their bytes."""
@@ -122,21 +127,23 @@ def _tracked(root: Path) -> list[str]:
     return listed.stdout.split("\0")
 
 
-def pack(names: list[str], root: Path) -> tuple[str, bytes]:
+def pack(names: Collection[str], root: Path, made: Mapping[str, bytes] | None = None) -> tuple[str, bytes]:
     """Return (name in the bucket, contents) of the archive.
 
     The same files give the same bytes at any time and place.
+
+    made: name -> contents of further files, which are not in `root`.
     """
-    packed = io.BytesIO()
+    made, packed = made or {}, io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name in names:
-            contents = (root / name).read_bytes()
+        for name in sorted({*names, *made}):
+            contents = made[name] if name in made else (root / name).read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(contents)
-            entry.mode = 0o755 if (root / name).stat().st_mode & 0o100 else 0o644
+            entry.mode = 0o755 if name not in made and (root / name).stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(contents))
     contents = packed.getvalue()
     return f"packages/{hashlib.sha256(contents).hexdigest()[:16]}.tar.gz", contents

@@ -6,6 +6,10 @@ from pathlib import Path
 from tpu import queue
 from tpu.job import Job
 
+HUGE_PAGES = ("v5e", "v6e", "7x")
+"""Chips whose runtime starts and stops much faster with transparent huge pages, as JAX warns where they are off
+(jax/_src/cloud_tpu_init.py: "Transparent hugepages are not enabled")."""
+
 
 def settings(job: Job) -> dict[str, str]:
     """Return a dict from shell variable to value, for values that differ between jobs.
@@ -20,6 +24,8 @@ def settings(job: Job) -> dict[str, str]:
         "FOLDER": job.folder,
         "PACKAGE": job.package,
         "JAX": job.jax,
+        "PYTHON": job.python,
+        "HUGE_PAGES": "always" if job.accelerator in HUGE_PAGES else "",
         "SLICES": str(job.slices),
         "HOSTS": str(job.hosts),
         "WORKERS": str(job.workers),

@@ -1,7 +1,7 @@
 
 # The rest is the same for every job. It runs on every worker each time its machine starts. It installs the project once,
 # into its own environment. Then `python -m tpu work` runs the job and restarts it where that helps.
-# Variables that begin with PLMJAX_, and STORAGE_EMULATOR_HOST, are for rehearsals.
+# Variables that begin with PLMJAX_, GCE_METADATA_HOST and STORAGE_EMULATOR_HOST are for rehearsals.
 set -uo pipefail
 umask 022
 export HOME="${HOME:-/root}" PYTHONUNBUFFERED=1
@@ -14,8 +14,22 @@ storage="${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}"
 mkdir -p "$home"
 
 say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*"; }
-quietly() { curl --fail --silent --show-error --retry 8 --retry-all-errors "$@"; }
-metadata() { quietly --header 'Metadata-Flavor: Google' "http://metadata.google.internal/computeMetadata/v1/instance/$1"; }
+quietly() { curl --fail --silent --show-error --connect-timeout 20 --retry 8 --retry-all-errors "$@"; }
+metadata() {
+  quietly --header 'Metadata-Flavor: Google' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/$1"
+}
+
+# insist SECONDS COMMAND... repeats a command that fails for so long, with waits from half a minute to ten minutes.
+insist() {
+  local limit="${PLMJAX_PATIENCE:-$1}" wait="${PLMJAX_WAIT:-30}" began="$SECONDS"
+  shift
+  until "$@"; do
+    [ $((SECONDS - began)) -lt "$limit" ] || return 1
+    sleep "$wait"
+    wait=$((wait < 300 ? wait * 2 : 600))
+  done
+}
 
 # Requests to the bucket and to Cloud TPU use the machine's own identity. An emulator needs none.
 authorized() {
@@ -43,6 +57,33 @@ put() {
   esac
 }
 
+# The lock of this machine lasts as long as this shell and the program that takes its place. Status 127 is a container
+# without flock, where nothing starts twice.
+locked() { exec 9>>"$home/lock"; flock --nonblock 9; [ $? -ne 1 ]; }
+leave_it() { say "a job already runs on this machine ($(cat "$home/running" 2>/dev/null)): nothing is changed"; exit 0; }
+
+# google-startup-scripts.service, which runs this script on a virtual machine, is Type=oneshot with KillMode=process
+# (GoogleCloudPlatform/guest-agent): when the machine stops, what it started gets no SIGTERM while there is a network. So
+# this script starts itself as a service of its own, which is stopped before the network, has the time to save, and is
+# started again if it ends without an answer (2 is a job that failed, 75 a stop). A trainer that is killed for its
+# memory must not stop the whole service (OOMPolicy).
+detach() {
+  local script="$home/job.sh"
+  (umask 077 && itself >"$script.new" && mv "$script.new" "$script") || return 1
+  systemd-run --quiet --collect --unit="plmjax-$NAME" \
+    -p KillMode=mixed -p TimeoutStopSec=300 -p OOMPolicy=continue -p TasksMax=infinity \
+    -p Restart=on-failure -p RestartSec=30 -p "RestartPreventExitStatus=2 75" \
+    -p After=network-online.target -p After=nss-lookup.target -p After=google-guest-agent.service \
+    bash "$script"
+}
+# The text of this script after its variables: a service begins with none.
+itself() {
+  unset INVOCATION_ID JOURNAL_STREAM NOTIFY_SOCKET
+  export -p
+  echo "detached=1"
+  if [ -n "${BASH_EXECUTION_STRING:-}" ]; then echo "$BASH_EXECUTION_STRING"; else cat "$0"; fi
+}
+
 # The number of this worker among those of all slices: from JAX's variable, from Kubernetes, or from the slice's metadata.
 number() {
   local worker="${TPU_WORKER_ID:-}" slice="${MEGASCALE_SLICE_ID:-}"
@@ -54,49 +95,82 @@ number() {
   echo $((worker + HOSTS * ${slice:-0}))
 }
 
-# Most TPU software versions are Ubuntu 22.04 with Python 3.10. A newer Python is then installed by uv.
+# Versions of JAX differ by Python, so that of the submitter comes first: from the machine, whose Ubuntu 22.04 has 3.10
+# alone, or from uv. Any other that plmjax takes is better than none.
 environment() {
   local candidate
   rm -rf "$venv"
-  for candidate in ${PLMJAX_PYTHON:-python3.12 python3.11 python3}; do
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      # shellcheck disable=SC2086
-      "$candidate" -m venv ${PLMJAX_VENV:-} "$venv"
+  for candidate in ${PLMJAX_PYTHON:-"python$PYTHON" python3}; do
+    if is_python "$candidate" 'sys.version_info[:2] == wanted'; then make "$candidate"; return; fi
+  done
+  if python3 -m pip install --quiet --target "$home/uv" uv &&
+    "$home/uv/bin/uv" venv --seed --python "$PYTHON" "$venv"; then return; fi
+  for candidate in ${PLMJAX_PYTHON:-python3.13 python3.12 python3.11 python3}; do
+    if is_python "$candidate" 'sys.version_info >= (3, 11)'; then
+      say "no Python $PYTHON can be had, which the submitting machine has: $candidate takes its place"
+      make "$candidate"
       return
     fi
   done
-  python3 -m pip install --quiet --target "$home/uv" uv && "$home/uv/bin/uv" venv --seed --python 3.12 "$venv"
+  say "no Python $PYTHON can be had, nor any from 3.11 on"
+  return 1
+}
+is_python() {
+  "$1" -c "import sys, venv, ensurepip; wanted = tuple(map(int, '$PYTHON'.split('.'))); sys.exit(not ($2))" 2>/dev/null
+}
+make() {
+  rm -rf "$venv"
+  # shellcheck disable=SC2086
+  "$1" -m venv ${PLMJAX_VENV:-} "$venv"
 }
 
-pip_install() { "$1" -m pip install --quiet "${@:2}"; }
+# A quiet pip does not say which versions contradict each other.
+pip_install() { "$1" -m pip install --quiet "${@:2}" || "$1" -m pip install --no-color --progress-bar off "${@:2}"; }
 install() {
   [ ! -e "$project/.installed" ] || return 0
   rm -rf "$project" && mkdir -p "$project" &&
     fetch "$PACKAGE" "$project.tar.gz" && tar --extract --gzip --file "$project.tar.gz" --directory "$project" &&
-    environment && (cd "$project" && "${PLMJAX_INSTALL:-pip_install}" "$python" ".[tpu]" "jax[tpu]==$JAX") &&
+    environment &&
+    (cd "$project" && "${PLMJAX_INSTALL:-pip_install}" "$python" -c tpu/versions.txt ".[tpu]" "jax[tpu]==$JAX") &&
     touch "$project/.installed"
+}
+try_to_install() {
+  ! install >>"$log" 2>&1 || return 0
+  say "installation failed" >>"$log"
+  put "$log" "$FOLDER/logs/$WORKER/$(date -u +%Y%m%dT%H%M%SZ).log"
+  return 1
 }
 
 # A worker that cannot start deletes everything that costs money.
 give_up() {
-  printf '{"state": "failed", "reason": "Worker %s could not install the project; its log says why."}\n' "$1" \
-    >"$home/verdict.json"
-  put "$home/verdict.json" "$FOLDER/verdict.json"
-  [ -z "$RESOURCE" ] || authorized --request DELETE "https://tpu.googleapis.com/v2/$RESOURCE?force=true"
+  local said
+  said="$(grep -aE '^ERROR: (No matching|Cannot install)' "$log" || grep -a '^ERROR' "$log")"
+  said="$(tail -n 1 <<<"$said" | tr -d '"\\' | tr -c '[:print:]' ' ' | cut -c -300)"
+  said="${said% }"
+  printf '{"state": "failed", "reason": "Worker %s could not install the project%s; its log says why."}\n' \
+    "$WORKER" "${said:+ ($said)}" >"$home/verdict.json"
+  insist 3600 put "$home/verdict.json" "$FOLDER/verdict.json"
+  [ -z "$RESOURCE" ] ||
+    insist 86400 authorized --request DELETE "https://tpu.googleapis.com/v2/$RESOURCE?force=true"
   exit 2
 }
 
-WORKER="$(number)" || { say "no worker number in the metadata"; exit 1; }
+# Now the work.
+locked || leave_it
+if [ -z "${detached:-}" ] && [ -d "${PLMJAX_SYSTEMD:-/run/systemd/system}" ] && command -v systemd-run >/dev/null; then
+  exec 9>&-
+  if detach; then exit 0; fi
+  say "systemd-run failed: the job runs in this process"
+  locked || leave_it
+fi
+echo "$NAME, attempt $ATTEMPT" >"$home/running"
+WORKER="$(insist 3600 number)" || { say "no worker number in the metadata"; exit 1; }
 say "worker $WORKER of $WORKERS, job $NAME, attempt $ATTEMPT" >"$log"
 say "command: $COMMAND" >>"$log"
-for try in 1 2 3; do
-  if install >>"$log" 2>&1; then break; fi
-  say "installation failed, try $try of 3" >>"$log"
-  put "$log" "$FOLDER/logs/$WORKER/$(date -u +%Y%m%dT%H%M%SZ).log"
-  [ "$try" -lt 3 ] || give_up "$WORKER"
-  sleep "${PLMJAX_WAIT:-30}"
-done
+huge_pages="${PLMJAX_HUGE_PAGES:-/sys/kernel/mm/transparent_hugepage/enabled}"
+if [ -n "$HUGE_PAGES" ] && [ -w "$huge_pages" ]; then echo "$HUGE_PAGES" >"$huge_pages"; fi
+insist 3600 try_to_install || give_up
 say "installed" >>"$log"
 cd "$project" || exit 1
 # shellcheck disable=SC2086
-exec "$python" -m tpu work "$NAME" --bucket "$BUCKET" --worker "$WORKER" --log "$log" ${PLMJAX_WORK:-}
+exec "$python" -m tpu work "$NAME" --bucket "$BUCKET" --worker "$WORKER" --attempt "$ATTEMPT" --log "$log" ${PLMJAX_WORK:-}

@@ -16,7 +16,7 @@ from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
 from tpu import job as jobs
-from tpu import package, queue, startup
+from tpu import package, queue, startup, versions
 from tpu.bucket import Bucket
 from tpu.job import Job
 
@@ -81,7 +81,8 @@ def prepare(
     if workdir and not Bucket(bucket).local and not storage.in_bucket(workdir):
         raise UserError(f"Expected --workdir in a bucket, where every host can write, found {workdir!r}; correct it.")
     _check_text(run, bucket, files.names)
-    packed, archive = package.pack(files.names, package.ROOT)
+    made = {versions.FILE: versions.constraints().encode()}
+    packed, archive = package.pack(files.names, package.ROOT, made)
     name = name or path.stem.replace("_", "-").lower()
     if not jobs.NAME.fullmatch(name):
         raise UserError(
@@ -100,12 +101,13 @@ def prepare(
         workdir=workdir or f"{bucket}/runs/{name}",
         package=packed,
         jax=importlib.metadata.version("jax"),
+        python=versions.python(),
         runtime=runtime or slice_.chip.runtime,
         **settings,
     )
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
-    return Submission(job, archive, startup.render(job), files)
+    return Submission(job, archive, startup.render(job), files.with_made(made))
 
 
 def _check_bucket(bucket: str) -> None:

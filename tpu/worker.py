@@ -6,8 +6,10 @@ slice is left running.
 """
 
 import contextlib
-import dataclasses
 import json
+import math
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,17 +18,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
-from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
+from plmjax import patience, storage
+from plmjax.errors import DONE, MISTAKE, SAVED
+from tpu import crashes, events
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
+from tpu.notices import Notices
 from tpu.queue import Queue
+from tpu.restarts import LONGEST_WAIT, UNKNOWN, Restarts
 
-CRASHES = 3
-"""Number of crashes in a row, without a new checkpoint between them, after which a job fails."""
-STOPS = 20
-"""The same limit for runs that were stopped from outside. So many stops happen only on a broken slice."""
+DELETE_SECONDS = 24 * 3600.0
+"""Seconds for which the deletion of the slice is tried again: as long as it exists, it costs money."""
+SILENT = "the bucket did not answer"
+STEP_SECONDS = 1.0
+"""Longest sleep, after which a stop of the machine is noticed."""
 
 
 def checkpoint(workdir: str) -> int | None:
@@ -34,42 +40,13 @@ def checkpoint(workdir: str) -> int | None:
     return max(storage.finished_steps(storage.path(workdir) / "checkpoints"), default=None)
 
 
-@dataclasses.dataclass
-class Restarts:
-    """Decides if a command that ended is run again."""
-
-    step: int | None = None
-    """Newest checkpoint when the command last ended."""
-    crashes: int = 0
-    stops: int = 0
-
-    def after(self, code: int, step: int | None, last_line: str) -> Verdict | None:
-        """Return the verdict of the job, or None to run the command again. `last_line` is the last line it printed."""
-        if code == DONE:
-            return Verdict("done")
-        if code == MISTAKE:
-            return Verdict("failed", last_line)
-        if step != self.step:
-            self.step, self.crashes, self.stops = step, 0, 0
-        if code < 0 or code > 128 or code in (UNAVAILABLE, SAVED):
-            self.stops += 1
-            kind, number, limit = "was stopped", self.stops, STOPS
-        else:
-            self.crashes += 1
-            kind, number, limit = "crashed", self.crashes, CRASHES
-        if number < limit:
-            return None
-        where = "without a checkpoint" if step is None else f"with no checkpoint after step {step}"
-        return Verdict(
-            "failed", f"The run {kind} {number} times {where}, the last time with exit code {code}: {last_line}"
-        )
-
-
 class Log:
     """A local log that is copied to the bucket in parts, so that the cost of a copy does not grow with the log."""
 
     PART = 1 << 20
     """Number of bytes after which a part is closed and the next one begins."""
+    OWN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ worker \d+: ")
+    """Beginning of the lines of a `Worker`; the others are those of the command."""
 
     def __init__(self, path: Path, bucket: Bucket, folder: str) -> None:
         self.path, self._bucket, self._folder = path, bucket, folder
@@ -94,11 +71,11 @@ class Log:
             self._part, self._start, self._copied = self._part + 1, self._start + len(contents), 0
 
     def last_line(self) -> str:
-        """Return the last line that is not blank."""
+        """Return the last line of the command that is not blank."""
         with self.path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 4096))
+            file.seek(max(0, file.seek(0, 2) - 8192))
             lines = file.read().decode("utf-8", "replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip() and not self.OWN.match(line)), "nothing")
 
 
 class Worker:
@@ -108,111 +85,222 @@ class Worker:
         self.job, self.number, self.every, self.patience = job, number, every, patience
         self.bucket = Bucket(job.bucket)
         self.log = Log(log, self.bucket, f"{job.folder}/logs/{number}")
+        self.restarts = Restarts()
         self.stopping = False
+        self.saving = False
+        """True from a maintenance event to the end of the command, which saves for it."""
         self.child: subprocess.Popen | None = None
-
-    def _decide(self, ended: jobs.Verdict) -> None:
-        """End the attempt as soon as the bucket answers."""
-        while not self._try(lambda: jobs.decide(self.job, ended) or True) and not self.stopping:
-            time.sleep(self.every)
+        self._asked: subprocess.Popen | None = None
+        self._ended: Verdict | None = None
+        self._failures: dict[str, str] = {}
 
     def run(self) -> int:
         """Work until the job has ended or this machine is stopped.
 
         Return the exit code: 0 done, 2 failed, 75 stopped.
         """
-        signal.signal(signal.SIGTERM, self._stop)
-        restarts = Restarts()
-        while (ended := self._verdict()) is None:
-            code = self._once()
-            if self.stopping and code != DONE:
-                self._log(f"this machine is stopped, plmjax ended with {code}")
+        signal.signal(signal.SIGTERM, lambda *_: self._stop("SIGTERM"))
+        notices = Notices(lambda: self._stop("its preemption"), self._save, self._unannounced)
+        if "TPU_SKIP_MDS_QUERY" not in os.environ:
+            notices.start()
+        try:
+            while not self.stopping and self._verdict() is None:
+                self._once()
+            if self._ended is None:
                 self._try(self.log.upload)
                 return SAVED
-            if code is None:
-                continue
-            step = self._try(lambda: checkpoint(self.job.workdir))
-            decided = restarts.after(code, step, self.log.last_line())
-            if decided is not None and (self.number == 0 or decided.state == "failed"):
-                self._decide(decided)
-                continue
-            if decided is not None:
-                # Worker 0 may have crashed at the very end. It then needs all other workers again.
-                self._wait(lambda: self._verdict() is not None, self.patience)
-                continue
-            self._log(f"plmjax ended with {code}, newest checkpoint {step}: starting it again")
-            self._try(self.log.upload)
-            time.sleep(self.every)
-        self._finish(ended)
-        return DONE if ended.state == "done" else MISTAKE
+            self._finish(self._ended)
+            return DONE if self._ended.state == "done" else MISTAKE
+        finally:
+            notices.end()
 
-    def _once(self) -> int | None:
-        """Run the command. Return its exit code, or None if the verdict of another worker ended it."""
+    # ------------------------------------------------------------------------------------------------- the command
+
+    def _once(self) -> None:
+        """Run the command once, and decide or wait for what comes next."""
+        self._event("started")
+        folder = self._try(
+            lambda: crashes.folder(self.log.path.parent / "tpu_logs"), "no folder for the logs of libtpu could be made"
+        )
+        code = self._code(folder)
+        if code is None:
+            return
+        step = self._newest()
+        self._event("ended", code=code, step=step if step != UNKNOWN else None)
+        if code not in (DONE, SAVED) and folder is not None:
+            self._keep(folder)
+        saved_for_maintenance, self.saving = self.saving and code == SAVED, False
+        if self.stopping and code != DONE:
+            self._log(f"this machine is stopped, plmjax ended with {code}")
+            return
+        if saved_for_maintenance:
+            self._log(f"saved before the maintenance, newest checkpoint {step}: starting it again")
+            return
+        decided = self.restarts.after(code, step, self.log.last_line(), time.monotonic())
+        if isinstance(decided, Verdict):
+            self._decide(decided, code)
+            return
+        when = f"in {decided:.0f} s" if decided else "now"
+        self._log(f"plmjax ended with {code}, newest checkpoint {step}: starting it again {when}")
+        self._try(self.log.upload)
+        self._rest(decided)
+
+    def _code(self, folder: Path | None) -> int | None:
+        """Run the command. Return its exit code, or None if the verdict of another worker ended it.
+
+        folder: where libtpu and plmjax write what they know of a crash.
+        """
         command = [sys.executable, "-m", "plmjax", *self.job.command()[1:]]
+        environment = dict(os.environ) | ({} if folder is None else {"TPU_LOG_DIR": str(folder)})
         with self.log.path.open("ab") as output:
-            self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self.child = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0
+            )
         if self.stopping:
-            self.child.terminate()
+            self._terminate()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.child.wait(timeout=self.every)
+                code = self.child.wait(timeout=self.every)
+                self._sweep()
+                return code
             self._try(self.log.upload)
             if self._verdict() is not None:
-                self.child.terminate()
+                self._terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.child.wait(timeout=self.patience)
-                self.child.kill()
+                self._sweep()
                 self.child.wait()
                 return None
+
+    def _sweep(self) -> None:
+        """Kill what is left of the command: a trainer without its guard would keep the chips from the next start."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+
+    def _terminate(self) -> None:
+        """Ask the command once to save and end. The system and the metadata server may both announce an end."""
+        if self.child is not None and self.child is not self._asked and self.child.poll() is None:
+            self._asked = self.child
+            self.child.terminate()
+
+    def _stop(self, reason: str) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self._log(f"this machine is stopped by {reason}")
+        self._terminate()
+
+    def _save(self, event: str) -> None:
+        """Have the command save before a maintenance, which may end this machine."""
+        self._log(f"the maintenance of this machine is announced ({event})")
+        self.saving = self.child is not None and self.child.poll() is None
+        self._terminate()
+
+    def _unannounced(self) -> None:
+        self._log("no metadata server answers, so that preemption and maintenance come without a notice")
+
+    def _keep(self, folder: Path) -> None:
+        """Copy what is known of a crash to the bucket."""
+        target = f"{self.job.folder}/crashes/{self.number}/{folder.name}"
+        failing = "the last words of the run could not be copied"
+        if names := self._try(lambda: crashes.copy(folder, self.bucket, target), failing):
+            self._log(f"the last words of the run are in {self.bucket.url(target)}: {', '.join(names)}")
+
+    # ----------------------------------------------------------------------------------------------------- the job
+
+    def _decide(self, ended: Verdict, code: int) -> None:
+        """End the attempt, on worker 0 or if the job has failed; other workers that are done wait for worker 0."""
+        if self.number > 0 and ended.state == "done":
+            # Worker 0 may have crashed at the very end. It then needs all other workers again.
+            self._wait(lambda: self._verdict() is not None, self.patience)
+            return
+
+        def decide() -> bool:
+            jobs.decide(self.job, ended)
+            return True
+
+        if code in (DONE, MISTAKE):
+            self._insist(decide)
+        elif not self._try(decide):
+            # What a run waits for has not passed while the bucket does not answer; when it does, the run may go on.
+            self._rest(LONGEST_WAIT)
 
     def _finish(self, ended: Verdict) -> None:
         """Report, and delete the slice. Worker 0 does it when all have reported, and the others if it does not."""
         self._log(f"job {ended.state}{': ' if ended.reason else ''}{ended.reason}")
-        self._try(self.log.upload)
+        self._insist(self.log.upload, self.patience)
         if self.number == 0:
             self._wait(lambda: len(self._reported()) >= self.job.workers - 1, self.patience)
-        self._try(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", self._mark(ended)))
+        mark = json.dumps({"state": ended.state, "time": round(time.time())}).encode()
+        self._insist(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", mark), self.patience)
         if self.number > 0 and self._wait(lambda: "0.json" in self._reported(), 4 * self.patience):
             return
-        if not self.job.project:
-            return
-        try:
-            Queue(self.job).ask_to_delete()
-        except UserError as error:
-            self._log(f"the slice could not be deleted and continues to cost money: {error}")
-            self._try(self.log.upload)
-
-    def _mark(self, ended: Verdict) -> bytes:
-        return json.dumps({"state": ended.state, "time": round(time.time())}).encode()
+        if self.job.project:
+            failing = "the slice could not be deleted and continues to cost money"
+            self._insist(lambda: Queue(self.job).ask_to_delete(), DELETE_SECONDS, failing)
 
     def _reported(self) -> list[str]:
         return self._try(lambda: self.bucket.names(f"{self.job.folder}/workers")) or []
 
     def _verdict(self) -> Verdict | None:
-        return self._try(lambda: jobs.verdict(self.job))
+        """Return the outcome of the attempt, which does not change again."""
+        self._ended = self._ended or self._try(lambda: jobs.verdict(self.job))
+        return self._ended
+
+    def _newest(self) -> int | None:
+        """Return the newest checkpoint, or the one that was known before if the bucket does not answer."""
+        known = self.restarts.step
+        return self._try(lambda: checkpoint(self.job.workdir), otherwise=known)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self.number == 0:
+            self._try(lambda: events.event(self.job, kind, worker=self.number, **fields))
+
+    # ------------------------------------------------------------------------------------------------------ waiting
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, until another worker ends the job or this machine is stopped."""
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0 and self._verdict() is None:
+            self._sleep(min(self.every, left))
 
     def _wait(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `ready()` is true, at most for the given number of seconds."""
+        """Wait until `ready()` is true, at most for the given number of seconds or until this machine is stopped."""
         end = time.monotonic() + seconds
-        while not (found := ready()) and time.monotonic() < end:
-            time.sleep(min(self.every, 1))
+        while not (found := ready()) and time.monotonic() < end and not self.stopping:
+            self._sleep(min(self.every, STEP_SECONDS))
         return found
 
-    def _try(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call, or None if it fails.
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, at most until this machine is stopped."""
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, STEP_SECONDS))
 
-        A short failure of the bucket must not end days of training.
+    def _insist(self, call: Callable[[], Any], seconds: float = math.inf, failing: str = SILENT) -> None:
+        """Call until it succeeds, this machine is stopped, or it has failed for so many seconds."""
+        end = time.monotonic() + seconds
+        for pause in patience.waits():
+            if self._try(call, failing, otherwise=self) is not self or self.stopping or time.monotonic() >= end:
+                return
+            self._try(self.log.upload)
+            self._sleep(pause)
+
+    def _try(self, call: Callable[[], Any], failing: str = SILENT, otherwise: Any = None) -> Any:
+        """Return the result of a call, or `otherwise` if it fails.
+
+        A failure of the bucket must not end days of training, nor fill the log while it lasts.
+
+        failing: what fails, for the log.
         """
         try:
-            return call()
+            found = call()
         except Exception as error:
-            self._log(f"the bucket did not answer: {error}")
-            return None
+            if self._failures.get(failing) != str(error):
+                self._failures[failing] = str(error)
+                self._log(f"{failing}: {error}")
+            return otherwise
+        self._failures.pop(failing, None)
+        return found
 
     def _log(self, text: str) -> None:
         self.log.add(f"worker {self.number}: {text}")
-
-    def _stop(self, *signal: Any) -> None:
-        self.stopping = True
-        if self.child is not None and self.child.poll() is None:
-            self.child.terminate()

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from plmjax import __version__, storage
 from plmjax import experiment as experiments
+from plmjax import libraries, storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Experiment, Finetuning
@@ -174,7 +174,7 @@ def record(ready: _Prepared, origin: Origin, workdir: Path) -> None:
     Raises:
         UserError: the run in WORKDIR is another one.
     """
-    settings = experiments.flatten(ready.run) | {"the version of plmjax": __version__}
+    settings = experiments.flatten(ready.run) | libraries.versions()
     hosts.agree("the experiment", json.dumps(settings))
     with hosts.in_turn("the run directory"):
         start.check(workdir, origin.name, origin.recorded)

@@ -6,6 +6,21 @@ import os
 from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
+TPU_PCI_DEVICES = {
+    "0x0027": "v2 and v3",
+    "0x0056": "a chip without a public name",
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "7x",
+    "0x007c": "8t",
+    "0x0083": "8i",
+}
+"""Device ids of TPUs among those of Google, whose network cards (gVNIC, 0x0042) and disks are on the same bus.
+
+jax/_src/hardware_utils.py has the same list; its import would import all of JAX.
+"""
 DRIVER = Path("/proc/driver/nvidia/version")
 """File that exists while NVIDIA's driver is loaded."""
 MALLOC_OPTIONS = {"arenas": (-8, 1), "mapped blocks": (-4, 0), "trimming": (-1, -1)}
@@ -15,8 +30,11 @@ returning memory to the system."""
 
 def has_tpu() -> bool:
     """Return whether a TPU chip is on the PCI bus."""
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    return any(vendor.read_text().strip() == GOOGLE_PCI_VENDOR for vendor in vendors)
+    return any(
+        vendor.read_text().strip() == GOOGLE_PCI_VENDOR
+        and vendor.with_name("device").read_text().strip() in TPU_PCI_DEVICES
+        for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")
+    )
 
 
 def has_gpu() -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from plmjax import __version__, storage
 from plmjax import experiment as experiments
+from plmjax import libraries, storage
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.initialization.origin import Origin
@@ -53,7 +53,7 @@ def pretrain(
     workdir = storage.path(workdir)
     run, origin = started(run, checkpoint)
     _check(run, origin)
-    hosts.agree("the experiment", json.dumps(flatten(run) | {"the version of plmjax": __version__}))
+    hosts.agree("the experiment", json.dumps(flatten(run) | libraries.versions()))
     source, tokenizer = _prepare(run, origin, workdir, report)
     files = checkpoints.tokenizer_files(workdir / "tokenizer")
     initial = origin.initial_parameters(run, tokenizer, report=report)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from jax._src import hardware_utils
 
 from plmjax.parallel import platform
 
@@ -35,14 +36,25 @@ def test_only_what_is_here_and_installed_is_started(libraries, driver, chosen, m
 
 
 @pytest.mark.parametrize(
-    ("vendors", "found"), [((), False), (("0x8086",), False), (("0x8086", "0x1ae0", "0x10de"), True)]
+    ("devices", "found"),
+    [
+        ((), False),
+        ((("0x8086", "0x0063"),), False),  # the number of a v5e, by another vendor
+        ((("0x1ae0", "0x0042"), ("0x1ae0", "0x001f")), False),  # Google's network card and disk, on any of its machines
+        ((("0x8086", "0x1237"), ("0x1ae0", "0x0042"), ("0x1ae0", "0x005e")), True),
+    ],
 )
-def test_a_tpu_is_one_of_the_devices_on_the_bus(vendors, found, monkeypatch, tmp_path):
-    for number, vendor in enumerate(vendors):
+def test_a_tpu_is_one_of_the_devices_on_the_bus(devices, found, monkeypatch, tmp_path):
+    for number, (vendor, device) in enumerate(devices):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / str(number) / "device").write_text(f"{device}\n")
     monkeypatch.setattr(platform, "Path", lambda bus: tmp_path if bus == "/sys/bus/pci/devices" else pytest.fail(bus))
     assert platform.has_tpu() is found
+
+
+def test_every_tpu_that_jax_knows_is_one():
+    assert hardware_utils._TPU_PCI_DEVICE_IDS.keys() <= platform.TPU_PCI_DEVICES.keys()
 
 
 FREED = """

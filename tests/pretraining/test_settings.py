@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plmjax import __version__, experiment
+from plmjax import experiment, libraries
 from plmjax.data import mixture, remote, store
 from plmjax.data.layouts import Blocks, SentencePairs
 from plmjax.data.mixing import Mixture
@@ -78,7 +78,7 @@ def test_a_run_is_checked_for_the_devices_of_its_platform(
     assert done == [described is not None, "gpu", (4, 2), "tracking"]
 
 
-def test_hosts_agree_on_the_whole_experiment_and_the_version(
+def test_hosts_agree_on_the_whole_experiment_and_the_versions(
     said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = run_of(path="dataset")
@@ -88,7 +88,7 @@ def test_hosts_agree_on_the_whole_experiment_and_the_version(
     with pytest.raises(Called):
         pretraining.pretrain(run, tmp_path)
     found = json.loads(said["the experiment"])
-    assert found == json.loads(json.dumps(experiment.flatten(run))) | {"the version of plmjax": __version__}
+    assert found == json.loads(json.dumps(experiment.flatten(run))) | libraries.versions()
 
 
 @pytest.mark.parametrize("mixed", [False, True])

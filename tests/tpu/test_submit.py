@@ -21,7 +21,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Mixture
 from tests.tpu.test_queue import job_of
 from tpu import job as jobs
-from tpu import package, queue, submission
+from tpu import package, queue, submission, versions
 
 ROOT = package.ROOT
 LARGE = "experiments/bert_large_8x8.py"
@@ -73,7 +73,9 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     delete = next(block for line, block in found.items() if "DeleteQueuedResource" in line)
     assert job["resolved"]["training"]["batch_size"] == 512
     assert job["workdir"] == "gs://b/runs/bert-large-8x8"
-    name, contents = package.pack(package.select(ROOT).names, ROOT)
+    made = {versions.FILE: versions.constraints().encode()}
+    name, contents = package.pack(package.select(ROOT).names, ROOT, made)
+    assert f"pack    tpu/versions.txt  {len(made[versions.FILE]):,} bytes" in printed.splitlines()
     line = f"write   gs://b/{name}  {len(contents):,} bytes, sha256 {hashlib.sha256(contents).hexdigest()}"
     assert line in printed.splitlines()
     assert create["parent"] == "projects/p/locations/us-west4-a"
@@ -201,6 +203,8 @@ def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> No
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(first[1]))) as archive:
         archive.extractall(copy, filter="data")
     assert package.pack(names, copy) == first
+    frozen = [package.pack(names, ROOT, {versions.FILE: pins}) for pins in (b"jax==1", b"jax==1", b"jax==2")]
+    assert frozen[0] == frozen[1] and len({first[0], *(name for name, _ in frozen)}) == 3
     (copy / "setup.py").write_text("changed")
     assert package.pack(names, copy)[0] != first[0]
 

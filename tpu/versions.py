@@ -1,0 +1,70 @@
+"""The libraries of the submitting machine, with which the hosts of a slice install the project.
+
+Without them each host takes the newest versions of the day on which it is installed or repaired.
+"""
+
+import collections
+import importlib.metadata
+import platform
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from plmjax.errors import UserError
+
+FILE = "tpu/versions.txt"
+"""Name in the packed project: a file of constraints for `pip install -c`."""
+HOST = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+"""Values of environment markers on a host, where the requirements of another system do not count."""
+
+
+def python() -> str:
+    """Return the version of Python that the hosts should have, such as "3.12"."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def constraints() -> str:
+    """Return the contents of FILE: the versions here of all that plmjax and its extra `tpu` require on a host.
+
+    What is not installed here, and what a registry does not have (an installation from a folder or a repository, a
+    version with a local part such as 1.0+cpu), is left to the host.
+
+    Raises:
+        UserError: plmjax is not installed here.
+    """
+    try:
+        importlib.metadata.distribution("plmjax")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            "Expected plmjax to be installed here, because the hosts install the versions of its libraries that are "
+            "here, found it only as files; run pip install -e '.[tpu]'."
+        ) from None
+    pins = [
+        f"{name}=={found.version}"
+        for name, found in sorted(_required(Requirement("plmjax[tpu]")).items())
+        if found.read_text("direct_url.json") is None and Version(found.version).local is None
+    ]
+    return "\n".join([f"# The versions of the submitting machine, with Python {python()}.", *pins, ""])
+
+
+def _required(root: Requirement) -> dict[str, importlib.metadata.Distribution]:
+    """Return a dict from canonical name to distribution, of all installed ones that a requirement leads to."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    extras: dict[str, set[str]] = collections.defaultdict(set)
+    waiting = [root]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        new = {"", *requirement.extras} - extras[name]
+        if not new:
+            continue
+        extras[name] |= new
+        try:
+            found[name] = importlib.metadata.distribution(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for further in map(Requirement, found[name].requires or ()):
+            if further.marker is None or any(further.marker.evaluate(HOST | {"extra": extra}) for extra in new):
+                waiting.append(further)
+    return found
