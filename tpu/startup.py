@@ -24,7 +24,7 @@ def settings(job: Job) -> dict[str, str]:
         "HOSTS": str(job.hosts),
         "WORKERS": str(job.workers),
         "COMMAND": shlex.join(job.command()),
-        "RESOURCE": queue.resource(job) if job.project else "",
+        "RESOURCE": queue.resource(job) if job.queued else "",
         "JAX_COMPILATION_CACHE_DIR": f"{job.bucket}/compilation",
     }
 

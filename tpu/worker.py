@@ -174,7 +174,7 @@ class Worker:
         self._try(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", self._mark(ended)))
         if self.number > 0 and self._wait(lambda: "0.json" in self._reported(), 4 * self.patience):
             return
-        if not self.job.project:
+        if not self.job.queued:
             return
         try:
             Queue(self.job).ask_to_delete()

@@ -78,6 +78,11 @@ class CloudTpu:
     def __exit__(self, *error: object) -> None:
         self._server.stop(None).wait()
 
+    def has_node(self, name: str, state: str = "READY", zone: str = "us-west4-a", **fields: object) -> None:
+        """Have a node that exists by itself, without a queued resource."""
+        full = f"projects/p/locations/{zone}/nodes/{name}"
+        self.nodes[full] = types.Node(name=full, state=state, **fields)
+
     def called(self, method: str) -> list:
         """The requests of a method."""
         return [request for name, request in self.requests if name == method]
