@@ -67,6 +67,7 @@ class ObjectStore:
     buckets: name -> object's name -> object. denied: bucket's name -> (methods, status, message) that it answers with.
     requests: (method, path with its query) of every request, as they came. ranges: (name, first byte, last byte) of
     every range that was read. busy: object's name -> the number of next readings of it that are refused for the moment.
+    locations: bucket's name -> what its description says of its place.
     moments: what a bucket held after each change, for those that are asked for: what is there when everybody who
     writes to it is killed at that moment.
     """
@@ -78,6 +79,7 @@ class ObjectStore:
         self.requests: list[tuple[str, str]] = []
         self.ranges: list[tuple[str, int, int]] = []
         self.busy: dict[str, int] = {}
+        self.locations: dict[str, dict] = {}
         self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
         self.lock = threading.Lock()
         self._generations = itertools.count(int(time.time() * 1e6))
@@ -198,6 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._upload(bucket, query, body)
         if name is None:
             whole = {"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "LOCAL"}
+            whole |= self.store.locations.get(bucket, {})
             return 200, {}, self._list(bucket, query) if path.endswith("/o") else whole
         with self.store.lock:
             known = self.store.buckets[bucket].get(name)

@@ -126,6 +126,8 @@ def submit(
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
     submission = submissions.continued(submission)
+    if "-" in accelerator and not topology:
+        print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
     print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))
     job = submission.job
     if kubernetes:
@@ -209,6 +211,46 @@ def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool
         print(text, end="", flush=True)
 
 
+def profile(
+    name: Positional[Name],
+    bucket: str = "",
+    steps: int = 5,
+    from_: Annotated[int, arg(name="from", metavar="STEP")] = 0,
+    minutes: float = 60,
+) -> None:
+    """Record a trace of a few steps of a running job, and say where it is.
+
+    Args:
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        steps: Number of steps.
+        from_: First step; the next one by default.
+        minutes: Time to wait for the trace. Then the request is withdrawn.
+    """
+    from tpu import job as jobs
+    from tpu import profiles
+
+    job = jobs.find(_bucket(bucket), name)
+    done, folder = profiles.profile(job, steps, from_, functools.partial(print, flush=True), minutes * 60)
+    print(f"steps {done.first} to {done.last} are in {folder}")
+    print(f"Open it with pip install xprof && xprof --logdir {shlex.quote(f'{job.workdir}/profile')}")
+
+
+def debug(name: Positional[Name], bucket: str = "", seconds: float = 90) -> None:
+    """Print the stacks of all hosts of a running job, to see where it stands still.
+
+    Args:
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        seconds: Time to wait for the answers.
+    """
+    from tpu import job as jobs
+    from tpu import stacks
+
+    for text in stacks.ask(jobs.find(_bucket(bucket), name), seconds):
+        print(text, flush=True)
+
+
 def delete(name: Positional[Name], bucket: str = "") -> None:
     """Delete a job and its slices. Its run directory is kept.
 
@@ -251,7 +293,15 @@ def work(name: Positional[Name], bucket: str, worker: int, log: Path, every: flo
     sys.exit(Worker(jobs.find(bucket, name), worker, log, every, patience).run())
 
 
-VERBS: dict[str, Callable] = {"submit": submit, "watch": watch, "status": status, "logs": logs, "delete": delete}
+VERBS: dict[str, Callable] = {
+    "submit": submit,
+    "watch": watch,
+    "status": status,
+    "logs": logs,
+    "profile": profile,
+    "debug": debug,
+    "delete": delete,
+}
 ON_THE_SLICE: dict[str, Callable] = {"work": work}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from plmjax import storage
 from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
 from tpu import job as jobs
+from tpu import stacks
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
 from tpu.queue import Queue
@@ -109,6 +110,7 @@ class Worker:
         self.bucket = Bucket(job.bucket)
         self.log = Log(log, self.bucket, f"{job.folder}/logs/{number}")
         self.stopping = False
+        self.answered = ""
         self.child: subprocess.Popen | None = None
 
     def _decide(self, ended: jobs.Verdict) -> None:
@@ -157,6 +159,7 @@ class Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.child.wait(timeout=self.every)
             self._try(self.log.upload)
+            self._try(self._answer)
             if self._verdict() is not None:
                 self.child.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -164,6 +167,13 @@ class Worker:
                 self.child.kill()
                 self.child.wait()
                 return None
+
+    def _answer(self) -> None:
+        """Answer a new request for the stacks of this host, and copy the log with them."""
+        before = self.answered
+        self.answered = stacks.answer(self.job, self.number, self.child.pid, self.log.path, before)
+        if self.answered != before:
+            self.log.upload()
 
     def _finish(self, ended: Verdict) -> None:
         """Report, and delete the slice. Worker 0 does it when all have reported, and the others if it does not."""
