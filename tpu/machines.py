@@ -19,6 +19,7 @@ from tpu import job as jobs
 from tpu import queue
 from tpu.job import Job, Verdict
 
+GCLOUD = ("gcloud", "compute", "tpus", "tpu-vm", "ssh")
 SAVE_SECONDS = 900
 """Seconds that a job has to save after SIGTERM before it is killed."""
 SSH_SECONDS = SAVE_SECONDS + 600
@@ -79,7 +80,7 @@ def node(project: str, zone: str, name: str) -> Any:
     try:
         return client.get_node(name=f"projects/{project}/locations/{zone}/nodes/{name}", **options)
     except exceptions.NotFound as error:
-        reason = queue.first_line(error.message)
+        reason = _reason(error)
         raise UserError(
             f"Expected a TPU VM named {name} in {zone} of {project}, found none ({reason}); a machine that is no TPU "
             f"cannot take a job, and gcloud compute tpus tpu-vm list --zone {zone} shows those that can."
@@ -88,8 +89,12 @@ def node(project: str, zone: str, name: str) -> Any:
         passing = isinstance(error, exceptions.ServerError | exceptions.TooManyRequests | exceptions.RetryError)
         raise (Unavailable if passing else UserError)(
             f"Expected Cloud TPU's description of {name} in {zone} of {project}, found {type(error).__name__} "
-            f"({queue.first_line(error.message)}); check --project, --zone and your permissions, and try again."
+            f"({_reason(error)}); check --project, --zone and your permissions, and try again."
         ) from error
+
+
+def _reason(error: Any) -> str:
+    return (str(error.message).strip().splitlines() or ["no message"])[0].rstrip(".")
 
 
 def slice_of(project: str, zone: str, name: str) -> topologies.Slice:
@@ -126,11 +131,9 @@ def command(job: Job, action: str, script: str = "") -> str:
 
 def arguments(job: Job, action: str, script: str = "") -> list[str]:
     """Return the command line of gcloud for an action on all workers."""
-    return [
-        "gcloud", "compute", "tpus", "tpu-vm", "ssh", job.tpu_vm, "--zone", job.zone, "--project", job.project,
-        "--worker=all", "--quiet", *(["--internal-ip"] if job.internal_ips else []), "--command",
-        command(job, action, script),
-    ]  # fmt: skip
+    reached = ["--internal-ip"] if job.internal_ips else []
+    place = ["--zone", job.zone, "--project", job.project, "--worker=all", "--quiet", *reached]
+    return [*GCLOUD, job.tpu_vm, *place, "--command", command(job, action, script)]
 
 
 def _ssh(job: Job, action: str, script: str = "") -> str:
@@ -164,7 +167,7 @@ def _ssh(job: Job, action: str, script: str = "") -> str:
         last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
         raise Unavailable(
             f"Expected an answer of all {job.hosts} workers of {job.tpu_vm} by ssh, found {answers} ({last[:300]}); "
-            f"check gcloud compute tpus tpu-vm ssh {job.tpu_vm} --zone {job.zone} --worker=all, and try again."
+            f"try {shlex.join(GCLOUD)} {job.tpu_vm} by hand, and then again."
         )
     return done.stdout
 

@@ -46,8 +46,8 @@ def _check(job: Job, workdir: Path, steps: int, first: int) -> None:
         raise UserError(f"Expected --from a step of the run, 1 to {total}, found {first}; change it.")
     if ended := jobs.verdict(job):
         raise UserError(
-            f"Expected a running job named {job.name}, found it {ended.state}; submit it again with "
-            f"--training.profile_steps, or profile another."
+            f"Expected a running job named {job.name}, found it {ended.state}; name one that runs, or "
+            f"submit it again with python -m tpu submit --training.profile_steps."
         )
     try:
         pending, done = Request.read(workdir), Done.read(workdir)

@@ -278,14 +278,14 @@ class Queue:
             ) from error
         except GoogleAuthError as error:
             raise UserError(
-                f"Expected valid credentials for Google Cloud, found {first_line(error)}; run gcloud auth "
+                f"Expected valid credentials for Google Cloud, found {_first_line(error)}; run gcloud auth "
                 f"application-default login."
             ) from error
 
     def _sentence(self, error: Any) -> str:
         from google.api_core import exceptions
 
-        job, reason = self.job, first_line(error.message)
+        job, reason = self.job, _first_line(error.message)
         slices = f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type
         kind = "spot " if job.spot else ""
         if isinstance(error, exceptions.ResourceExhausted):
@@ -311,8 +311,8 @@ class Queue:
             )
         if isinstance(error, exceptions.NotFound):
             return (
-                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct "
-                f"--project, or choose a --zone that has this --accelerator."
+                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct --project"
+                f"{' and --reservation' if job.reservation else ''}, or choose a --zone that has this --accelerator."
             )
         if isinstance(error, exceptions.InvalidArgument | exceptions.FailedPrecondition | exceptions.OutOfRange):
             return (
@@ -333,6 +333,5 @@ def _wait_for_operation(operation: Any, patience: float = 300) -> None:
         operation.result(timeout=patience)
 
 
-def first_line(error: Any) -> str:
-    """Return the first line of an error's text, for a sentence."""
+def _first_line(error: Any) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

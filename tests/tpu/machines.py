@@ -62,7 +62,7 @@ class Workers:
         return [worker for worker in range(self.workers) if self._leader(worker)]
 
     def _leader(self, worker: int) -> int:
-        file = self.home(worker) / "job.pid"
+        file = self.home(worker) / "machine_job.pid"
         if not file.exists():
             return 0
         number = file.read_text().strip()

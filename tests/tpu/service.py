@@ -126,9 +126,8 @@ class CloudTpu:
         self.posted.append(json.loads(json.dumps(body)))
         if self.refusals.get("POST"):
             raise Refused(*self.refusals["POST"].pop(0))
-        if body.pop("provisioningModel") != "FLEX_START" or not re.fullmatch(
-            r"\d+s", body.pop("runDuration")["maxRunDuration"]
-        ):
+        model, duration = body.pop("provisioningModel"), body.pop("runDuration")["maxRunDuration"]
+        if model != "FLEX_START" or not re.fullmatch(r"\d+s", duration):
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "a duration is needed")
         for specification in body["tpu"]["nodeSpec"]:
             if "multiNodeParams" in specification:

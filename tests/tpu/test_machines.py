@@ -11,7 +11,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from plmjax import storage
+from plmjax.training import metrics
+from tests.object_store import ObjectStore
+from tests.small_runs import SMALL_BERT
 from tests.tpu.machines import Workers
+from tests.tpu.test_startup import environment, free_port
 from tpu import job as jobs
 from tpu import machines, startup
 from tpu.bucket import Bucket
@@ -198,3 +203,83 @@ def test_a_worker_of_a_vm_deletes_nothing_at_the_end(submit, service, bucket: Pa
     assert len(service.requests) == before
     assert Bucket(str(bucket)).names("jobs/tiny/1/workers") == ["1.json"]
     assert machines.state(job) == "READY"
+
+
+SYSTEMCTL = """#!/usr/bin/env bash
+echo "$*" >>"$PLMJAX_HOME/systemctl"
+case "$1" in
+  list-units) [ ! -e "$PLMJAX_HOME/active" ] || echo "plmjax-tiny.service loaded active running" ;;
+  restart) touch "$PLMJAX_HOME/active" ;;
+  stop) rm -f "$PLMJAX_HOME/active" ;;
+esac
+"""
+
+
+def test_where_there_is_systemd_a_job_is_a_service_that_starts_with_the_machine(
+    submit, tpu, workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workers.programs / "systemctl").write_text(SYSTEMCTL)
+    (workers.programs / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PLMJAX_SYSTEMD", str(tmp_path))
+    monkeypatch.setenv("PLMJAX_UNITS", str(tmp_path))
+    for worker in range(4):
+        workers.home(worker).mkdir()
+    assert submit("--detach")[0] == 0
+    home = workers.home(0)
+    unit = (tmp_path / "plmjax.service").read_text()
+    assert "KillMode=mixed\nTimeoutStopSec=900\n" in unit and "WantedBy=multi-user.target" in unit
+    assert re.search(r"^ExecStart=/bin/bash (.*)$", unit, re.M)[1] == str(workers.home(3) / "machine_job.sh")
+    assert "NAME='tiny'\n" in (home / "machine_job.sh").read_text() and not workers.running()
+    asked = (home / "systemctl").read_text().splitlines()
+    assert asked[1:] == ["daemon-reload", "enable --quiet plmjax.service", "restart plmjax.service"]
+    assert submit("--detach")[0] == 2  # it runs
+    assert tpu("delete", "tiny")[0] == 0
+    asked = (home / "systemctl").read_text().splitlines()
+    assert asked[-2:] == ["disable --quiet plmjax.service", "stop plmjax*.service"]
+    assert not (tmp_path / "plmjax.service").exists() and not (home / "machine_job.sh").exists()
+
+
+@pytest.mark.slow  # two workers install, and start JAX twice each: about a minute
+def test_two_workers_train_are_stopped_with_their_state_and_go_on(
+    tpu, cloud, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers(tmp_path / "vm", 2, sys.executable)
+    cloud.has_node("my-tpu", accelerator_type="v4-16")
+    with ObjectStore() as store, store.environment():
+        store.create("my-bucket")
+        for file in (file for file in (small_run / "dataset").rglob("*") if file.is_file()):
+            store.put("my-bucket", f"data/{file.relative_to(small_run / 'dataset').as_posix()}", file.read_bytes())
+        told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
+        for name, value in environment(tmp_path / "home", **told).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PATH", workers.path())
+
+        def submit(*arguments: object) -> tuple[int, str, str]:
+            return tpu(
+                "submit", TINY, "--project", "p", *("--zone", "us-west4-a"), "--bucket", "gs://my-bucket", "--name",
+                "tiny", "--tpu-vm", "my-tpu", *arguments, "--", *SMALL_BERT, "--data.path", "gs://my-bucket/data",
+                "--training.steps", 3000, "--checkpoint.every", 1000,
+            )  # fmt: skip
+
+        try:
+            assert submit("--detach")[0] == 0
+            job, workdir = jobs.find("gs://my-bucket", "tiny"), storage.path("gs://my-bucket/runs/tiny")
+            deadline = time.monotonic() + 300
+            while not (workdir / "metrics.jsonl").exists() and time.monotonic() < deadline:
+                time.sleep(0.5)
+            machines.stop(job)
+            stopped = storage.finished_steps(workdir / "checkpoints")
+            logs = [tpu("logs", "tiny", "--bucket", "gs://my-bucket", "--worker", worker)[1] for worker in range(2)]
+            assert stopped and max(stopped) < 3000, "\n".join(logs)
+            assert not workers.running() and jobs.verdict(job) is None
+            assert submit("--detach")[0] == 0
+            job = jobs.find("gs://my-bucket", "tiny")
+            while (ended := jobs.verdict(job)) is None and time.monotonic() < deadline:
+                time.sleep(0.5)
+            log = tpu("logs", "tiny", "--bucket", "gs://my-bucket")[1]
+            assert job.attempt == 2 and ended == Verdict("done"), log
+            steps = [line["step"] for line in metrics.read(workdir / "metrics.jsonl")]
+            assert steps[-1] == 3000 and len(set(steps)) == len(steps)
+            assert cloud.nodes and not cloud.called("DeleteQueuedResource")
+        finally:
+            workers.kill()

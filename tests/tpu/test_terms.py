@@ -1,4 +1,4 @@
-"""The terms on which slices are requested: tier, limits, labels, disks, zones, Cloud's names and the bucket's region."""
+"""The terms on which slices are requested: tier, limits, labels, disks, zones, Cloud's names, the bucket's region."""
 
 import datetime
 import json
@@ -53,17 +53,20 @@ def test_every_term_reaches_the_request(submit, service) -> None:
     ]
 
 
+THEIRS = "projects/q/locations/us-west4-a/reservations/theirs"
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
         (("--reserved",), "projects/p/locations/us-west4-a/reservations/-"),
-        (("--reservation", "projects/q/locations/us-west4-a/reservations/theirs"),) * 2,
+        (("--reservation", THEIRS), THEIRS),
     ],
 )
 def test_reservations_have_their_full_names(submit, service, options, name) -> None:
     assert submit(*WEST, *options)[0] == 0
     (request,) = service.called("CreateQueuedResource")
-    assert request.queued_resource.reservation_name == (name if isinstance(name, str) else name[1])
+    assert request.queued_resource.reservation_name == name
 
 
 def test_a_time_until_which_a_slice_is_wanted(bucket: Path) -> None:
