@@ -6,6 +6,7 @@
     BUCKET/jobs/NAME/job.json                          the job, as last submitted
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
+    BUCKET/jobs/NAME/ATTEMPT/requests/                 requests for the stacks of the hosts, and the answers
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
 
 An attempt is one requested slice. A new attempt begins when a slice is lost, or when the job is submitted again.

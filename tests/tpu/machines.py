@@ -59,9 +59,10 @@ class Workers:
 
     def running(self) -> list[int]:
         """The workers on which a job runs."""
-        return [worker for worker in range(self.workers) if self._leader(worker)]
+        return [worker for worker in range(self.workers) if self.leader(worker)]
 
-    def _leader(self, worker: int) -> int:
+    def leader(self, worker: int) -> int:
+        """Number of the first process of a worker's job; 0 if none runs."""
         file = self.home(worker) / "machine_job.pid"
         if not file.exists():
             return 0
@@ -72,4 +73,4 @@ class Workers:
     def kill(self) -> None:
         """End what still runs, at the end of a test."""
         for worker in self.running():
-            os.killpg(self._leader(worker), signal.SIGKILL)
+            os.killpg(self.leader(worker), signal.SIGKILL)
