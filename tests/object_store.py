@@ -75,6 +75,7 @@ class ObjectStore:
     weather: None, or what stands in the way of every request for now: an HTTP status, "reset" for a connection that is
     closed without an answer, or seconds by which every answer is late. It may be a function of (method, path) that
     gives one of these or None.
+    locations: bucket's name -> what its description says of its place.
     moments: what a bucket held after each change, for those that are asked for: what is there when everybody who
     writes to it is killed at that moment.
     """
@@ -87,6 +88,7 @@ class ObjectStore:
         self.ranges: list[tuple[str, int, int]] = []
         self.busy: dict[str, int] = {}
         self.weather: Weather | Callable[[str, str], Weather] = None
+        self.locations: dict[str, dict] = {}
         self.uploads: dict[str, tuple[str, str, dict, bytearray]] = {}
         self.lock = threading.Lock()
         self._generations = itertools.count(int(time.time() * 1e6))
@@ -217,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._upload(bucket, query, body)
         if name is None:
             whole = {"kind": "storage#bucket", "id": bucket, "name": bucket, "location": "LOCAL"}
+            whole |= self.store.locations.get(bucket, {})
             return 200, {}, self._list(bucket, query) if path.endswith("/o") else whole
         with self.store.lock:
             known = self.store.buckets[bucket].get(name)

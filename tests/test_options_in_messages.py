@@ -117,7 +117,7 @@ PRINTED_BY = {
     "word_vectors/plane": (By("report"),), "word_vectors/scores": (By("evaluate"),),
     "word_vectors/vectors": (By("nearest"),),
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
-    "tpu/__main__:_bucket": (By("tpu watch"),),
+    "tpu/__main__:_bucket": (By("tpu watch"),), "tpu/profiles": (By("tpu profile"),), "tpu/stacks": (By("tpu debug"),),
 }  # fmt: skip
 """Room, module, or module:function -> the commands that print its messages; the longest that fits counts."""
 
@@ -204,14 +204,16 @@ def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 OPTION = re.compile(r"(?:(plmjax|python -m tpu) ([a-z-]+)(?: train)? )?(?<![\w-])(--[a-z][\w.{}-]*)")
-OF_OTHERS = ("--xla_", "--multiprocessing-fork", "--force")
+OF_OTHERS = ("--xla_", "--multiprocessing-fork", "--force", "--logdir", "--decode", "--worker=", "--quiet", "--command")
 """Options of other programs."""
+OF_GCLOUD = ("--internal-ip",)
+"""Whole names of options of gcloud that begin as one of ours does."""
 
 
 def options(message: str) -> Iterator[tuple[str, str]]:
     """(command that stands before it, option) of every option in a message."""
     for program, command, option in OPTION.findall(message):
-        if not option.startswith(OF_OTHERS):
+        if not f"{option}{message.partition(option)[2][:1]}".startswith(OF_OTHERS) and option not in OF_GCLOUD:
             yield f"tpu {command}" if program.startswith("python") else command, option.rstrip(".")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, Suppress, arg
+from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
 from plmjax import command_line
 from plmjax.errors import UserError, nearest
@@ -25,19 +25,28 @@ Name = Annotated[str, arg(metavar="NAME")]
 
 def submit(
     experiment: Positional[Annotated[str, arg(metavar="EXPERIMENT")]],
-    accelerator: str,
-    topology: str,
     bucket: str,
+    accelerator: str = "",
+    topology: str = "",
     project: str = "",
-    zone: str = "",
+    zone: UseAppendAction[tuple[str, ...]] = (),
     name: str = "",
     slices: int = 1,
     spot: bool = False,
+    reserved: bool = False,
+    reservation: str = "",
+    flex_start: bool = False,
+    max_run_duration: str = "",
+    valid_until: str = "",
+    tpu_vm: str = "",
     workdir: str = "",
     attempts: int = 5,
     runtime: str = "",
     network: str = "",
     subnetwork: str = "",
+    internal_ips: bool = False,
+    label: UseAppendAction[tuple[str, ...]] = (),
+    data_disk: UseAppendAction[tuple[str, ...]] = (),
     service_account: str = "",
     kubernetes: Path | None = None,
     image: str = "python:3.12",
@@ -50,19 +59,28 @@ def submit(
 
     Args:
         experiment: Name that plmjax experiments lists, or path/to/file.py[:FUNCTION]; its own options follow after --.
-        accelerator: Chip: v2, v3, v4, v5e, v5p, v6e or 7x.
-        topology: Shape of the slice in chips, such as 8x8 or 2x2x4.
         bucket: gs://NAME or gs://NAME/FOLDER for the run, its logs and the state of the job.
+        accelerator: Chip (v2, v3, v4, v5e, v5p, v6e or 7x), or Cloud's name of a slice, such as v4-32 or v5litepod-16.
+        topology: Shape of the slice in chips, such as 8x8 or 2x2x4; the usual one of Cloud's name by default.
         project: Google Cloud project that pays.
-        zone: Zone of the slice, such as us-west4-a.
+        zone: Zone of the slice, such as us-west4-a. Several are tried in turn.
         name: Name of the job; that of the experiment by default.
         slices: Number of slices that share the batch.
         spot: Use spot slices, which are cheaper and can be preempted at any moment.
+        reserved: Use whatever is reserved for the project.
+        reservation: Name of the reservation to use, or its full name if it belongs to another project.
+        flex_start: Use flex-start slices, which run without a break for as long as --max-run-duration says.
+        max_run_duration: Longest duration of a flex-start slice, such as 24h; at most 7d.
+        valid_until: Duration such as 6h, or time such as 2027-01-31T18:00:00Z, after which a slice is not wanted.
+        tpu_vm: Name of a TPU VM that exists: run on it, by gcloud's ssh to all its workers, and request no slice.
         workdir: Folder of the run; BUCKET/runs/NAME by default.
         attempts: Maximum number of slices requested, one after the other, when they are lost.
         runtime: Software version of the TPU's machines; the chip's own by default.
         network: VPC network of the machines; the project's default one by default.
         subnetwork: Subnetwork of the machines.
+        internal_ips: Give the machines no external addresses; their subnetwork needs Private Google Access.
+        label: Label KEY=VALUE of the slice, for bills and searches.
+        data_disk: Persistent disk to mount read-only at /mnt/disks/NAME: NAME, NAME:read-write, or its full name.
         service_account: Identity of the machines, with the bucket and roles/tpu.admin, or a name on Kubernetes.
         kubernetes: Write a JobSet for kubectl to this file instead of calling Cloud TPU.
         image: Container image for --kubernetes; any image with bash, curl and Python 3.11 or later.
@@ -70,17 +88,38 @@ def submit(
         dry_run: Print every call instead of making it; needs no credentials and no network.
         include: Files to pack although they look like credentials; such files are left out by default.
     """
-    from tpu import jobset
+    from tpu import capacity, jobset, machines, regions
     from tpu import submission as submissions
 
-    for option, value in (("--project", project), ("--zone", zone)):
+    terms = {
+        "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
+        "--flex-start": flex_start, "--max-run-duration": max_run_duration, "--valid-until": valid_until,
+        "--internal-ips": internal_ips, "--label": label, "--data-disk": data_disk, "--tpu-vm": tpu_vm,
+    }  # fmt: skip
+    for option, value in terms.items():
         if kubernetes and value:
             raise UserError(f"Expected no {option} with --kubernetes, whose cluster has one, found {value!r}; drop it.")
-        if not kubernetes and not value:
+        if not kubernetes and not value and option in ("--project", "--zone"):
             raise UserError(f"Expected {option} for Cloud TPU, found none; give it, or --kubernetes FILE.")
+    if tpu_vm:
+        requests = {**terms, "--spot": spot, "--runtime": runtime, "--network": network, "--subnetwork": subnetwork}
+        requests |= {"--service-account": service_account, "--slices": slices > 1}
+        machines.check_options(tpu_vm, zone, requests, dry_run and not accelerator)
+        if not dry_run:
+            found = machines.slice_of(project, zone[0], tpu_vm)
+            accelerator, topology = machines.agreed(found, accelerator, topology)
+    slice_ = submissions.resolve(accelerator, topology, slices)
+    capacity.check(
+        spot=spot, reserved=reserved, reservation=reservation, flex_start=flex_start,
+        max_run_duration=max_run_duration, valid_until=valid_until, label=label, data_disk=data_disk, zones=zone,
+        hosts=slice_.hosts,
+    )  # fmt: skip
     submission = submissions.prepare(
-        experiment, overrides, name=name, accelerator=accelerator, topology=topology, bucket=bucket, workdir=workdir,
-        project=project, zone=zone, slices=slices, spot=spot, attempts=attempts, runtime=runtime, network=network,
+        experiment, overrides, name=name, slice_=slice_, bucket=bucket, workdir=workdir, project=project,
+        zone=zone[0] if zone else "", zones=zone, tpu_vm=tpu_vm, spot=spot, attempts=attempts, runtime=runtime,
+        reservation=capacity.ANY_RESERVATION if reserved else reservation,
+        max_run_seconds=capacity.seconds("--max-run-duration", max_run_duration) if flex_start else 0,
+        valid_until=valid_until, internal_ips=internal_ips, labels=label, data_disks=data_disk, network=network,
         subnetwork=subnetwork, service_account=service_account, include=include,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
@@ -88,6 +127,8 @@ def submit(
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
     submission = submissions.continued(submission)
+    if "-" in accelerator and not topology:
+        print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
     print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))
     job = submission.job
     if kubernetes:
@@ -95,8 +136,11 @@ def submit(
         kubernetes.write_text(jobset.to_yaml(job, image), encoding="utf-8")
         print(f"{job.name}: {job.workers} hosts of {job.slice.name}; run kubectl apply -f {kubernetes}")
         return
-    submissions.ask(submission)
-    print(f"{job.name}: requested {job.slice.name} in {zone}, {job.workers} hosts, run in {job.workdir}")
+    for warning in regions.warnings(job.bucket, job.zones):
+        print(f"warning: {warning}")
+    job = submissions.ask(submission)
+    what = f"started on {job.tpu_vm}, {job.slice.name}" if job.tpu_vm else f"requested {job.slice.name}"
+    print(f"{job.name}: {what} in {job.zone}, {job.workers} hosts, run in {job.workdir}")
     if not detach:
         _follow(job)
 
@@ -168,6 +212,46 @@ def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool
         print(text, end="", flush=True)
 
 
+def profile(
+    name: Positional[Name],
+    bucket: str = "",
+    steps: int = 5,
+    from_: Annotated[int, arg(name="from", metavar="STEP")] = 0,
+    minutes: float = 60,
+) -> None:
+    """Record a trace of a few steps of a running job, and say where it is.
+
+    Args:
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        steps: Number of steps.
+        from_: First step; the next one by default.
+        minutes: Time to wait for the trace. Then the request is withdrawn.
+    """
+    from tpu import job as jobs
+    from tpu import profiles
+
+    job = jobs.find(_bucket(bucket), name)
+    done, folder = profiles.profile(job, steps, from_, functools.partial(print, flush=True), minutes * 60)
+    print(f"steps {done.first} to {done.last} are in {folder}")
+    print(f"Open it with pip install xprof && xprof --logdir {shlex.quote(f'{job.workdir}/profile')}")
+
+
+def debug(name: Positional[Name], bucket: str = "", seconds: float = 90) -> None:
+    """Print the stacks of all hosts of a running job, to see where it stands still.
+
+    Args:
+        name: Name of the job.
+        bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        seconds: Time to wait for the answers.
+    """
+    from tpu import job as jobs
+    from tpu import stacks
+
+    for text in stacks.ask(jobs.find(_bucket(bucket), name), seconds):
+        print(text, flush=True)
+
+
 def delete(name: Positional[Name], bucket: str = "") -> None:
     """Delete a job and its slices. Its run directory is kept.
 
@@ -176,13 +260,17 @@ def delete(name: Positional[Name], bucket: str = "") -> None:
         bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
     """
     from tpu import job as jobs
+    from tpu import machines
     from tpu.bucket import Bucket
     from tpu.queue import Queue
 
     job = jobs.find(_bucket(bucket), name)
-    if job.project:
+    if job.queued:
         print("deleting the slice", flush=True)
         Queue(job).delete()
+    if job.tpu_vm and machines.state(job) == "READY":
+        print(f"stopping it on {job.tpu_vm}, which stays", flush=True)
+        machines.stop(job)
     Bucket(job.bucket).remove(f"jobs/{name}")
     print(f"{name} is deleted; its run is in {job.workdir}")
     if not job.project:
@@ -218,7 +306,15 @@ def work(
     sys.exit(Worker(dataclasses.replace(job, attempt=attempt), worker, log, every, patience).run())
 
 
-VERBS: dict[str, Callable] = {"submit": submit, "watch": watch, "status": status, "logs": logs, "delete": delete}
+VERBS: dict[str, Callable] = {
+    "submit": submit,
+    "watch": watch,
+    "status": status,
+    "logs": logs,
+    "profile": profile,
+    "debug": debug,
+    "delete": delete,
+}
 ON_THE_SLICE: dict[str, Callable] = {"work": work}
 
 

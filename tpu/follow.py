@@ -9,7 +9,7 @@ from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.training import metrics, phases
 from tpu import job as jobs
-from tpu import startup, worker
+from tpu import machines, startup, worker
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
 from tpu.queue import Queue, State
@@ -66,10 +66,12 @@ def progress(workdir: str) -> Progress | None:
 def state(job: Job) -> str:
     """Return the state of a job as text: its verdict and the state of its slices."""
     ended = jobs.verdict(job)
-    slices = str(Queue(job).state()) if job.project else "on Kubernetes"
+    slices = str(Queue(job).state()) if job.queued else "on Kubernetes"
+    if job.tpu_vm:
+        slices = f"on {job.tpu_vm} ({machines.state(job)})"
     if ended is None:
         return "not running: no slice is requested" if slices == "ABSENT" else slices
-    rest = "" if slices in ("ABSENT", "on Kubernetes") else f"; its slice is {slices}, see python -m tpu delete"
+    rest = "" if slices == "ABSENT" or not job.queued else f"; its slice is {slices}, see python -m tpu delete"
     return f"{ended.state}{rest}" + (f": {ended.reason}" if ended.reason else "")
 
 
@@ -79,7 +81,7 @@ def status(job: Job) -> Iterator[str]:
     yield f"job         {job.name}: {job.experiment} {' '.join(job.overrides)}".rstrip()
     yield f"slice       {job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
     tried = f"attempt {job.attempt - job.first + 1} of {job.attempts}"
-    yield f"state       {state(job)}; {tried}" if job.project else f"state       {state(job)}"
+    yield f"state       {state(job)}; {tried}" if job.queued else f"state       {state(job)}"
     found = progress(job.workdir)
     yield f"progress    {found if found else 'nothing logged yet'}"
     if found and found.checkpoint is not None:
@@ -127,6 +129,8 @@ def watch(job: Job, report: Callable[[str], None], every: float = 30) -> Verdict
     Raises:
         UserError: Cloud TPU refuses a request.
     """
+    if job.tpu_vm:
+        return machines.follow(job, report, progress, every)
     shown, active = "", None
     while True:
         queue = Queue(job)

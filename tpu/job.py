@@ -7,6 +7,7 @@
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
     BUCKET/jobs/NAME/ATTEMPT/crashes/WORKER/TIME/FILE  last words of a run that failed: libtpu's, and standard error
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
+    BUCKET/jobs/NAME/ATTEMPT/requests/                 requests for the stacks of the hosts, and the answers
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
 
 An attempt is one requested slice. A new attempt begins when a slice is lost, or when the job is submitted again.
@@ -60,6 +61,23 @@ class Job:
     project: str = ""
     """Project of Google Cloud; empty for a job on Kubernetes."""
     zone: str = ""
+    """Zone of the slice requested last."""
+    zones: tuple[str, ...] = ()
+    """Zones to try in turn, if there are several."""
+    tpu_vm: str = ""
+    """Name of a TPU VM that exists, on which the job runs; empty for slices that are requested for it."""
+    reservation: str = ""
+    """Name of the reservation that provides the slice; "-" for any of the project, empty for none."""
+    max_run_seconds: int = 0
+    """Longest duration of a flex-start slice; 0 for other slices."""
+    valid_until: str = ""
+    """Time, or duration since a request, after which the slice is no longer wanted; empty for no limit."""
+    internal_ips: bool = False
+    """True if the machines have no external addresses."""
+    labels: tuple[str, ...] = ()
+    """Labels of the slice, KEY=VALUE."""
+    data_disks: tuple[str, ...] = ()
+    """Persistent disks of the machines, as `tpu.capacity.Disk.parse` reads them."""
     runtime: str = ""
     network: str = ""
     subnetwork: str = ""
@@ -92,9 +110,21 @@ class Job:
         """Folder of the current attempt in the bucket."""
         return f"jobs/{self.name}/{self.attempt}"
 
+    @property
+    def queued(self) -> bool:
+        """True if its slices are queued resources, which are requested for it and deleted at its end."""
+        return bool(self.project) and not self.tpu_vm
+
     def next_attempt(self) -> "Job":
         """Return the job with another slice."""
         return dataclasses.replace(self, attempt=self.attempt + 1)
+
+    def in_next_zone(self) -> "Job":
+        """Return the job in the zone to try after its own, which is the first one again after the last."""
+        if len(self.zones) < 2:
+            return self
+        following = (self.zones.index(self.zone) + 1) % len(self.zones)
+        return dataclasses.replace(self, zone=self.zones[following])
 
     def to_json(self) -> bytes:
         """Return the contents of job.json."""
@@ -122,7 +152,9 @@ class Verdict:
 _SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
     "overrides": [str],
     "resolved": {str: object},
-    "spot": bool,
+    **{name: [str] for name in ("zones", "labels", "data_disks")},
+    **dict.fromkeys(("spot", "internal_ips"), bool),
+    "max_run_seconds": range(2**31),
     **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
 }
 """Shape of job.json."""
@@ -145,7 +177,7 @@ def read(bucket: str, name: str) -> Job | None:
     try:
         fields = json_text.parse(text)
         json_text.check(fields, {name: shape for name, shape in _SHAPE.items() if name in fields})
-        return Job(**fields | {"overrides": tuple(fields["overrides"])})
+        return Job(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"Expected a job that this version wrote in {bucket}/jobs/{name}/job.json, found another "

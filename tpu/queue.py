@@ -7,6 +7,7 @@ docs.cloud.google.com/tpu/docs/queued-resources.
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import time
@@ -14,7 +15,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from plmjax.errors import UserError
+from plmjax.errors import Explained, UserError
+from tpu import capacity, flex_start
 from tpu.job import Job
 
 ENDPOINT = "TPU_API_ENDPOINT"
@@ -80,19 +82,27 @@ def nodes(job: Job) -> list[str]:
 
 
 def create_request(job: Job, script: str) -> Any:
-    """Return the CreateQueuedResourceRequest of the job's current attempt."""
+    """Return the CreateQueuedResourceRequest of the job's current attempt.
+
+    A slice of a reservation has its name as reservation_name and no tier, as gcloud asks for it. The terms of a
+    flex-start slice are not in this version of the API; `flex_start.body` adds them.
+    """
     tpu = library()
     node = tpu.Node(
         accelerator_type=job.slice.accelerator_type,
         runtime_version=job.runtime,
         description=f"{job.experiment}, attempt {job.attempt}",
         network_config=tpu.NetworkConfig(
-            network=job.network or "default", subnetwork=job.subnetwork, enable_external_ips=True
+            network=job.network or "default", subnetwork=job.subnetwork, enable_external_ips=not job.internal_ips
         ),
         service_account=tpu.ServiceAccount(
             email=job.service_account, scope=["https://www.googleapis.com/auth/cloud-platform"]
         ),
-        labels={"plmjax-job": job.name},
+        labels=capacity.labels(job.labels) | {"plmjax-job": job.name},
+        data_disks=[
+            tpu.AttachedDisk(source_disk=disk.source(job.project, job.zone), mode=capacity.MODES[disk.mode])
+            for disk in map(capacity.Disk.parse, job.data_disks)
+        ],
         metadata={"startup-script": script},
     )
     specification = tpu.QueuedResource.Tpu.NodeSpec(parent=parent(job), node=node)
@@ -100,11 +110,17 @@ def create_request(job: Job, script: str) -> Any:
         specification.node_id = job.name
     else:
         specification.multislice_params = {"node_count": job.slices, "node_id_prefix": job.name}
-    tier = {"spot": tpu.QueuedResource.Spot()} if job.spot else {}  # without a tier the resource is on demand
+    terms: dict[str, Any] = {"spot": tpu.QueuedResource.Spot()} if job.spot else {}  # without a tier it is on demand
+    if job.reservation:
+        terms["reservation_name"] = capacity.reservation(job.reservation, job.project, job.zone)
+    if job.valid_until:
+        limit = capacity.until(job.valid_until)
+        kind = "valid_until_duration" if isinstance(limit, datetime.timedelta) else "valid_until_time"
+        terms["queueing_policy"] = {kind: limit}
     return tpu.CreateQueuedResourceRequest(
         parent=parent(job),
         queued_resource_id=job.name,
-        queued_resource=tpu.QueuedResource(tpu={"node_spec": [specification]}, **tier),
+        queued_resource=tpu.QueuedResource(tpu={"node_spec": [specification]}, **terms),
         # If the answer is lost and the request is sent again, it still creates only one resource.
         request_id=str(uuid.uuid4()),
     )
@@ -120,9 +136,46 @@ def get_request(job: Job) -> Any:
     return library().GetQueuedResourceRequest(name=resource(job))
 
 
+def lacks_capacity(error: Explained) -> bool:
+    """Return whether a request was refused because its zone has too little quota or capacity."""
+    from google.api_core import exceptions
+
+    return isinstance(error.__cause__, exceptions.ResourceExhausted)
+
+
 def show(request: Any) -> str:
     """Return a request as JSON, without unset fields."""
     return json.dumps(json.loads(type(request).to_json(request, always_print_fields_with_no_presence=False)), indent=2)
+
+
+def connect(patience: float = 600.0) -> tuple[Any, dict[str, Any]]:
+    """Return the client of Cloud TPU, and the options of its calls.
+
+    patience: seconds during which calls to an unreachable service are repeated.
+
+    Raises:
+        UserError: there are no credentials.
+    """
+    tpu = library()
+    from google.api_core import exceptions
+    from google.api_core.retry import Retry, if_exception_type
+
+    unreachable = if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded)
+    options = {"timeout": 60, "retry": Retry(unreachable, initial=1, maximum=30, timeout=patience)}
+    if endpoint := os.environ.get(ENDPOINT):
+        import grpc
+        from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+        return tpu.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(endpoint))), options
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return tpu.TpuClient(), options
+    except DefaultCredentialsError:
+        raise UserError(
+            "Expected credentials for Google Cloud, found none on this machine; run gcloud auth "
+            "application-default login."
+        ) from None
 
 
 class Queue:
@@ -133,27 +186,7 @@ class Queue:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        tpu = library()
-        from google.api_core import exceptions
-        from google.api_core.retry import Retry, if_exception_type
-
-        unreachable = if_exception_type(exceptions.ServiceUnavailable, exceptions.DeadlineExceeded)
-        self._call_options = {"timeout": 60, "retry": Retry(unreachable, initial=1, maximum=30, timeout=self.PATIENCE)}
-        if endpoint := os.environ.get(ENDPOINT):
-            import grpc
-            from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
-
-            self._client = tpu.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(endpoint)))
-            return
-        from google.auth.exceptions import DefaultCredentialsError
-
-        try:
-            self._client = tpu.TpuClient()
-        except DefaultCredentialsError:
-            raise UserError(
-                "Expected credentials for Google Cloud, found none on this machine; run gcloud auth "
-                "application-default login."
-            ) from None
+        self._client, self._call_options = connect(self.PATIENCE)
 
     def create(self, script: str) -> None:
         """Request the job's slices.
@@ -161,10 +194,12 @@ class Queue:
         Raises:
             UserError: the request is refused.
         """
+        request = create_request(self.job, script)
         with self._refusals():
-            _wait_for_operation(
-                self._client.create_queued_resource(create_request(self.job, script), **self._call_options)
-            )
+            if self.job.max_run_seconds:
+                flex_start.create(self.job, request)
+                return
+            _wait_for_operation(self._client.create_queued_resource(request, **self._call_options))
 
     def state(self) -> State:
         """Return the current state of the resource; ABSENT if there is no such resource."""
@@ -276,8 +311,8 @@ class Queue:
             )
         if isinstance(error, exceptions.NotFound):
             return (
-                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct "
-                f"--project, or choose a --zone that has this --accelerator."
+                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct --project"
+                f"{' and --reservation' if job.reservation else ''}, or choose a --zone that has this --accelerator."
             )
         if isinstance(error, exceptions.InvalidArgument | exceptions.FailedPrecondition | exceptions.OutOfRange):
             return (

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from tpu import queue
+from tpu import capacity, queue
 from tpu.job import Job
 
 HUGE_PAGES = ("v5e", "v6e", "7x")
@@ -30,7 +30,8 @@ def settings(job: Job) -> dict[str, str]:
         "HOSTS": str(job.hosts),
         "WORKERS": str(job.workers),
         "COMMAND": shlex.join(job.command()),
-        "RESOURCE": queue.resource(job) if job.project else "",
+        "DISKS": " ".join(f"{disk.name}:{disk.mode}" for disk in map(capacity.Disk.parse, job.data_disks)),
+        "RESOURCE": queue.resource(job) if job.queued else "",
         "JAX_COMPILATION_CACHE_DIR": f"{job.bucket}/compilation",
     }
 

@@ -135,10 +135,29 @@ install() {
     touch "$project/.installed"
 }
 try_to_install() {
-  ! install >>"$log" 2>&1 || return 0
+  ! { mount_disks && install; } >>"$log" 2>&1 || return 0
   say "installation failed" >>"$log"
   put "$log" "$FOLDER/logs/$WORKER/$(date -u +%Y%m%dT%H%M%SZ).log"
   return 1
+}
+
+# Persistent disks are mounted at /mnt/disks/NAME. Cloud names their devices by the disk, by their number, or not at all:
+# then they are those beside the disk of the system, in the order of the request.
+mount_disks() {
+  local disk name device options number=0 system mounts="${PLMJAX_DISKS:-/mnt/disks}"
+  system="$(lsblk --noheadings --output PKNAME "$(findmnt --noheadings --output SOURCE /)" 2>/dev/null | head -n 1)"
+  for disk in $DISKS; do
+    name="${disk%:*}" number=$((number + 1))
+    ! mountpoint --quiet "$mounts/$name" || continue
+    for device in "/dev/disk/by-id/google-$name" "/dev/disk/by-id/google-persistent-disk-$number" \
+      "$(lsblk --nodeps --noheadings --paths --output NAME,TYPE | awk -v first="/dev/$system" \
+        '$2 == "disk" && $1 != first { print $1 }' | sed -n "${number}p")"; do
+      [ ! -e "$device" ] || break
+    done
+    options="discard,defaults"
+    [ "${disk#*:}" = read-write ] || options="ro,noload"
+    mkdir -p "$mounts/$name" && mount -o "$options" "$device" "$mounts/$name" || return 1
+  done
 }
 
 # A worker that cannot start deletes everything that costs money.

@@ -3,20 +3,21 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import Explained, UserError
 from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
+from tpu import capacity, flex_start, machines, package, queue, startup, versions
 from tpu import job as jobs
-from tpu import package, queue, startup, versions
 from tpu.bucket import Bucket
 from tpu.job import Job
 
@@ -34,22 +35,52 @@ class Submission:
     files: package.Selection
 
 
+def resolve(accelerator: str, topology: str, slices: int) -> topologies.Slice:
+    """Return the slices that the options name.
+
+    accelerator: a chip, such as v4, or Cloud's name of a slice, such as v4-32.
+    topology: the shape in chips; empty to take the usual one of Cloud's name.
+
+    Raises:
+        UserError: no such slice, or a shape of another size.
+    """
+    if slices < 1:
+        raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
+    if not accelerator:
+        raise UserError("Expected --accelerator, found none; name a chip such as v5e, or a slice such as v4-32.")
+    if "-" in accelerator:
+        usual = topologies.of_accelerator_type(accelerator)
+        named = topologies.parse(f"{usual.chip.name}:{topology}") if topology else usual
+        if named.accelerator_type != usual.accelerator_type:
+            raise UserError(
+                f"Expected a --topology of {accelerator}, such as {'x'.join(map(str, usual.shape))}, found {topology}, "
+                f"which is {named.accelerator_type}; correct one of them, or leave --topology out."
+            )
+    elif not topology:
+        raise UserError(
+            f"Expected --topology, or a size in --accelerator, found {accelerator} alone; give both, such as "
+            f"--accelerator v5e --topology 4x4 or --accelerator v5litepod-16."
+        )
+    else:
+        named = topologies.parse(f"{accelerator}:{topology}")
+    return dataclasses.replace(named, slices=slices)
+
+
 def prepare(
     experiment: str,
     overrides: Sequence[str],
     *,
     name: str,
-    accelerator: str,
-    topology: str,
-    slices: int,
+    slice_: topologies.Slice,
     bucket: str,
     workdir: str,
     runtime: str = "",
     include: Sequence[str] = (),
     **settings: object,
 ) -> Submission:
-    """Check the experiment, the slice and the text, and pack the project. This needs no network.
+    """Check the experiment and the text for a slice, and pack the project. This needs no network.
 
+    slice_: all slices of the job, as `resolve` returns them.
     include: files that are packed although they look like credentials.
     settings: the other fields of Job.
 
@@ -57,9 +88,6 @@ def prepare(
         UserError: any mistake in the arguments.
     """
     file, function = catalogue.find(experiment)
-    if slices < 1:
-        raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
-    slice_ = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     if not isinstance(run.data, Data):
         raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
@@ -80,7 +108,8 @@ def prepare(
     workdir = workdir.rstrip("/")
     if workdir and not Bucket(bucket).local and not storage.in_bucket(workdir):
         raise UserError(f"Expected --workdir in a bucket, where every host can write, found {workdir!r}; correct it.")
-    _check_text(run, bucket, files.names)
+    disks = [capacity.Disk.parse(text).folder for text in settings.get("data_disks", ())]
+    _check_text(run, bucket, files.names, disks)
     made = {versions.FILE: versions.constraints().encode()}
     packed, archive = package.pack(files.names, package.ROOT, made)
     name = name or path.stem.replace("_", "-").lower()
@@ -120,8 +149,8 @@ def _check_bucket(bucket: str) -> None:
         )
 
 
-def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
-    """Raise UserError for text on this machine, because the slice could not read it."""
+def _check_text(run: Experiment, bucket: str, files: list[str], disks: Sequence[str] = ()) -> None:
+    """Raise UserError for text on this machine, because the slice could not read it. disks: folders of its disks."""
     if Bucket(bucket).local:
         return
     flat = experiments.flatten(run)
@@ -131,7 +160,8 @@ def _check_text(run: Experiment, bucket: str, files: list[str]) -> None:
             if field == "data.mixture.sources":
                 path = path.partition("=")[2]
             packed = path in files or any(name.startswith(f"{path.rstrip('/')}/") for name in files)
-            if not path.startswith("gs://") and not packed:
+            mounted = any(Path(path).is_relative_to(disk) for disk in disks)
+            if not path.startswith("gs://") and not packed and not mounted:
                 raise UserError(
                     f"Expected --{field} in a bucket, where every host can read it, found {path!r} on this machine; "
                     f"copy it with gcloud storage cp -r {path} {bucket}/data and name it there."
@@ -161,7 +191,12 @@ def continued(submission: Submission) -> Submission:
             f"Expected {field} = {old}, which the job named {job.name} in {job.bucket} has, found {new}; submit it "
             f"unchanged, or choose another --name."
         )
-    if before.project and (state := queue.Queue(before).state()).name != "ABSENT":
+    if before.tpu_vm and jobs.verdict(before) is None and machines.running(before):
+        raise UserError(
+            f"Expected no running job named {job.name}, found it on the TPU VM {before.tpu_vm}; follow it with "
+            f"python -m tpu watch {job.name} --bucket {job.bucket}, or end it with python -m tpu delete {job.name}."
+        )
+    if before.queued and (state := queue.Queue(before).state()).name != "ABSENT":
         raise UserError(
             f"Expected no slice of a job named {job.name}, found one ({state}); follow it with python -m tpu watch "
             f"{job.name} --bucket {job.bucket}, or choose another --name."
@@ -179,24 +214,37 @@ def upload(submission: Submission) -> None:
     jobs.save(job)
 
 
-def ask(submission: Submission) -> None:
-    """Upload the files and request the slices. If Cloud TPU refuses, restore the bucket's record of the job.
+def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
+    """Upload the files and request the slices, or start the job on its machines. Return the job, with its zone.
+
+    If a zone has too little quota or capacity, the next one of the job is asked. After the last refusal the bucket's
+    record of the job is what it was before.
 
     Raises:
-        UserError: Cloud TPU refuses.
+        UserError: Cloud TPU refuses in every zone.
     """
     job = submission.job
     before = jobs.read(job.bucket, job.name)
-    slices = queue.Queue(job)
-    upload(submission)
-    try:
-        slices.create(submission.script)
-    except UserError:
-        if before is None:
-            Bucket(job.bucket).remove(f"jobs/{job.name}")
-        else:
-            jobs.save(before)
-        raise
+    for left in reversed(range(len(job.zones) or 1)):
+        slices = queue.Queue(job) if job.queued else None  # without credentials nothing is uploaded
+        try:
+            upload(dataclasses.replace(submission, job=job))
+            if slices is None:
+                machines.start(job, startup.render(job))
+            else:
+                slices.create(startup.render(job))
+            return job
+        except Explained as error:
+            if left and queue.lacks_capacity(error):
+                report(f"{error} Trying {job.in_next_zone().zone}.")
+                job = job.in_next_zone()
+                continue
+            if before is None:
+                Bucket(job.bucket).remove(f"jobs/{job.name}")
+            else:
+                jobs.save(before)
+            raise
+    raise AssertionError("the last zone returns or raises")
 
 
 def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:
@@ -217,9 +265,18 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
         yield f"write   {file}, for kubectl apply -f {file}"
         yield manifest.rstrip()
         return
-    service = "google.cloud.tpu.v2.Tpu"
-    yield f"call    {service}/CreateQueuedResource"
-    yield queue.show(queue.create_request(job, submission.script))
+    if job.tpu_vm:
+        yield from machines.calls(job, submission.script)
+        return
+    service, request = "google.cloud.tpu.v2.Tpu", queue.create_request(job, submission.script)
+    if job.max_run_seconds:
+        yield f"call    POST {flex_start.address(job)}"
+        yield json.dumps(flex_start.body(job, request), indent=2)
+    else:
+        yield f"call    {service}/CreateQueuedResource"
+        yield queue.show(request)
+    if len(job.zones) > 1:
+        yield f"# the same in {', '.join(job.zones[1:])} in turn, if a zone has too little quota or capacity"
     yield "# the startup script in it:"
     yield submission.script.rstrip()
     yield f"call    {service}/GetQueuedResource, every 30 seconds until the job has ended"

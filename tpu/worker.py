@@ -20,7 +20,7 @@ from typing import Any
 
 from plmjax import patience, storage
 from plmjax.errors import DONE, MISTAKE, SAVED
-from tpu import crashes, events
+from tpu import crashes, events, stacks
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
@@ -89,6 +89,7 @@ class Worker:
         self.stopping = False
         self.saving = False
         """True from a maintenance event to the end of the command, which saves for it."""
+        self.answered = ""
         self.child: subprocess.Popen | None = None
         self._asked: subprocess.Popen | None = None
         self._ended: Verdict | None = None
@@ -164,6 +165,7 @@ class Worker:
                 self._sweep()
                 return code
             self._try(self.log.upload)
+            self._try(self._answer)
             if self._verdict() is not None:
                 self._terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -171,6 +173,13 @@ class Worker:
                 self._sweep()
                 self.child.wait()
                 return None
+
+    def _answer(self) -> None:
+        """Answer a new request for the stacks of this host, and copy the log with them."""
+        before = self.answered
+        self.answered = stacks.answer(self.job, self.number, self.child.pid, self.log.path, before)
+        if self.answered != before:
+            self.log.upload()
 
     def _sweep(self) -> None:
         """Kill what is left of the command: a trainer without its guard would keep the chips from the next start."""
@@ -234,7 +243,7 @@ class Worker:
         self._insist(lambda: self.bucket.write(f"{self.job.folder}/workers/{self.number}.json", mark), self.patience)
         if self.number > 0 and self._wait(lambda: "0.json" in self._reported(), 4 * self.patience):
             return
-        if self.job.project:
+        if self.job.queued:
             failing = "the slice could not be deleted and continues to cost money"
             self._insist(lambda: Queue(self.job).ask_to_delete(), DELETE_SECONDS, failing)
 

@@ -323,6 +323,12 @@ def _lock_holder() -> int | None:
     return next((int(process) for process in found if int(process) != os.getpid()), None)
 
 
+def shapes(chip: Chip) -> list[str]:
+    """Return the shapes of a generation's slices, from the smallest to the largest."""
+    known = [shape for shape in SHAPES[chip.dimensions] if math.prod(map(int, shape.split("x"))) <= chip.largest]
+    return known[1:] if chip.name in ("v2", "v3") else known
+
+
 def parse(name: str) -> Slice:
     """Parse a name such as `v3:8x8`, or `v5e:8x8*2` for two slices.
 
@@ -338,9 +344,7 @@ def parse(name: str) -> Slice:
         )
     chip = CHIPS[generation]
     sizes = tuple(int(size) if size.isdecimal() else 0 for size in shape.split("x"))
-    known = [known for known in SHAPES[chip.dimensions] if math.prod(map(int, known.split("x"))) <= chip.largest]
-    if generation in ("v2", "v3"):
-        known.remove("1x1")
+    known = shapes(chip)
     if shape not in known:
         raise UserError(
             f"Expected one of the shapes of a {generation} slice, {', '.join(known)}, found {quoted(shape)}; choose "
@@ -354,3 +358,28 @@ def parse(name: str) -> Slice:
             f"{generation}:{shape} for one."
         )
     return Slice(chip, sizes, int(count))
+
+
+def of_accelerator_type(name: str) -> Slice:
+    """Parse Cloud's name of a slice, such as v4-32 or v5litepod-16: its shape is the usual one of its size.
+
+    The number counts TensorCores from v2 to v5p, and chips on v5e and v6e, which have one core each.
+
+    Raises:
+        UserError: there is no such generation, or no shape of that size; the message names those that exist.
+    """
+    generation, _, size = name.rpartition("-")
+    chip = next((chip for chip in CHIPS.values() if generation in (chip.name, chip.accelerator)), None)
+    if chip is None:
+        raise UserError(
+            f"Expected Cloud's name of a slice, such as v4-32 or v5litepod-16, found {quoted(name)}; "
+            f"{nearest(generation, {chip.accelerator for chip in CHIPS.values()})}"
+        )
+    slices = [parse(f"{chip.name}:{shape}") for shape in shapes(chip)]
+    found = [one for one in slices if size.isdecimal() and one.accelerator_type == f"{chip.accelerator}-{int(size)}"]
+    if not found:
+        raise UserError(
+            f"Expected one of the sizes of a {chip.name} slice, "
+            f"{', '.join(one.accelerator_type for one in slices)}, found {quoted(name)}; choose one."
+        )
+    return found[0]

@@ -240,7 +240,8 @@ class _Session:
             self.show_progress(self.first)
             profiled = self.run.training.profile_steps
         folder = self.file.folder / "profile" if self.is_primary else self.workdir
-        self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps)
+        asked = self.workdir if self.is_primary else None
+        self.profile = Profile(profiled, folder, self.first + 1, self.run.training.steps, asked)
         self.stop = StopSignals().__enter__()
         return self
 

@@ -1,37 +1,188 @@
-"""A profile of a few steps, in the format of TensorBoard and xprof."""
+"""Profiles of a few steps, in the format of TensorBoard and xprof: those of a setting, and those that are asked for.
 
+While a run trains, a file WORKDIR/profile_request.json asks for a profile: {"id": "any text", "steps": 5}, and "first"
+for a first step that is not the next one. The trace appears in WORKDIR/profile/, and WORKDIR/profile_done.json has the
+id of the request and the place of its trace. A request is met once.
+"""
+
+import contextlib
+import dataclasses
+import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from plmjax import json_text, storage
+
+REQUEST, DONE, FOLDER = "profile_request.json", "profile_done.json", "profile"
+LOOK_SECONDS = 15.0
+"""Seconds between two looks for a request."""
+LONGEST = 1000
+"""Largest number of steps of a request; traces grow by megabytes a step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A request for a profile."""
+
+    id: str
+    steps: int
+    first: int = 0
+    """First step; the next one if it has passed."""
+    time: float = 0.0
+
+    @classmethod
+    def read(cls, workdir: Path) -> "Request | None":
+        """Return the request in a run directory, or None.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        try:
+            found = json_text.parse(storage.contents(workdir / REQUEST))
+        except FileNotFoundError:
+            return None
+        shape = {"id": str, "steps": range(1, LONGEST + 1), "first": json_text.COUNT, "time": float}
+        json_text.check(found, {name: kind for name, kind in shape.items() if name in ("id", "steps") or name in found})
+        return cls(**{name: found[name] for name in shape if name in found})
+
+    def write(self, workdir: Path) -> None:
+        """Write the request into a run directory."""
+        storage.write(workdir / REQUEST, json.dumps(dataclasses.asdict(self)) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """Answer to a request."""
+
+    id: str
+    first: int
+    last: int
+    folder: str
+    """Folder of the trace in the run directory."""
+    error: str = ""
+    """Reason why there is no trace."""
+
+    @classmethod
+    def read(cls, workdir: Path) -> "Done | None":
+        """Return the newest answer in a run directory, or None.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        try:
+            found = json_text.parse(storage.contents(workdir / DONE))
+        except FileNotFoundError:
+            return None
+        shape = {"id": str, "first": json_text.COUNT, "last": json_text.COUNT, "folder": str, "error": str}
+        json_text.check(found, shape)
+        return cls(**{name: found[name] for name in shape})
+
+    def write(self, workdir: Path) -> None:
+        """Write the answer into a run directory."""
+        storage.write(workdir / DONE, json.dumps(dataclasses.asdict(self)) + "\n")
+
 
 class Profile:
-    """Records the steps `first` to `last` in a folder.
+    """Records the steps `first` to `last` in a folder, and later those that are asked for.
 
     steps: (first, last), or (step,) for one step; an empty tuple records nothing.
     start: the first step of this process; the profile starts there if its own first step is earlier.
-    final: the last step of the run, at which the profile ends at the latest.
+    final: the last step of the run, at which a profile ends at the latest.
+    workdir: the run directory in which to look for requests; None to look for none.
     """
 
-    def __init__(self, steps: tuple[int, ...], folder: Path, start: int, final: int) -> None:
+    def __init__(
+        self, steps: tuple[int, ...], folder: Path, start: int, final: int, workdir: Path | None = None
+    ) -> None:
         self._steps, self._folder, self._start, self._final = steps, folder, start, final
-        self._recording = False
+        self._workdir = workdir
+        self._last, self._begin, self._step = 0, start, start
+        self._asked: Request | None = None
+        self._recording: Request | None = None
+        self._answer: Done | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="profile requests", daemon=True)
+        if workdir is not None:
+            self._thread.start()
 
     def before(self, step: int) -> None:
-        """Start the profile if `step` is its first step. Call this before each step."""
+        """Start a profile if `step` is its first step. Call this before each step."""
+        if self._last:
+            return
         if self._steps and step == max(self._steps[0], self._start) and step <= self._steps[-1]:
             jax.profiler.start_trace(str(self._folder))
-            self._recording = True
+            self._last = min(self._steps[-1], self._final)
+            return
+        asked = self._asked
+        if asked is None or step < asked.first:
+            return
+        self._asked, self._recording, self._begin = None, asked, step
+        try:
+            jax.profiler.start_trace(str(self._folder))
+        except Exception as error:  # a request does not end a run
+            self._finish(step, error=f"{type(error).__name__}: {error}")
+            return
+        self._last = min(step + asked.steps - 1, self._final)
 
     def after(self, step: int, state: Any) -> None:
         """Stop the profile if `step` is its last step, once `state` is computed. Call this after each step."""
-        if self._recording and step in (self._steps[-1], self._final):
+        self._step = step
+        if self._last and step == self._last:
             jax.block_until_ready(state)
-            self.close()
+            self._stop()
 
     def close(self) -> None:
-        """Stop the profile."""
-        if self._recording:
+        """Stop a profile and look for no more requests."""
+        self._stop()
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _stop(self) -> None:
+        if not self._last:
+            return
+        self._last = 0
+        if self._recording is None:
             jax.profiler.stop_trace()
-            self._recording = False
+            return
+        try:
+            jax.profiler.stop_trace()
+            newest = max((self._folder / "plugins" / "profile").iterdir()).name
+        except Exception as error:
+            self._finish(self._step, error=f"{type(error).__name__}: {error}")
+        else:
+            self._finish(self._step, f"{FOLDER}/plugins/profile/{newest}")
+
+    def _finish(self, step: int, folder: str = "", error: str = "") -> None:
+        """Leave the answer to the thread, because a bucket may take a while."""
+        self._answer, self._recording = Done(self._recording.id, self._begin, step, folder, error), None
+
+    def _look(self) -> None:
+        """Look for requests and answer them, until the profile is closed."""
+        met: str | None = None
+        while True:
+            closed = self._closed.wait(LOOK_SECONDS)
+            # A bucket that does not answer, or a file of another kind, is looked at again later.
+            with contextlib.suppress(Exception):
+                if (answer := self._answer) is not None:
+                    answer.write(self._workdir)
+                    self._answer = None
+                if met is None:
+                    done = Done.read(self._workdir)
+                    met = done.id if done else ""
+                asked = Request.read(self._workdir)
+                if asked is not None and asked.id != met:
+                    self._asked, met = asked, asked.id
+            if closed:
+                return
+
+
+def ask(workdir: Path, steps: int, first: int) -> Request:
+    """Write a request for a profile and return it."""
+    request = Request(f"{time.time_ns():x}", steps, first, time.time())
+    request.write(workdir)
+    return request

@@ -7,8 +7,11 @@ Requests and answers are the published messages, read and written by google-clou
 real one. Time is counted in questions: each GetQueuedResource moves a resource one state further along `lives`.
 """
 
+import json
 import re
+import threading
 from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 from google.cloud.tpu_v2 import types
@@ -46,6 +49,9 @@ class CloudTpu:
         """Questions for which an operation is not done."""
         self.late_error: status_pb2.Status | None = None
         """What the next creation fails with, once its operation is asked for."""
+        self.posted: list[dict] = []
+        """Bodies of creations over HTTP."""
+        self._rest: ThreadingHTTPServer | None = None
         self._ahead: dict[str, list[str]] = {}
         self._seen: set[str] = set()
 
@@ -77,6 +83,20 @@ class CloudTpu:
 
     def __exit__(self, *error: object) -> None:
         self._server.stop(None).wait()
+        if self._rest is not None:
+            self._rest.shutdown()
+            self._rest.server_close()
+
+    def rest(self) -> str:
+        """Begin to answer v2alpha1 over HTTP as well, and return the address."""
+        self._rest = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Rest,), {"cloud": self}))
+        threading.Thread(target=self._rest.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"http://127.0.0.1:{self._rest.server_port}"
+
+    def has_node(self, name: str, state: str = "READY", zone: str = "us-west4-a", **fields: object) -> None:
+        """Have a node that exists by itself, without a queued resource."""
+        full = f"projects/p/locations/{zone}/nodes/{name}"
+        self.nodes[full] = types.Node(name=full, state=state, **fields)
 
     def called(self, method: str) -> list:
         """The requests of a method."""
@@ -100,6 +120,22 @@ class CloudTpu:
             )
 
         return grpc.unary_unary_rpc_method_handler(respond, request_type.deserialize, serialize)
+
+    def create_over_http(self, parent: str, identity: str, body: dict) -> None:
+        """Create a resource of v2alpha1, whose tier and duration v2 does not have."""
+        self.posted.append(json.loads(json.dumps(body)))
+        if self.refusals.get("POST"):
+            raise Refused(*self.refusals["POST"].pop(0))
+        model, duration = body.pop("provisioningModel"), body.pop("runDuration")["maxRunDuration"]
+        if model != "FLEX_START" or not re.fullmatch(r"\d+s", duration):
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "a duration is needed")
+        for specification in body["tpu"]["nodeSpec"]:
+            if "multiNodeParams" in specification:
+                specification["multisliceParams"] = specification.pop("multiNodeParams")
+        resource = types.QueuedResource.from_json(json.dumps(body))
+        self._create(
+            types.CreateQueuedResourceRequest(parent=parent, queued_resource_id=identity, queued_resource=resource)
+        )
 
     def _create(self, request) -> operations_pb2.Operation:
         place = re.fullmatch(r"projects/([^/]+)/locations/([^/]+)", request.parent)
@@ -194,3 +230,33 @@ class CloudTpu:
             self.slow -= 1
             return operations_pb2.Operation(name=request.name, done=False)
         return self.operations[request.name]
+
+
+class _Rest(BaseHTTPRequestHandler):
+    cloud: CloudTpu
+
+    def log_message(self, *arguments: object) -> None:
+        """Says nothing."""
+
+    def do_POST(self) -> None:
+        found = re.match(
+            r"/v2alpha1/(projects/[^/]+/locations/[^/]+)/queuedResources\?queuedResourceId=([^&]+)", self.path
+        )
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            self.cloud.create_over_http(found[1], found[2], body)
+            self._answer(200, {"name": f"{found[1]}/operations/1", "done": False})
+        except Refused as refused:
+            code, message = refused.args
+            self._answer(400, {"error": {"code": 400, "status": code.name, "message": message}})
+
+    def do_GET(self) -> None:
+        self._answer(200, {"name": self.path.removeprefix("/v2alpha1/"), "done": True, "response": {}})
+
+    def _answer(self, status: int, body: dict) -> None:
+        contents = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(contents)))
+        self.end_headers()
+        self.wfile.write(contents)

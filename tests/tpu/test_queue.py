@@ -329,6 +329,7 @@ def test_a_damaged_job_or_verdict_is_one_sentence(bucket: Path) -> None:
     (folder / "1").mkdir(parents=True)
     fields = {field.name: "a" for field in dataclasses.fields(jobs.Job)}
     fields |= {"overrides": [], "resolved": {}, "spot": True, "slices": 1, "attempts": 1, "attempt": 1, "first": 1}
+    fields |= {"zones": [], "internal_ips": False, "labels": [], "data_disks": [], "max_run_seconds": 0}
     fields["bucket"] = str(bucket)
     for changed in ({"slices": [1]}, {"attempts": 10**30}, {"name": None}, {"overrides": [1]}, {"more": 1}):
         (folder / "job.json").write_text(json.dumps(fields | changed))

@@ -205,3 +205,25 @@ def test_a_worker_that_is_installed_at_the_second_try_works(shell, bucket: Path)
     ]
     assert log.read_text().endswith("installed\n") and log.read_text().count("failed") == 1
     assert jobs.verdict(job) is None
+
+
+LSBLK = """#!/usr/bin/env bash
+case "$*" in *PKNAME*) echo sda ;; *) printf '/dev/sda disk\n/dev/loop0 loop\n/dev/sdb disk\n/dev/sdc disk\n' ;; esac
+"""
+
+
+def test_disks_are_mounted_in_the_order_of_the_request(shell, bucket: Path, tmp_path: Path) -> None:
+    programs = {"lsblk": LSBLK, "findmnt": "#!/bin/sh\necho /dev/sda1\n", "mount": '#!/bin/sh\necho "$@"\n'}
+    programs["mountpoint"] = '#!/bin/sh\n[ -e "$2/there" ]\n'
+    for name, text in programs.items():
+        (tmp_path / "programs" / name).write_text(text)
+        (tmp_path / "programs" / name).chmod(0o755)
+    mounts = tmp_path / "disks"
+    job = job_of(bucket, topology="2x2", data_disks=("words", "projects/q/zones/us-west4-a/disks/more:read-write"))
+    code, printed = shell("mount_disks", job, PLMJAX_DISKS=str(mounts))
+    assert (code, printed.splitlines()) == (
+        0, [f"-o ro,noload /dev/sdb {mounts}/words", f"-o discard,defaults /dev/sdc {mounts}/more"],
+    )  # fmt: skip
+    (mounts / "words" / "there").touch()  # the machine starts again
+    assert shell("mount_disks", job, PLMJAX_DISKS=str(mounts))[1].count("-o ") == 1
+    assert shell("mount_disks", job_of(bucket)) == (0, "")

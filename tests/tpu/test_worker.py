@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from plmjax import storage
+from plmjax.parallel import topologies
 from tests.tpu.metadata import MetadataServer
 from tpu import events, submission
 from tpu import job as jobs
@@ -52,7 +53,7 @@ sys.exit(int(code))
 def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Makes a host of a job whose runs end with these codes, CODE or CODE@STEP of a new checkpoint."""
     prepared = submission.prepare(
-        "experiments/bert_tiny.py", (), name="tiny", accelerator="v5e", topology="4x4", slices=1, bucket=str(bucket),
+        "experiments/bert_tiny.py", (), name="tiny", slice_=topologies.parse("v5e:4x4"), bucket=str(bucket),
         workdir="", project="p", zone="us-west4-a", spot=True, attempts=5, network="", subnetwork="",
         service_account="",
     )  # fmt: skip

@@ -1,46 +1,101 @@
-"""The steps that a profile records, without the profiler."""
+"""Profiles that are asked for while a run trains."""
 
+import json
+import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from plmjax.training.profiling import Profile
+from plmjax.training import profiling
+from plmjax.training.profiling import Done, Profile, Request
 
 
-@pytest.mark.parametrize(
-    ("steps", "start", "final", "recorded"),
-    [
-        ((), 1, 9, []),
-        ((3,), 1, 9, [3]),
-        ((3, 5), 1, 9, [3, 4, 5]),
-        ((3, 5), 4, 9, [4, 5]),  # a run that goes on in the middle
-        ((3, 5), 6, 9, []),
-        ((3, 5), 1, 4, [3, 4]),
-    ],
-)
-def test_the_steps_asked_for_that_this_process_does_are_recorded(
-    steps: tuple[int, ...], start: int, final: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders, done, recording = [], [], []
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: (folders.append(folder), recording.append(True)))
-    monkeypatch.setattr(jax.profiler, "stop_trace", recording.clear)
-    profile = Profile(steps, Path("profile"), start, final)
-    for step in range(start, final + 1):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are looked for all the time."""
+    monkeypatch.setattr(profiling, "LOOK_SECONDS", 0.02)
+
+
+def run(profile: Profile, steps: range, wait: float = 0.0) -> None:
+    """Steps of a run that only adds."""
+    state = jnp.zeros(3)
+    for step in steps:
         profile.before(step)
-        done += [step] * len(recording)
-        profile.after(step, ())
-    assert not recording
+        state = state + step
+        profile.after(step, state)
+        time.sleep(wait)
+
+
+def seen(profile: Profile) -> None:
+    end = time.monotonic() + 10
+    while profile._asked is None and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def answered(workdir: Path) -> Done | None:
+    end = time.monotonic() + 10
+    while Done.read(workdir) is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return Done.read(workdir)
+
+
+def test_a_request_is_met_once_from_its_first_step_and_remembered(tmp_path: Path) -> None:
+    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    run(profile, range(1, 4))
+    (tmp_path / profiling.REQUEST).write_text('{"id": "mine", "steps": 2, "first": 6}')  # as a user writes it
+    seen(profile)
+    run(profile, range(4, 20))
+    done = answered(tmp_path)
+    assert (done.id, done.first, done.last, done.error) == ("mine", 6, 7, "")
+    (trace,) = (tmp_path / "profile" / "plugins" / "profile").iterdir()
+    assert tmp_path / done.folder == trace and list(trace.glob("*.xplane.pb"))
+    run(profile, range(20, 30), 0.01)
     profile.close()
-    assert done == recorded and folders == ["profile"] * bool(recorded)
+    again = Profile((), tmp_path / "profile", 30, 100, tmp_path)  # the run was started again
+    run(again, range(30, 40), 0.01)
+    again.close()
+    assert len(list(trace.parent.iterdir())) == 1
 
 
-def test_a_profile_of_a_run_that_ends_early_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(jax.profiler, "start_trace", said.append)
-    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: said.append("stopped"))
-    profile = Profile((1, 5), Path("profile"), 1, 9)
-    profile.before(1)
-    for _ in range(2):
-        profile.close()
-    assert said == ["profile", "stopped"]
+def test_a_first_step_that_has_passed_is_the_next_one_and_the_run_may_end_before_the_last(tmp_path: Path) -> None:
+    profile = Profile((), tmp_path / "profile", 1, 10, tmp_path)
+    profiling.ask(tmp_path, 50, 2)
+    seen(profile)
+    run(profile, range(8, 11))
+    profile.close()
+    assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, 10)
+
+
+def test_a_run_that_is_stopped_keeps_the_steps_so_far(tmp_path: Path) -> None:
+    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    profiling.ask(tmp_path, 50, 0)
+    seen(profile)
+    run(profile, range(8, 12))
+    profile.close()
+    assert (Done.read(tmp_path).first, Done.read(tmp_path).last) == (8, 11)
+
+
+def test_a_profiler_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    profiling.ask(tmp_path, 1, 0)
+    seen(profile)
+    jax.profiler.start_trace(str(tmp_path / "other"))  # somebody else records
+    run(profile, range(3, 6))
+    jax.profiler.stop_trace()
+    done = answered(tmp_path)
+    assert "RuntimeError" in done.error and not done.folder
+    profile.close()
+
+
+def test_a_file_of_another_kind_is_passed_over(tmp_path: Path) -> None:
+    profile = Profile((), tmp_path / "profile", 1, 100, tmp_path)
+    for content in ("", "[]", '{"id": 1, "steps": 2}', '{"id": "a", "steps": 0}', '{"steps": 2}'):
+        (tmp_path / profiling.REQUEST).write_text(content)
+        run(profile, range(1, 4), 0.02)
+    assert profile._asked is None
+    (tmp_path / profiling.REQUEST).write_text(json.dumps({"id": "b", "steps": 1}))
+    seen(profile)
+    assert profile._asked == Request("b", 1)
+    profile.close()

@@ -1,0 +1,264 @@
+"""The terms on which slices are requested: tier, limits, labels, disks, zones, Cloud's names, the bucket's region."""
+
+import datetime
+import json
+from pathlib import Path
+
+import grpc
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.parallel import topologies
+from tests.object_store import ObjectStore
+from tests.tpu.test_queue import ends, job_of
+from tpu import capacity, queue, regions
+from tpu import job as jobs
+from tpu.job import Verdict
+
+TINY = "experiments/bert_tiny.py"
+WEST = ("--zone", "us-west4-a")
+BOTH = (*WEST, "--zone", "us-east1-d")
+pytestmark = pytest.mark.usefixtures("checked_once")
+
+
+@pytest.fixture
+def submit(tpu, service, bucket: Path):
+    """Submits a tiny job with these options and returns at once: (exit code, what it printed, what it said)."""
+
+    def run(*arguments: object, accelerator=("--accelerator", "v5litepod-16")) -> tuple[int, str, str]:
+        return tpu(
+            "submit", TINY, "--project", "p", *accelerator, "--bucket", bucket, "--name", "tiny", "--detach", *arguments
+        )  # fmt: skip
+
+    return run
+
+
+def test_every_term_reaches_the_request(submit, service) -> None:
+    code, _, said = submit(
+        *WEST, "--reservation", "mine", "--valid-until", "6h", "--internal-ips", "--label", "team=nlp", "--label",
+        "cost=a-1", "--data-disk", "words", "--data-disk", "projects/q/zones/us-west4-a/disks/more",
+    )  # fmt: skip
+    assert (code, said) == (0, "")
+    (request,) = service.called("CreateQueuedResource")
+    resource = request.queued_resource
+    assert resource.reservation_name == "projects/p/locations/us-west4-a/reservations/mine"
+    assert resource.queueing_policy.valid_until_duration == datetime.timedelta(hours=6)
+    assert "spot" not in resource and "guaranteed" not in resource
+    node = resource.tpu.node_spec[0].node
+    assert not node.network_config.enable_external_ips
+    assert dict(node.labels) == {"plmjax-job": "tiny", "team": "nlp", "cost": "a-1"}
+    assert [(disk.source_disk, disk.mode.name) for disk in node.data_disks] == [
+        ("projects/p/zones/us-west4-a/disks/words", "READ_ONLY"),
+        ("projects/q/zones/us-west4-a/disks/more", "READ_ONLY"),
+    ]
+
+
+THEIRS = "projects/q/locations/us-west4-a/reservations/theirs"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (("--reserved",), "projects/p/locations/us-west4-a/reservations/-"),
+        (("--reservation", THEIRS), THEIRS),
+    ],
+)
+def test_reservations_have_their_full_names(submit, service, options, name) -> None:
+    assert submit(*WEST, *options)[0] == 0
+    (request,) = service.called("CreateQueuedResource")
+    assert request.queued_resource.reservation_name == name
+
+
+def test_a_time_until_which_a_slice_is_wanted(bucket: Path) -> None:
+    request = queue.create_request(job_of(bucket, runtime="r", valid_until="2099-01-31T18:00:00Z"), "")
+    assert request.queued_resource.queueing_policy.valid_until_time.isoformat() == "2099-01-31T18:00:00+00:00"
+
+
+def test_a_single_host_may_write_to_its_disk(bucket: Path) -> None:
+    request = queue.create_request(job_of(bucket, runtime="r", topology="2x2", data_disks=("a:read-write",)), "")
+    (disk,) = request.queued_resource.tpu.node_spec[0].node.data_disks
+    assert disk.mode.name == "READ_WRITE"
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_flex_start_is_requested_with_its_longest_duration(submit, service, bucket: Path, monkeypatch, slices) -> None:
+    monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
+    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "1d12h", "--slices", slices)
+    assert (code, said) == (0, "")
+    (body,) = service.posted
+    assert body["provisioningModel"] == "FLEX_START" and body["runDuration"] == {"maxRunDuration": "129600s"}
+    assert ("multiNodeParams" in body["tpu"]["nodeSpec"][0]) == (slices == 2)
+    assert list(service.resources) == ["projects/p/locations/us-west4-a/queuedResources/tiny"]
+    assert queue.Queue(jobs.find(str(bucket), "tiny")).state().name == "ACCEPTED"
+    assert not service.called("CreateQueuedResource")
+
+
+def test_a_refusal_of_flex_start_is_a_sentence(submit, service, bucket: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
+    service.refusals["POST"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded for preemptible cores")]
+    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
+    assert code == 2 and "Expected quota for" in said and "Quota exceeded for preemptible cores" in said
+    assert jobs.names(str(bucket)) == [] and not service.resources
+    monkeypatch.setenv("TPU_REST_ENDPOINT", "http://127.0.0.1:9")
+    code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
+    assert code in (2, 69) and "ServiceUnavailable" in said and "\n" not in said and jobs.names(str(bucket)) == []
+
+
+def test_a_dry_run_of_flex_start_prints_what_is_posted(submit) -> None:
+    _, printed, _ = submit(*BOTH, "--flex-start", "--max-run-duration", "24h", "--dry-run")
+    address = (
+        "https://tpu.googleapis.com/v2alpha1/projects/p/locations/us-west4-a/queuedResources?queuedResourceId=tiny"
+    )
+    assert f"call    POST {address}" in printed and '"maxRunDuration": "86400s"' in printed
+    assert "# the same in us-east1-d in turn" in printed and "CreateQueuedResource" not in printed
+
+
+def test_zones_are_tried_in_turn_and_the_job_knows_its_own(tpu, submit, service, bucket: Path) -> None:
+    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "no more capacity in the zone")]
+    code, printed, said = submit(*BOTH, "--spot")
+    assert (code, said) == (0, "")
+    assert "in us-west4-a of p, found too little (no more capacity in the zone)" in printed
+    assert "Trying us-east1-d." in printed and "tiny: requested v5e:4x4 in us-east1-d" in printed
+    assert list(service.resources) == ["projects/p/locations/us-east1-d/queuedResources/tiny"]
+    script = service.called("CreateQueuedResource")[1].queued_resource.tpu.node_spec[0].node.metadata["startup-script"]
+    assert "RESOURCE=projects/p/locations/us-east1-d/queuedResources/tiny\n" in script
+    job = jobs.find(str(bucket), "tiny")
+    assert (job.zone, job.zones) == ("us-east1-d", ("us-west4-a", "us-east1-d"))
+    assert job.in_next_zone().zone == "us-west4-a" and job.in_next_zone().in_next_zone() == job
+    assert job_of(bucket).in_next_zone() == job_of(bucket)
+    ends(service, bucket, 3, Verdict("done"))
+    assert tpu("watch", "tiny")[0] == 0 and not service.resources
+
+
+def test_no_zone_has_capacity_or_one_refuses_for_another_reason(submit, service, bucket: Path) -> None:
+    exhausted = (grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded")
+    service.refusals["CreateQueuedResource"] = [exhausted, exhausted]
+    code, _, said = submit(*BOTH)
+    assert code != 0 and "in us-east1-d of p" in said and jobs.names(str(bucket)) == []
+    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode.PERMISSION_DENIED, "denied")]
+    code, _, said = submit(*BOTH)
+    assert code == 2 and "roles/tpu.admin" in said and len(service.called("CreateQueuedResource")) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("NOT_FOUND", "Reservation 'projects/p/locations/us-west4-a/reservations/mine' was not found"),
+        ("INVALID_ARGUMENT", "Cloud TPU received an invalid reservation name"),
+        ("NOT_FOUND", "There is no v5litepod-16 in us-west4-a"),
+    ],
+)
+def test_an_unknown_reservation_or_accelerator_is_a_sentence(submit, service, bucket: Path, code, message) -> None:
+    service.refusals["CreateQueuedResource"] = [(grpc.StatusCode[code], message)]
+    found, _, said = submit(*WEST, "--reservation", "mine")
+    assert found == 2 and message in said and "\n" not in said
+    assert jobs.names(str(bucket)) == [] and not service.resources
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--spot", "--reserved"), "Expected at most one of --spot, --reserved, --reservation, --flex-start, found"),
+        (("--reserved", "--reservation", "a"), "found --reserved and --reservation; leave out all but one"),
+        (("--spot", "--flex-start", "--max-run-duration", "1h"), "found --spot and --flex-start"),
+        (("--flex-start",), "Expected --flex-start and --max-run-duration together, found --flex-start alone"),
+        (("--max-run-duration", "1h"), "found --max-run-duration alone"),
+        (("--flex-start", "--max-run-duration", "8d"), "Expected --max-run-duration of at most 7d"),
+        (
+            ("--flex-start", "--max-run-duration", "long"),
+            "such as 90m, 24h or 1d12h for --max-run-duration, found 'long'",
+        ),
+        (("--valid-until", "0h"), "for --valid-until, found '0h'"),
+        (("--valid-until", "2020-01-01T00:00:00Z"), "Expected --valid-until in the future"),
+        (("--valid-until", "2099-01-01"), "Expected a duration such as 24h, or a time such as"),
+        (("--reservation", "a b"), "Expected the name of a reservation"),
+        (("--label", "Team=nlp"), "Expected --label KEY=VALUE"),
+        (("--label", "a=1", "--label", "a=2"), "each key once"),
+        (("--data-disk", "a:exec"), "Expected --data-disk NAME, or NAME:read-write, found 'a:exec'"),
+        (("--data-disk", "a:read-write"), "read-only on a slice of 4 hosts"),
+        (("--data-disk", "projects/q/zones/us-east1-d/disks/a"), "found it in us-east1-d"),
+        (("--topology", "2x4"), "Expected a --topology of v5litepod-16, such as 4x4, found 2x4, which is v5litepod-8"),
+    ],
+)
+def test_terms_that_contradict_each_other_are_sentences(submit, service, bucket: Path, options, sentence) -> None:
+    code, printed, said = submit(*WEST, *options)
+    assert code == 2 and sentence in said and "\n" not in said and not printed
+    assert not service.requests and jobs.names(str(bucket)) == []
+
+
+@pytest.mark.parametrize("option", [("--reserved",), ("--valid-until", "1h"), ("--label", "a=b"), ("--tpu-vm", "v")])
+def test_kubernetes_has_none_of_these(tpu, bucket: Path, tmp_path: Path, option) -> None:
+    file = tmp_path / "job.yaml"
+    usual = ("--bucket", bucket, "--accelerator", "v5e", "--topology", "4x4", "--kubernetes", file)
+    code, _, said = tpu("submit", TINY, *usual, *option)
+    assert code == 2 and f"Expected no {option[0]} with --kubernetes" in said and not file.exists()
+
+
+@pytest.mark.parametrize("name", ["v4-32", "v5litepod-16", "v5e-16", "v3-128", "v5p-8", "v6e-1", "v2-8"])
+def test_clouds_names_are_read(name: str) -> None:
+    found = topologies.of_accelerator_type(name)
+    assert found.accelerator_type == name.replace("v5e", "v5litepod")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("v9-8", "found 'v9-8'; "),
+        ("v4-33", "Expected one of the sizes of a v4 slice, v4-8, v4-16, v4-32, "),
+        ("v4-", "found 'v4-'; choose one"),
+        ("v5lite-16", "did you mean 'v5litepod'?"),
+    ],
+)
+def test_names_that_cloud_does_not_have_are_sentences(name: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        topologies.of_accelerator_type(name)
+    assert sentence in str(error.value)
+
+
+def test_an_accelerator_without_a_size_needs_a_shape(submit, service) -> None:
+    assert "Expected --topology, or a size in --accelerator" in submit(*WEST, accelerator=("--accelerator", "v5e"))[2]
+    assert "Expected --accelerator, found none" in submit(*WEST, accelerator=())[2]
+    code, printed, _ = submit(*WEST, accelerator=("--accelerator", "v4-32"))
+    assert code == 0 and "v4-32 is the shape 2x2x4" in printed and "tiny: requested v4:2x2x4" in printed
+
+
+@pytest.mark.parametrize(
+    ("place", "zone", "inside"),
+    [
+        ({"location": "US-WEST4"}, "us-west4-a", True),
+        ({"location": "US-WEST4"}, "us-west1-c", False),
+        ({"location": "US"}, "us-west4-a", True),
+        ({"location": "US"}, "europe-west4-a", False),
+        ({"location": "EU"}, "europe-west4-a", True),
+        ({"location": "EU"}, "europe-west2-a", False),
+        ({"location": "ASIA"}, "asia-northeast1-b", True),
+        ({"location": "NAM4"}, "us-central1-f", True),
+        ({"location": "NAM4"}, "us-east5-a", False),
+        ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-west4-a", False),
+        ({"location": "US", "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}}, "us-east1-d", True),
+        ({"location": "LOCAL"}, "us-west4-a", True),
+    ],
+)
+def test_a_bucket_of_another_region_is_found(place: dict, zone: str, inside: bool) -> None:
+    assert regions.contains(place, regions.of_zone(zone)) == inside
+
+
+def test_a_bucket_of_another_region_is_a_warning_before_the_request(tpu, service) -> None:
+    with ObjectStore() as store, store.environment():
+        store.create("far")
+        store.locations["far"] = {"location": "EUROPE-WEST4"}
+        usual = ("--project", "p", "--accelerator", "v5e-16", "--bucket", "gs://far/deep", "--detach")
+        code, printed, said = tpu("submit", TINY, *BOTH, *usual, "--", "--data.input", "gs://far/text")
+        assert code == 0, said
+        warnings = [line for line in printed.splitlines() if line.startswith("warning: ")]
+        assert len(warnings) == 2
+        assert warnings[0].startswith("warning: gs://far is in EUROPE-WEST4 and the slice in us-west4-a: every start")
+        assert "$0.02 a GiB" in warnings[0] and printed.index(warnings[0]) < printed.index("requested v5e:4x4")
+
+
+def test_the_text_may_be_on_a_disk_of_the_slice(submit, service, tpu, bucket: Path) -> None:
+    usual = (*WEST, "--dry-run", "--data-disk", "words", "--bucket", "gs://b")
+    code, printed, _ = submit(*usual, "--", "--data.input", "/mnt/disks/words/text")
+    assert code == 0 and json.dumps("/mnt/disks/words/text") in printed
+    assert "found '/mnt/disks/other/text' on this machine" in submit(*usual, "--data.input", "/mnt/disks/other/text")[2]
+    assert capacity.Disk.parse("words").folder == "/mnt/disks/words"
