@@ -403,6 +403,7 @@ BY_NIGHT = {
         "test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_trained",
     ),
     "parallel/test_hosts.py": (
+        "test_hosts_go_on_together_when_one_cannot_save",
         "test_a_host_that_hangs_is_named_with_every_stack",
         "test_hosts_that_do_not_share_a_folder_are_told",
         "test_other_data_is_refused_on_every_host",

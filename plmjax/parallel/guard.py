@@ -294,7 +294,7 @@ class Guard:
             self.started = message["start"]
         elif "stop" in message:
             self.stopped = self.stopped or message
-        elif "agreed" in message:
+        elif "agreed" in message or "met" in message:
             self.child.send(message)
 
     def _send(self, host: int, message: Message) -> None:

@@ -7,6 +7,9 @@ It holds state and time limits and no socket; `guard` sends the messages. A mess
     beat    {"count", "doing", "silent_seconds", "limit_seconds"}: a trainer is alive, its progress and its limits
     ended   exit code, "sentence", "alone": a trainer has ended, and whether it ended alone
     agreed  name: every host has the same value
+    meet    name: a host has reached a barrier
+    abandon prefix: a host does not come to the barriers whose names begin with it
+    met     name, "all": whether every host has reached the barrier, or one does not come
     start   address of JAX's coordinator: every host has joined
     stop    exit code, "sentence", "stacks": the run is over, why, and whether to print stacks
 """
@@ -46,6 +49,8 @@ class HostRegistry:
         self.hosts: dict[int, Host] = {}
         self.stopped: Message | None = None
         self._values: dict[str, dict[int, str]] = {}
+        self._waiting: dict[str, set[int]] = {}
+        self._abandoned: tuple[str, ...] = ()
         self._deadline, self._join_seconds = now + join_seconds, join_seconds
 
     @property
@@ -76,6 +81,12 @@ class HostRegistry:
             member.beat = message["beat"]
         elif "agree" in message:
             self._agree(host, message["agree"], message["value"])
+        elif "meet" in message:
+            self._waiting.setdefault(message["meet"], set()).add(host)
+            self._release()
+        elif "abandon" in message:
+            self._abandoned = (*self._abandoned, message["abandon"])
+            self._release()
         elif "ended" in message:
             member.ended = message["ended"]
             if member.ended not in (0, SAVED) or message.get("alone"):
@@ -130,6 +141,15 @@ class HostRegistry:
             self.stopped = {"stop": code, "sentence": sentence, "stacks": stacks}
             for host in self.hosts:
                 self.send(host, self.stopped)
+
+    def _release(self) -> None:
+        """Release the hosts at barriers that are complete or abandoned."""
+        for name, waiting in list(self._waiting.items()):
+            complete = len(waiting) == self.count
+            if complete or name.startswith(self._abandoned):
+                del self._waiting[name]
+                for host in waiting:
+                    self.send(host, {"met": name, "all": complete})
 
     def _agree(self, host: int, name: str, value: str) -> None:
         values = self._values.setdefault(name, {})

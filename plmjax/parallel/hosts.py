@@ -51,6 +51,7 @@ class _Here:
         self.count, self.doing, self.pace = 0, "starting", ACTIVITY
         self.progressed = time.monotonic()
         self._agreed: set[str] = set()
+        self._met: dict[str, bool] = {}
         self._news = threading.Condition()
 
     def beat(self) -> None:
@@ -73,7 +74,8 @@ class _Here:
         """Receive the guard's messages. End this process when the guard is gone, because nobody else could end it."""
         while (messages := self.guard.receive()) is not None:
             with self._news:
-                self._agreed.update(message["agreed"] for message in messages)
+                self._agreed.update(message["agreed"] for message in messages if "agreed" in message)
+                self._met.update({message["met"]: message["all"] for message in messages if "met" in message})
                 self._news.notify_all()
         os._exit(UNAVAILABLE)
 
@@ -82,6 +84,12 @@ class _Here:
         with self._news:
             self._news.wait_for(lambda: name in self._agreed)
             self._agreed.remove(name)
+
+    def meet(self, name: str) -> bool:
+        self.guard.send({"meet": name})
+        with self._news:
+            self._news.wait_for(lambda: name in self._met)
+            return self._met.pop(name)
 
 
 _here = _Here()
@@ -192,6 +200,20 @@ def agree(name: str, value: str = "") -> None:
     """
     if _here.guard is not None:
         _here.agree(name, value)
+
+
+def meet(name: str) -> bool:
+    """Wait until every host has called this function. Return false if one does not come.
+
+    Several threads may wait at barriers of different names.
+    """
+    return _here.guard is None or _here.meet(name)
+
+
+def abandon(prefix: str) -> None:
+    """Tell the hosts at barriers whose names begin with `prefix`, now or later, that this one does not come."""
+    if _here.guard is not None:
+        _here.guard.send({"abandon": prefix})
 
 
 def gathered(array: "np.ndarray") -> "np.ndarray":

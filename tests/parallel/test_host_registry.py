@@ -121,6 +121,23 @@ def test_a_host_that_has_ended_is_not_waited_for():
     assert run.registry.stopped is None
 
 
+def test_a_barrier_lets_all_hosts_pass_or_says_that_one_does_not_come():
+    run = Run(3)
+    for host in (0, 2, 1):
+        assert not any(run.said.values())
+        run.registry.handle(host, {"meet": "save 4"}, 1.0)
+    assert all(said == [{"met": "save 4", "all": True}] for said in run.said.values())
+    for host in (0, 1):
+        run.registry.handle(host, {"meet": "save 6"}, 2.0)
+    run.registry.handle(2, {"abandon": "save"}, 3.0)
+    run.registry.handle(1, {"meet": "save 6 done"}, 4.0)  # one that comes later need not wait
+    assert run.said[0][1:] == [{"met": "save 6", "all": False}]
+    assert run.said[1][1:] == [{"met": name, "all": False} for name in ("save 6", "save 6 done")]
+    assert len(run.said[2]) == 1
+    run.registry.handle(0, {"meet": "load"}, 5.0)
+    assert len(run.said[0]) == 2 and run.registry.stopped is None
+
+
 def test_hosts_go_on_when_they_agree():
     run = Run(3)
     for host in (2, 0):

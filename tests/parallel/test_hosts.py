@@ -189,6 +189,29 @@ def test_the_process_that_jax_numbers_0_prints_and_writes(tmp_path):
     assert (progress["worker"], progress["step"], progress["steps"]) == (1, 12, 12)
 
 
+def test_hosts_go_on_together_when_one_cannot_save(object_store, bucket, two, tmp_path):
+    """The service refuses some of what host 1 writes, and some of what host 0 does to complete a checkpoint."""
+    refused = {"process_1": 3, "commit_success": 1}
+
+    def weather(method: str, path: str) -> int | None:
+        name = next((name for name, left in refused.items() if left and name in path and method != "GET"), None)
+        if name:
+            refused[name] -= 1
+        return 403 if name else None
+
+    object_store.weather = weather
+    workdir = f"gs://{bucket}/run"
+    ended = train(workdir, only={host: object_store.variables() for host in (0, 1)})
+    object_store.weather = None
+    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
+    assert not any(refused.values())
+    for host in ended:
+        assert host.err.count("no checkpoint was saved, and it will be tried again") >= 2, host.err
+    assert checkpoints.find(workdir).name == "12"
+    expected, found = (checkpoints.load_parameters(run)[0] for run in (two, workdir))
+    jax.tree.map(np.testing.assert_array_equal, expected, found)
+
+
 def test_other_data_is_refused_on_every_host(one, tmp_path):
     shutil.copytree(one, tmp_path / "run")
     ended = train(tmp_path / "run", only={1: {"CHAIN_FINGERPRINT": "newer"}})

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 
@@ -43,7 +42,7 @@ def main(name: str, workdir: str, *arguments: str) -> None:
     run = experiment.override(getattr(experiments, name)(), arguments)
     source = Doomed(run.data, fingerprint=os.environ.get("CHAIN_FINGERPRINT", "chain"))
     with hosts.watched(run.hosts):
-        loop.train(run, Path(workdir), source, {})
+        loop.train(run, workdir, source, {})
     assert "tensorflow" not in sys.modules, "a run whose rows come from elsewhere waits for no import of TensorFlow"
 
 

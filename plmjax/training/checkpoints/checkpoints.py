@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -143,10 +144,22 @@ class Checkpoints:
             self.finished = self._manager.latest_step()
 
     def _open(self) -> ocp.CheckpointManager:
-        # After a failure the hosts may wait for each other at different barriers, and Orbax's list of checkpoints has
-        # one that does not exist and lacks those that it would have replaced. A new manager reads the folder, and its
-        # barriers have new names.
+        # After a failure Orbax's list of checkpoints has one that does not exist, and lacks those that it would have
+        # replaced. A new manager reads the folder, and its barriers have new names.
         self._opened += 1
+        prefix = f"manager {self._opened}"
+
+        def barrier(*, key: str, timeout_ms: int) -> None:
+            # An error on its way through the thread that finishes a save: this host will not come, so that the others
+            # need not wait until `timeout_ms`.
+            if sys.exception() is not None and threading.current_thread() is not threading.main_thread():
+                hosts.abandon(prefix)
+            elif not hosts.meet(key):
+                raise Unavailable(
+                    f"Expected every host to write its part of a checkpoint to {self.directory}, found that another "
+                    f"one could not."
+                )
+
         return ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
@@ -155,10 +168,10 @@ class Checkpoints:
                 # Without it Orbax saves no metrics, and a resumed run would not find the best checkpoint.
                 best_fn=self._policy.best.score if self._policy.best.name else None,
                 enable_async_checkpointing=True,
-                async_options=ocp.options.AsyncOptions(post_finalization_callback=self._before_renaming),
-                multiprocessing_options=ocp.options.MultiprocessingOptions(
-                    barrier_sync_key_prefix=f"manager {self._opened}"
+                async_options=ocp.options.AsyncOptions(
+                    post_finalization_callback=self._before_renaming, barrier_sync_fn=barrier
                 ),
+                multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=prefix),
             ),
             item_names=("params", "training", "description", "tokenizer"),
         )
@@ -292,10 +305,7 @@ class Checkpoints:
         except Explained as error:
             failure = error
         if jax.process_count() > 1 and hosts.gathered(np.array(failure is not None)).any() and failure is None:
-            failure = Unavailable(
-                f"Expected every host to write its part of a checkpoint to {self.directory}, found that another host "
-                f"could not."
-            )
+            failure = Unavailable(f"Expected all hosts to save in {self.directory}, found that another one could not.")
         if failure is not None:
             raise failure
 
