@@ -69,7 +69,7 @@ leave_it() { say "a job already runs on this machine ($(cat "$home/running" 2>/d
 # memory must not stop the whole service (OOMPolicy).
 detach() {
   local script="$home/job.sh"
-  (umask 077 && itself >"$script.new" && mv "$script.new" "$script") || return 1
+  (umask 077 && itself >"$script.$$" && mv "$script.$$" "$script") || return 1
   systemd-run --quiet --collect --unit="plmjax-$NAME" \
     -p KillMode=mixed -p TimeoutStopSec=300 -p OOMPolicy=continue -p TasksMax=infinity \
     -p Restart=on-failure -p RestartSec=30 -p "RestartPreventExitStatus=2 75" \
@@ -179,6 +179,7 @@ locked || leave_it
 if [ -z "${detached:-}" ] && [ -d "${PLMJAX_SYSTEMD:-/run/systemd/system}" ] && command -v systemd-run >/dev/null; then
   exec 9>&-
   if detach; then exit 0; fi
+  ! systemctl is-active --quiet "plmjax-$NAME" 2>/dev/null || leave_it
   say "systemd-run failed: the job runs in this process"
   locked || leave_it
 fi
