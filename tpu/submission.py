@@ -60,6 +60,8 @@ def prepare(
     if slices < 1:
         raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
     slice_ = topologies.parse(f"{accelerator}:{topology}" + (f"*{slices}" if slices > 1 else ""))
+    if settings.get("project"):
+        check_service(slice_)
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     if not isinstance(run.data, Data):
         raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
@@ -106,6 +108,22 @@ def prepare(
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
     return Submission(job, archive, startup.render(job), files)
+
+
+def check_service(slice_: topologies.Slice) -> None:
+    """Raise UserError for slices that Cloud TPU's own API cannot be asked for, but GKE can."""
+    chip = slice_.chip
+    if not chip.in_service:
+        raise UserError(
+            f"Expected an --accelerator of Cloud TPU's own API, found {chip.name}, which is offered through GKE; give "
+            f"--kubernetes FILE in place of --project and --zone."
+        )
+    shape = "x".join(map(str, slice_.shape))
+    if shape != slice_.of_accelerator_type:
+        raise UserError(
+            f"Expected --topology {slice_.of_accelerator_type}, which Cloud TPU gives for {slice_.accelerator_type}, "
+            f"found {shape}; choose that one, or give --kubernetes FILE in place of --project and --zone."
+        )
 
 
 def _check_bucket(bucket: str) -> None:

@@ -18,7 +18,7 @@ SEEDS = ("0", "1", "2")
 """Of the hashes of strings, by which sets are ordered."""
 
 
-# A minute for all other systems: pytest -m night tests/training/test_equal_programs.py
+# Minutes for all other systems: pytest -m night tests/training/test_equal_programs.py
 @pytest.mark.parametrize("names", [BY_DAY, pytest.param(BY_NIGHT, marks=pytest.mark.night)], ids=["bert", "others"])
 def test_three_processes_lower_the_same_programs(names: tuple[str, ...], tmp_path: Path) -> None:
     """Training, evaluation and the first state, on eight devices."""
