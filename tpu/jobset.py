@@ -11,19 +11,29 @@ from tpu.job import Job
 
 PORTS = {"libtpu": 8471, "coordinator": 8482}
 """Ports of libtpu and jax.distributed for connections between the hosts."""
+STORAGE = "20Gi"
+"""Disk of a node that a pod must have. JAX and TensorFlow take 3 GB, their downloads 2 GB while they are installed, and
+the rest is for the data. About half of a node's default 100 GB is left for pods. It is no limit: a pod that reads more
+data is not evicted for that.
+"""
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
     """Return the JobSet.
 
     Raises:
-        UserError: GKE does not offer the chip.
+        UserError: GKE does not offer the chip, or does not join slices of one host.
     """
     slices = job.slice
     if not slices.chip.label:
         raise UserError(
             f"Expected a chip that GKE offers, found {slices.chip.name}; choose another --accelerator, or leave out "
             f"--kubernetes."
+        )
+    if job.slices > 1 and slices.hosts == job.slices:
+        raise UserError(
+            f"Expected slices of several hosts, which are the only ones that GKE joins, found {slices.name}; choose a "
+            f"larger --topology, or --slices 1."
         )
     selector = {
         "cloud.google.com/gke-tpu-accelerator": slices.chip.label,
@@ -34,7 +44,10 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "image": image,
         "command": ["bash", "-c", startup.render(job)],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
-        "resources": {"limits": {"google.com/tpu": slices.chips // slices.hosts}},
+        "resources": {
+            "requests": {"ephemeral-storage": STORAGE},
+            "limits": {"google.com/tpu": slices.chips // slices.hosts},
+        },
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -42,6 +55,9 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "nodeSelector": selector,
         "containers": [container],
     }
+    if job.slices > 1:
+        # Slices talk over the data center network, and are slow on the network of the pods.
+        pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if job.service_account:
         pod["serviceAccountName"] = job.service_account
     if job.spot:

@@ -88,6 +88,8 @@ def prepare(
         UserError: any mistake in the arguments.
     """
     file, function = catalogue.find(experiment)
+    if settings.get("project") and not settings.get("tpu_vm"):
+        check_service(slice_)
     run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
     if not isinstance(run.data, Data):
         raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
@@ -137,6 +139,22 @@ def prepare(
     if job.attempts < 1:
         raise UserError(f"Expected --attempts of at least 1, found {job.attempts}; correct it.")
     return Submission(job, archive, startup.render(job), files.with_made(made))
+
+
+def check_service(slice_: topologies.Slice) -> None:
+    """Raise UserError for slices that Cloud TPU's own API cannot be asked for, but GKE can."""
+    chip = slice_.chip
+    if not chip.in_service:
+        raise UserError(
+            f"Expected an --accelerator of Cloud TPU's own API, found {chip.name}, which is offered through GKE; give "
+            f"--kubernetes FILE in place of --project and --zone."
+        )
+    shape = "x".join(map(str, slice_.shape))
+    if shape != slice_.usual_shape:
+        raise UserError(
+            f"Expected --topology {slice_.usual_shape}, which Cloud TPU gives for {slice_.accelerator_type}, "
+            f"found {shape}; choose that one, or give --kubernetes FILE in place of --project and --zone."
+        )
 
 
 def _check_bucket(bucket: str) -> None:

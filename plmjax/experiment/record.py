@@ -113,7 +113,7 @@ def from_dict(value: Any) -> Any:
     fields = {field.name for field in dataclasses.fields(cls)}
     values = {key: from_dict(item) for key, item in value.items() if key != "type"}
     hints = typing.get_type_hints(cls)
-    for unknown in values.keys() - fields:
+    for unknown in sorted(values.keys() - fields):
         raise UserError(
             f"Expected a field of {name} in the experiment, found {quoted(unknown)}; {nearest(unknown, fields)}"
         )

@@ -11,6 +11,9 @@ Clock: peak / the most operations a cycle that libtpu's own cycle estimates reac
 2 * 128^2 times 1 (v2), 2 (v3), 4 (v5e), 8 (v4, v5p) and 16 (v6e) a device; tests/parallel/test_topologies.py checks.
 Names of Cloud: docs.cloud.google.com/tpu/docs/runtimes for the software, /kubernetes-engine/docs/concepts/plan-tpus for
 the labels of Kubernetes. The first page does not list 7x; its names are those in published code.
+Shapes: the pages of the chips; for v2 and v3 the accelerator types with their hosts in pytorch/xla
+(torch_xla/_internal/tpu.py). AI-Hypercomputer/xpk (system_characteristics.py) lists slices in three dimensions, none
+with a side of 256 chips.
 """
 
 import atexit
@@ -40,6 +43,29 @@ LOOK_SECONDS = 0.5
 """Seconds between two checks of the lock by a process that waits for it."""
 
 
+PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+"""Slices of v5e and v6e."""
+
+
+def solids(largest: int) -> tuple[str, ...]:
+    """Return the slices of a network in three dimensions: a few below one cube of 4x4x4 chips, then whole cubes.
+
+    They are in the order of their chips. Of equally many the most cube-like comes first, which Cloud TPU gives for an
+    accelerator type.
+
+    largest: number of chips of the largest one.
+    """
+    sides = range(4, 256, 4)
+    cubes = [
+        (one, two, three)
+        for one in sides
+        for two in sides[sides.index(one) :]
+        for three in sides[sides.index(two) : largest // (one * two * 4)]
+    ]
+    cubes.sort(key=lambda shape: (math.prod(shape), sum(shape)))
+    return ("2x2x1", "2x2x2", "2x2x4", "2x4x4", *("x".join(map(str, shape)) for shape in cubes))
+
+
 @dataclasses.dataclass(frozen=True)
 class Chip:
     """One TPU generation. All figures are per chip. A JAX device is `1 / devices` of a chip."""
@@ -62,12 +88,10 @@ class Chip:
     """Number of TensorCores."""
     devices: int
     """Number of JAX devices per chip: the number of cores where they do not work as one (v2, v3, 7x), else 1."""
-    dimensions: int
-    """Dimensions of the network between the chips."""
     wrap: int
     """An axis is a ring when its size is a multiple of this."""
-    largest: int
-    """Number of chips of a whole pod."""
+    shapes: tuple[str, ...]
+    """The slices that Cloud offers, in chips."""
     accelerator: str
     """Cloud TPU's accelerator type before the size: v5litepod."""
     runtime: str
@@ -86,6 +110,8 @@ class Chip:
     scoped_memory: int = 0
     """KiB of vector memory for the arrays of one instruction, with which plans of BERT-Large are fastest; 0 leaves it
     to libtpu."""
+    in_service: bool = True
+    """True where Cloud TPU's own API offers it, besides GKE."""
     rings: bool = False
     """True where libtpu permutes beside computation, so that parameters can travel along rings."""
     libtpu_name: str = ""
@@ -97,25 +123,28 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, 2, wrap=16, largest=256,
-             accelerator="v2", runtime="tpu-ubuntu2204-base"),
-        Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, 2, wrap=32, largest=1024,
+        Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, wrap=16,
+             shapes=("2x2", "4x4", "8x8", "8x16", "16x16"), accelerator="v2", runtime="tpu-ubuntu2204-base"),
+        Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, wrap=32,
+             shapes=("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
              accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice"),
         # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
-        Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, 3, wrap=4, largest=4096,
+        Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, wrap=4, shapes=solids(4096),
              accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice",
              options=(("chip_config_name", "megacore"),)),
-        Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, 2, wrap=16, largest=256,
+        Chip("v5e", "TPU v5 lite", 197e12, 16 * GIB, 819e9, 45e9, 1.50e9, 1, 1, wrap=16, shapes=PLANES,
              accelerator="v5litepod", runtime="v2-alpha-tpuv5-lite", label="tpu-v5-lite-podslice",
              largest_host=8, network=3.125e9, int8_peak=394e12, scoped_memory=28672, rings=True),
-        Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, 3, wrap=4, largest=8960,
+        # The pod has 8,960 chips, and its largest slice is 16x16x24.
+        Chip("v5p", "TPU v5", 459e12, 95 * GIB, 2765e9, 90e9, 1.75e9, 2, 1, wrap=4, shapes=solids(6144),
              accelerator="v5p", runtime="v2-alpha-tpuv5", label="tpu-v5p-slice",
              network=6.25e9, int8_peak=918e12),
-        Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, 2, wrap=16, largest=256,
+        Chip("v6e", "TPU v6 lite", 918e12, 32 * GIB, 1640e9, 90e9, 1.75e9, 1, 1, wrap=16, shapes=PLANES,
              accelerator="v6e", runtime="v2-alpha-tpuv6e", label="tpu-v6e-slice",
              largest_host=8, network=12.5e9, int8_peak=1836e12, rings=True),
-        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, 3, wrap=4, largest=9216, libtpu_name="tpu7x",
-             accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x"),
+        Chip("7x", "TPU7x", 2307e12, 192 * GIB, 7370e9, 100e9, None, 2, 2, wrap=4,
+             shapes=("1x1x1", *solids(9216)), accelerator="tpu7x", runtime="v2-alpha-tpu7-ubuntu2404", label="tpu7x",
+             in_service=False, libtpu_name="tpu7x"),
     )
 }  # fmt: skip
 """Name -> chip."""
@@ -128,12 +157,6 @@ GPU_PEAKS = {
     "NVIDIA H200": 989e12,
 }
 """Beginning of a GPU's `device_kind` -> dense bfloat16 FLOP/s (NVIDIA's data sheets). The first match counts."""
-
-SHAPES = {
-    2: ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
-    3: ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16"),
-}
-"""Number of dimensions -> available slice shapes, in chips."""
 
 
 def peak_flops(device_kind: str) -> float | None:
@@ -213,6 +236,11 @@ class Slice:
     def accelerator_type(self) -> str:
         """Cloud TPU's name of one slice, which counts TensorCores: v3-128 and v5litepod-64 are both 8x8."""
         return f"{self.chip.accelerator}-{math.prod(self.shape) * self.chip.cores}"
+
+    @property
+    def usual_shape(self) -> str:
+        """Shape of the slice that Cloud TPU gives for the accelerator type."""
+        return next(one for one in self.chip.shapes if math.prod(_sizes(one)) == math.prod(self.shape))
 
     @property
     def device_memory(self) -> float:
@@ -323,12 +351,6 @@ def _lock_holder() -> int | None:
     return next((int(process) for process in found if int(process) != os.getpid()), None)
 
 
-def shapes(chip: Chip) -> list[str]:
-    """Return the shapes of a generation's slices, from the smallest to the largest."""
-    known = [shape for shape in SHAPES[chip.dimensions] if math.prod(map(int, shape.split("x"))) <= chip.largest]
-    return known[1:] if chip.name in ("v2", "v3") else known
-
-
 def parse(name: str) -> Slice:
     """Parse a name such as `v3:8x8`, or `v5e:8x8*2` for two slices.
 
@@ -343,13 +365,13 @@ def parse(name: str) -> Slice:
             f"{quoted(generation)}; {nearest(generation, CHIPS)}"
         )
     chip = CHIPS[generation]
-    sizes = tuple(int(size) if size.isdecimal() else 0 for size in shape.split("x"))
-    known = shapes(chip)
-    if shape not in known:
+    if shape not in chip.shapes:
+        close = nearest_shapes(chip, shape)
         raise UserError(
-            f"Expected one of the shapes of a {generation} slice, {', '.join(known)}, found {quoted(shape)}; choose "
-            f"one, such as {generation}:{known[len(known) // 2]}."
+            f"Expected a shape in which Cloud offers slices of {generation}, found {quoted(shape)}; choose one, such "
+            f"as {', '.join(close[:-1])} or {close[-1]}."
         )
+    sizes = _sizes(shape)
     if not star:
         return Slice(chip, sizes)
     if not count.isdecimal() or int(count) < 2:
@@ -375,7 +397,7 @@ def of_accelerator_type(name: str) -> Slice:
             f"Expected Cloud's name of a slice, such as v4-32 or v5litepod-16, found {quoted(name)}; "
             f"{nearest(generation, {chip.accelerator for chip in CHIPS.values()})}"
         )
-    slices = [parse(f"{chip.name}:{shape}") for shape in shapes(chip)]
+    slices = [parse(f"{chip.name}:{shape}") for shape in chip.shapes]
     found = [one for one in slices if size.isdecimal() and one.accelerator_type == f"{chip.accelerator}-{int(size)}"]
     if not found:
         raise UserError(
@@ -383,3 +405,17 @@ def of_accelerator_type(name: str) -> Slice:
             f"{', '.join(one.accelerator_type for one in slices)}, found {quoted(name)}; choose one."
         )
     return found[0]
+
+
+def nearest_shapes(chip: Chip, shape: str, count: int = 4) -> list[str]:
+    """Return the offered shapes whose numbers of chips are closest to that of another shape, from the smallest.
+
+    shape: any text; what is no shape is as large as the smallest slice.
+    """
+    size = math.prod(max(number, 1) for number in _sizes(shape))
+    close = sorted(chip.shapes, key=lambda known: abs(math.log(math.prod(_sizes(known)) / size)))[:count]
+    return [known for known in chip.shapes if known in close]
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    return tuple(int(size) if size.isdecimal() else 0 for size in shape.split("x"))

@@ -112,7 +112,7 @@ class InitialState:
     def initializer(self, described: TrainState) -> Callable[..., TrainState]:
         """Return the function that makes the state, every array on its devices (see `Program`)."""
 
-        def initialize(key: jax.Array, zero: frozenset[str]) -> TrainState:
+        def initialize(key: jax.Array, zero: tuple[str, ...]) -> TrainState:
             state = self.of_variables(self.variables(jax.random.fold_in(key, 0)), key)
             flat = flax.traverse_util.flatten_dict(state.params, sep="/")
             flat |= {name: jnp.zeros_like(flat[name]) for name in zero}
@@ -130,7 +130,8 @@ class InitialState:
             # An objective without constants checks the sources; this comes before anything is allocated.
             made = () if sources is None else nn.meta.unbox(self.objective.constants(self.config, sources))
             names = flax.traverse_util.flatten_dict(described.params, sep="/")
-            state = begin(jax.random.key(seed), frozenset(filter(replaced, names)))
+            # In the order of the parameters: that of a set differs between hosts, and so would their programs.
+            state = begin(jax.random.key(seed), tuple(filter(replaced, names)))
             return state.replace(constants=placed(made, described.constants)) if has_constants else state
 
         return start

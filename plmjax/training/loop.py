@@ -290,12 +290,12 @@ class _Session:
             return program
         return self.program_of(dataclasses.replace(run, model=model), program.phase)
 
-    def fits(self, program: Program, metrics: Mapping[str, jax.Array | float]) -> bool:
+    def fits(self, program: Program, metrics: Mapping[str, float]) -> bool:
         """Return whether a program computes as much of the model as the parameters needed in a finished step."""
         objective = self.run.objective
         if not isinstance(objective, AdaptsModel):
             return True
-        return objective.adapted(program.model, float(metrics[objective.statistic])) == program.model
+        return objective.adapted(program.model, metrics[objective.statistic]) == program.model
 
     def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:
         """Run the steps after step `done` to the end of the phase, and return (state, last step).
@@ -311,7 +311,7 @@ class _Session:
             limit = hosts.STEP if step > done + 1 else hosts.ACTIVITY
             self.profile.before(step)
             if earlier := pace.throttle():
-                self.show_unlogged(step - 2, earlier["loss"], pace, rates)
+                self.show_unlogged(step - 2, earlier, pace, rates)
                 if not self.fits(program, earlier):
                     step -= 1
                     self.gather(pace, step)
@@ -326,9 +326,9 @@ class _Session:
             if due := self.due(step, last=step == program.phase.last_step):
                 finished = self.gather(pace, step)
                 if due.log:
-                    self.log(step, metrics, pace, rates)
+                    self.log(step, finished, pace, rates)
                 else:
-                    self.show_unlogged(step, metrics["loss"], pace, rates)
+                    self.show_unlogged(step, finished, pace, rates)
                 if due.evaluate:
                     state = self.evaluate(program, state, step)
                     due = dataclasses.replace(due, stop=max(due.stop, self.votes(self.stop.received or 0, 0)[0]))
@@ -397,21 +397,21 @@ class _Session:
             self.window.add(metrics)
         return values[-1]
 
-    def show_unlogged(self, step: int, loss: jax.Array, pace: Pace, rates: "_Rates") -> None:
+    def show_unlogged(self, step: int, metrics: Mapping[str, float], pace: Pace, rates: "_Rates") -> None:
         """Show a finished step that is not logged."""
         if self.is_primary:
             seconds, left = pace.seconds, self.run.training.steps - step
             # The time of the first step may include a wait for text.
             self.terminal.show_unlogged(
-                step, loss, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None
+                step, metrics, (rates.tokens / seconds, left * seconds) if pace.steps > 1 else None
             )
 
-    def log(self, step: int, metrics: dict[str, jax.Array], pace: Pace, rates: "_Rates") -> None:
+    def log(self, step: int, metrics: dict[str, float], pace: Pace, rates: "_Rates") -> None:
         """Write the line of a step: means over the window, and the rates since the last line."""
         values = self.window.means()
         if self.is_primary:
             seconds = pace.seconds
-            values["learning_rate"] = float(metrics["learning_rate"])
+            values["learning_rate"] = metrics["learning_rate"]
             values["tokens_per_second"] = rates.tokens / seconds
             values["model_flops_per_second"] = rates.flops / seconds
             values["mfu"] = rates.peak_flops.share(rates.flops / seconds)

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 from plmjax import json_text, storage
 from plmjax.errors import UserError
@@ -259,16 +259,16 @@ class Terminal:
         """Show a logged step: loss, accuracies, learning rate, tokens per second, MFU and time left."""
         self._show(step, "  ".join([f"loss {values['train/loss']:7.4f}", *_accuracies(values), _pace(values, eta)]))
 
-    def show_unlogged(self, step: int, loss: SupportsFloat, pace: tuple[float, float] | None) -> None:
+    def show_unlogged(self, step: int, metrics: Mapping[str, float], pace: tuple[float, float] | None) -> None:
         """Move the bar after a step that is not logged; show its loss after QUIET_SECONDS without a line.
 
         Args:
-            loss: converted to a float only when it is shown.
+            metrics: of the step; read only when the loss is shown.
             pace: tokens per second and seconds left, or None if not known yet.
         """
         if time.monotonic() - self._shown >= QUIET_SECONDS:
             known = f"  {compact(pace[0]):>7} tok/s  eta {duration(pace[1])}" if pace else ""
-            self._show(step, f"loss {float(loss):7.4f}{known}")
+            self._show(step, f"loss {metrics['loss']:7.4f}{known}")
         elif self._bar is not None:
             self._bar.update(self._task, completed=step)
 

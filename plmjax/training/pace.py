@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-Metrics = dict[str, jax.Array]
+from plmjax.training.step_metrics import StepMetrics
 
 
 class Pace:
@@ -17,7 +17,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._pending: list[Metrics] = []
+        self._pending: list[StepMetrics] = []
         self._mark = time.perf_counter()
         self.restart()
 
@@ -25,7 +25,7 @@ class Pace:
         """Start a new measurement."""
         self._waited, self._elapsed, self._steps = 0.0, 0.0, 0
 
-    def throttle(self) -> Metrics | None:
+    def throttle(self) -> StepMetrics | None:
         """Wait until at most one step is being computed, and return the metrics of the last finished step.
 
         Return None if fewer than two steps have been started since `drain`.
@@ -39,17 +39,17 @@ class Pace:
         """Return the next batch. The wait for it is counted if the device has no step to compute."""
         asked = time.perf_counter()
         batch = next(batches)
-        if not self._pending or self._pending[-1]["loss"].is_ready():
+        if not self._pending or self._pending[-1].array.is_ready():
             self._waited += time.perf_counter() - asked
         return batch
 
-    def add(self, metrics: Metrics) -> None:
+    def add(self, metrics: StepMetrics) -> None:
         """Add the metrics of a step that has been started."""
         self._pending.append(metrics)
 
     def drain(self) -> list[dict[str, float]]:
         """Wait for all started steps, and return their metrics as floats, in order."""
-        values = [{name: float(value) for name, value in step.items()} for step in jax.device_get(self._pending)]
+        values = [step.floats() for step in jax.device_get(self._pending)]
         self._elapsed += time.perf_counter() - self._mark
         self._steps += len(self._pending)
         self._pending = []

@@ -30,7 +30,8 @@ from plmjax.training import optimizers, phases, rows
 from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
-from plmjax.training.step import Forward, Metrics, Update, evaluation_step, train_step
+from plmjax.training.step import Forward, Update, evaluation_step, train_step
+from plmjax.training.step_metrics import StepMetrics
 from plmjax.vocabulary import Vocabulary
 
 EVALUATION_LENGTH = "--training.evaluation_sequence_length"
@@ -42,7 +43,7 @@ class Program:
     """One phase of a run, ready to compile for its mesh.
 
     model: the sizes that it computes with.
-    train: (state, batch) -> (state, metrics), jitted, the state donated. Metrics are float32 scalars.
+    train: (state, batch) -> (state, StepMetrics), jitted, the state donated.
     evaluate: (loss_inputs, batch, key) -> (carry, {name: (sum, weight)}, outputs), jitted. A downstream task computes
         its predictions from the outputs.
     initialize: (seed, sources, replaced) -> TrainState, every array created on its devices. Sources are needed if the
@@ -166,7 +167,7 @@ def build(
     held_out = forward(experiment.evaluated, shares=division.evaluated, **of_carry(evaluation_carry))
     update = update_rule(experiment, phase, first.optimizer, mesh)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         return train_step(state, batch, training, update)
 
     def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:

@@ -16,9 +16,9 @@ from plmjax.parallel.shares import Shares
 from plmjax.training import gradients, optimizers, rows
 from plmjax.training.accumulation import added, begin_with
 from plmjax.training.state import TrainState
+from plmjax.training.step_metrics import StepMetrics
 from plmjax.vocabulary import Vocabulary
 
-Metrics = dict[str, jax.Array]
 BEGINS = "begins"
 """Field of a batch, int32 [B]: 1 where a row does not continue the same row of the previous batch."""
 
@@ -68,7 +68,7 @@ def total_loss(objective: Objective, sums: dict[str, jax.Array], weights: dict[s
     return sum(coefficients.get(term, 1.0) * sums[term] / weights[term] for term in weights)
 
 
-def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, Metrics]:
+def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update) -> tuple[TrainState, StepMetrics]:
     """Run one optimizer step on one global batch.
 
     Every device updates its share of the float32 parameters. The model computes with gathered parameters, and their
@@ -125,7 +125,7 @@ def train_step(state: TrainState, batch: Batch, forward: Forward, update: Update
         optimizer_state=optimizer_state,
         carry=carry,
         collections=collections,
-    ), metrics
+    ), StepMetrics.joined(metrics)
 
 
 def evaluation_step(

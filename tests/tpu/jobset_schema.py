@@ -39,7 +39,12 @@ CONTAINER = structure(
             containerPort={"type": "integer", "minimum": 1, "maximum": 65535},
         ),
     },
-    resources=structure(limits=structure("google.com/tpu", **{"google.com/tpu": {"enum": [1, 4, 8]}})),
+    resources=structure(
+        requests=structure(
+            "ephemeral-storage", **{"ephemeral-storage": {"type": "string", "pattern": "^[1-9][0-9]*(Ki|Mi|Gi|Ti)?$"}}
+        ),
+        limits=structure("google.com/tpu", **{"google.com/tpu": {"enum": [1, 4, 8]}}),
+    ),
 )
 TOLERATION = structure(
     key={"type": "string"},
@@ -52,6 +57,8 @@ POD = structure(
     restartPolicy={"const": "Never"},
     terminationGracePeriodSeconds=COUNT,
     nodeSelector=LABELS,
+    hostNetwork={"type": "boolean"},
+    dnsPolicy={"enum": ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]},
     serviceAccountName=DNS_LABEL,
     tolerations={"type": "array", "items": TOLERATION},
     containers={"type": "array", "items": CONTAINER, "minItems": 1},

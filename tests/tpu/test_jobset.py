@@ -59,7 +59,11 @@ def test_a_slice_is_a_job_and_a_host_a_pod(submit, accelerator, topology, label,
         "cloud.google.com/gke-tpu-topology": topology,
     }
     (container,) = pod["containers"]
-    assert container["resources"]["limits"] == {"google.com/tpu": chips}
+    assert container["resources"] == {
+        "requests": {"ephemeral-storage": "20Gi"},
+        "limits": {"google.com/tpu": chips},
+    }
+    assert "hostNetwork" not in pod and "dnsPolicy" not in pod
 
 
 def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
@@ -71,6 +75,7 @@ def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     (replicated,) = found["spec"]["replicatedJobs"]
     pod = replicated["template"]["spec"]["template"]["spec"]
     assert (replicated["replicas"], replicated["template"]["spec"]["parallelism"]) == (3, 4)
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert pod["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
     assert (pod["serviceAccountName"], pod["containers"][0]["image"]) == ("trainer", "mine:1")
@@ -100,6 +105,12 @@ def test_a_chip_that_gke_does_not_offer(tpu, bucket: Path, tmp_path: Path) -> No
     assert code == 2 and "a chip that GKE offers, found v2" in said
 
 
+def test_slices_of_one_host_are_not_joined(tpu, bucket: Path, tmp_path: Path) -> None:
+    arguments = ["--bucket", bucket, "--kubernetes", tmp_path / "job.yaml", "--accelerator", "v5e", "--topology", "2x4"]
+    code, _, said = tpu("submit", TINY, *arguments, "--slices", 2)
+    assert code == 2 and "slices of several hosts, which are the only ones that GKE joins, found v5e:2x4*2" in said
+
+
 def test_the_schema_refuses_what_the_api_would(submit) -> None:
     good = submit("--accelerator", "v5e", "--topology", "4x4")
 
@@ -119,6 +130,8 @@ def test_the_schema_refuses_what_the_api_would(submit) -> None:
         broken(*job, "parallelism", value="4"),
         broken(*job, "template", "spec", "restartPolicy", value="Always"),
         broken(*job, "template", "spec", "containers", 0, "resources", "limits", value={"google.com/tpu": 16}),
+        broken(*job, "template", "spec", "dnsPolicy", value="ClusterFirstWithHostNetwork"),
+        broken(*job, "template", "spec", "containers", 0, "resources", "requests", value={"ephemeral-storage": "20GB"}),
         broken("metadata", "name", value="bert_tiny"),
     ):
         with pytest.raises(jsonschema.ValidationError):

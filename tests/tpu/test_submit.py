@@ -173,6 +173,27 @@ def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pyte
     assert "--data.input" in fails(*without_text)
 
 
+@pytest.mark.usefixtures("checked_once")
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "said"),
+    [
+        ("7x", "2x2x4", "Expected an --accelerator of Cloud TPU's own API, found 7x, which is offered through GKE"),
+        ("v4", "4x4x16", "Expected --topology 4x8x8, which Cloud TPU gives for v4-512, found 4x4x16"),
+        ("v2", "2x4", "found '2x4'; choose one, such as 2x2, 4x4, 8x8 or 8x16."),
+    ],
+)
+def test_slices_that_the_service_does_not_give_are_not_requested(
+    fails, tpu, tmp_path: Path, offline, accelerator: str, topology: str, said: str
+) -> None:
+    """GKE gives some of them: their nodes are chosen by the shape."""
+    usual = [LARGE, "--accelerator", accelerator, "--topology", topology, "--bucket", "gs://b"]
+    found = fails(*usual, *PLACE, "--data.path", "gs://b/wikipedia")
+    assert said in found and ("--kubernetes FILE" in found) is (accelerator != "v2")
+    file = ["--kubernetes", tmp_path / "job.yaml", "--dry-run", "--data.path", "gs://b/wikipedia"]
+    code, printed, _ = tpu("submit", *usual, *file, "--training.batch_size", 4096)
+    assert (code == 0 and f"gke-tpu-topology: {topology}" in printed) is (accelerator != "v2")
+
+
 def test_unknown_verbs_and_jobs(tpu, bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean 'submit'?" in tpu("submitt")[2]
     assert "holds no job at all" in tpu("status", "bert")[2]

@@ -226,7 +226,7 @@ class Loop:
             due=lambda step, last: due.get(step, nothing),
             gather=lambda pace, step: note(f"gathered {step}") or {"loss": 1.0},
             log=lambda step, metrics, pace, rates: note(f"logged {step}"),
-            show_unlogged=lambda step, loss, pace, rates: note(f"shown {step}"),
+            show_unlogged=lambda step, metrics, pace, rates: note(f"shown {step}"),
             evaluate=lambda program, state, step: note(f"evaluated {step}") or state,
             save=lambda state, step: note(f"saved {step} of {state}"),
             votes=lambda stop, overdue: (stop, overdue),

@@ -9,6 +9,7 @@ import pytest
 
 from plmjax.training import pace
 from plmjax.training.pace import Pace, Window
+from plmjax.training.step_metrics import StepMetrics
 
 
 def test_a_mean_is_that_of_the_steps_that_have_the_metric() -> None:
@@ -37,13 +38,13 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
         return now[0]
 
     monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    measured, metrics = Pace(), {"loss": jnp.float32(2)}
+    measured, metrics = Pace(), StepMetrics.joined({"loss": jnp.float32(2)})
     batches = iter([passes, passes, passes])
     assert measured.throttle() is None and measured.next_batch(iter(range(1))) == 0
     passes(3)
     measured.add(metrics)
     assert measured.steps == 0 and measured.seconds == 3 and measured.throttle() is None
-    measured.add({"loss": jnp.float32(1)})
+    measured.add(StepMetrics.joined({"loss": jnp.float32(1)}))
     passes(2)
     assert measured.steps == 1 and measured.seconds == 5 and measured.throttle() is metrics
     assert measured.drain() == [{"loss": 2}, {"loss": 1}]
@@ -64,8 +65,8 @@ def test_the_seconds_of_a_step_leave_out_what_is_done_between_steps(monkeypatch:
     assert (measured.steps, measured.seconds, measured.input_wait) == (1, 7, 0)
 
 
-class Loss(float):
-    """The loss of a step that is being computed until it is ready."""
+class Values(list):
+    """The metrics of a step that is being computed until it is ready."""
 
     ready = False
 
@@ -82,12 +83,12 @@ def test_a_wait_for_a_batch_counts_once_the_last_of_two_steps_has_ended(monkeypa
         yield seconds
 
     monkeypatch.setattr(pace, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
-    measured, losses = Pace(), (Loss(2), Loss(1))
-    for loss in losses:
-        measured.add({"loss": loss})
+    measured, steps = Pace(), (Values([2]), Values([1]))
+    for values in steps:
+        measured.add(StepMetrics(values, ("loss",)))
     assert measured.next_batch(batches(4)) == 4
-    for loss, seconds in zip(losses, (1, 3), strict=True):
-        loss.ready = True
+    for values, seconds in zip(steps, (1, 3), strict=True):
+        values.ready = True
         measured.next_batch(batches(seconds))
     measured.drain()
     assert measured.input_wait == 3 / 8

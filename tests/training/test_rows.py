@@ -59,7 +59,7 @@ def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1
     for batch in source.train(phase, 0):
         batch = {name: jax.device_put(batch[name], like.sharding) for name, like in built.batch.items()}
         state, metrics = built.train(state, batch)
-    return first, jax.device_get(state), jax.device_get(metrics)
+    return first, jax.device_get(state), dict(metrics)
 
 
 def test_looked_up_rows_are_trained_as_the_whole_tables():

@@ -113,7 +113,7 @@ def train(built: programs.Program, name: str, count: int = 2):
     for batch in batches(name)[:count]:
         on_mesh = {field: jax.device_put(batch[field], like.sharding) for field, like in built.batch.items()}
         state, metrics = built.train(state, on_mesh)
-    return jax.device_get(state), jax.device_get(metrics)
+    return jax.device_get(state), dict(jax.device_get(metrics))
 
 
 def assert_close(expected, found, tolerance: float):
