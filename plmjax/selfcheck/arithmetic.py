@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from plmjax.experiment import Mesh
 from plmjax.layers import dropout
 from plmjax.layers.attention import row_rotation
 from plmjax.parallel import sharding
-from plmjax.parallel.rings import Rings
+from plmjax.parallel.rings import grid, possible
 from plmjax.selfcheck.ground import Ground
 from plmjax.selfcheck.verdicts import DIFFERS, OK, Found, Skipped
 
@@ -31,15 +30,19 @@ RATE = 0.1
 
 def rings(ground: Ground) -> Found:
     """Compare the loss and the gradients of one step with rings and without."""
+    if len(ground.devices) == 1:
+        raise Skipped("one device sends nothing to others")
+    if grid(ground.devices) is None:
+        raise Skipped(f"{len(ground.devices)} devices are not two or more rows and columns of one slice")
+    if ground.platform != "cpu" and not possible(ground.devices):
+        raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless --training.rings on asks for them")
     plain = ground.plain
-    if Rings.on(plain.program.mesh) is None:
-        raise Skipped(f"{len(ground.devices)} device(s) are no slice of two or more rows and columns")
-    ringed = ground.step(Mesh(data=len(ground.devices)), rings="on", dropout_generator="rbg")
+    ringed = ground.step(ground.mesh, rings="on", dropout_generator="rbg")
     results = [step.run(step.state(), step.batch()) for step in (plain, ringed)]
     losses = [float(metrics["loss"]) for _, metrics in results]
     means = [optax.tree.get(state.optimizer_state, "mean") for state, _ in results]
     worst, name = largest_difference(*means)
-    dtype = ground.dtype().name
+    dtype = ground.dtype
     loss = relative(*losses)
     fits = loss <= LOSS_TOLERANCE[dtype] and worst <= GRADIENT_TOLERANCE[dtype]
     figures = {
@@ -80,9 +83,9 @@ def largest_difference(expected: Any, found: Any) -> tuple[float, str]:
 
 def products(ground: Ground) -> Found:
     """Read the dtypes of the operands of the step's matrix products."""
-    wanted = {"float32": "f32", "bfloat16": "bf16"}[ground.dtype().name]
+    wanted = {"float32": "f32", "bfloat16": "bf16"}[ground.dtype]
     counts: dict[str, int] = {}
-    for operands in dot_operands(ground.plain.text):
+    for operands in dot_operands(ground.plain.lowered.as_text()):
         kind = " x ".join(sorted(operands))
         counts[kind] = counts.get(kind, 0) + 1
     right, count = counts.get(f"{wanted} x {wanted}", 0), sum(counts.values())
@@ -137,7 +140,7 @@ def kernel(name: str, ground: Ground) -> Found:
 
 def dropped(generator: str, ground: Ground) -> Found:
     """Count what a generator drops on each device, and what every two devices drop together."""
-    count, mesh = len(ground.devices), ground.plain.program.mesh
+    count, mesh = len(ground.devices), ground.mesh
     elements = 1 << (14 if ground.platform == "cpu" else 18)
     words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape
 

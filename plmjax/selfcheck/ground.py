@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
@@ -28,7 +27,7 @@ def experiment(platform: str, devices: int, **training: Any) -> Experiment:
     """Return the run that is measured: BERT-Base as published, at length 128, or a tiny BERT on a CPU."""
     small = platform == "cpu"
     model = BertConfig.tiny(vocab_size=1024) if small else BertConfig.base()
-    settings = {"steps": 100, "batch_size": (4 if small else 32) * devices} | training
+    settings = {"steps": 100, "batch_size": (4 if small else 32) * devices, "unroll": 1} | training
     return Experiment(
         model=model,
         objective=BertPretraining(),
@@ -55,19 +54,31 @@ def slice_name(devices: list[jax.Device]) -> str | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """A compiled train step: (state, batch) -> (state, metrics), and the text of the program before XLA."""
+    """The train step of a run on a mesh; it is compiled when it is first needed."""
 
+    experiment: Experiment
     program: Program
-    run: Any
-    text: str
+
+    @functools.cached_property
+    def lowered(self) -> Any:
+        """The traced program, before XLA compiles it."""
+        return self.program.train.lower(self.program.state, self.program.batch)
+
+    @functools.cached_property
+    def run(self) -> Any:
+        """The compiled step: (state, batch) -> (state, metrics). The state is given away."""
+        with switches.explain_compilation(self.experiment, self.program):
+            return self.lowered.compile()
 
     def state(self) -> TrainState:
         """Return the first state; it is the same on every mesh."""
-        return self.program.initialize(0, constants.placeholder(Ground.vocabulary(self.program)))
+        return self.program.initialize(0, constants.placeholder(vocabulary(self.experiment)))
 
     def batch(self) -> dict[str, jax.Array]:
-        """Return the batch of the selfcheck; every step of one size has the same."""
-        return next(feed.on_device(iter([Ground.rows(self.program)]), self.program.batch, ahead=1))
+        """Return the batch of random tokens that every step of the selfcheck has."""
+        run, phase, own = self.experiment, self.program.phase, feed.local_rows(self.program.batch)
+        made = run.data.layout.synthetic(phase.batch_size, phase.sequence_length, run.model.vocab_size, seed=0)
+        return next(feed.on_device(iter([{name: made[name][own] for name in made}]), self.program.batch))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,42 +93,34 @@ class Ground:
         """The platform of the devices: cpu, gpu or tpu."""
         return self.devices[0].platform
 
-    @functools.cached_property
+    @property
     def measured(self) -> Experiment:
         """The run whose step is measured."""
         return experiment(self.platform, len(self.devices))
 
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of matrix products on these devices."""
+        return jnp.dtype(programs.execution(self.measured, self.platform).dtype).name
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh:
+        """All devices along the data axis. They lie as for rings, so that steps with and without can be compared."""
+        return meshes.make(Mesh(data=len(self.devices)), self.devices, "on")
+
     @functools.cached_property
     def plain(self) -> Step:
-        """The step without dropout and rings, all devices along the data axis."""
-        return self.step(Mesh(data=len(self.devices)), rings="off")
+        """The step without dropout and without rings."""
+        return self.step(self.mesh, rings="off")
 
-    def dtype(self) -> jnp.dtype:
-        """Return the dtype of matrix products on these devices."""
-        return jnp.dtype(programs.execution(self.measured, self.platform).dtype)
-
-    def step(self, mesh: Mesh, **training: Any) -> Step:
-        """Compile the step of the measured run without dropout on a mesh. training: settings that differ."""
+    def step(self, mesh: jax.sharding.Mesh, **training: Any) -> Step:
+        """Return the step of the measured run without dropout on a mesh. training: settings that differ."""
         run = experiment(self.platform, len(self.devices), **training)
-        run = dataclasses.replace(run, model=run.model.with_dropout(0.0), mesh=mesh)
+        run = dataclasses.replace(run, model=run.model.with_dropout(0.0))
         (phase,) = phases.resolve(run)
-        # One order of the devices for steps with rings and without, so that their results are on the same devices.
-        grid = meshes.make(mesh, self.devices, "on")
-        vocabulary = Vocabulary.placeholder(run.model.vocab_size)
-        program = programs.build(run, phase, grid, vocabulary, placement.of_layout(run))
-        with switches.explain_compilation(run, program):
-            lowered = program.train.lower(program.state, program.batch)
-            return Step(program, lowered.compile(), lowered.as_text())
+        return Step(run, programs.build(run, phase, mesh, vocabulary(run), placement.of_layout(run)))
 
-    @staticmethod
-    def vocabulary(program: Program) -> Vocabulary:
-        """Return the placeholder of a tokenizer for a program."""
-        return Vocabulary.placeholder(program.model.vocab_size)
 
-    @staticmethod
-    def rows(program: Program) -> dict[str, np.ndarray]:
-        """Return the rows of this host of a batch of random tokens."""
-        phase, own = program.phase, feed.local_rows(program.batch)
-        layout = SentencePairs()
-        made = layout.synthetic(phase.batch_size, phase.sequence_length, program.model.vocab_size, seed=0)
-        return {name: values[own] for name, values in made.items()}
+def vocabulary(run: Experiment) -> Vocabulary:
+    """Return the placeholder of a tokenizer for a run on random tokens."""
+    return Vocabulary.placeholder(run.model.vocab_size)

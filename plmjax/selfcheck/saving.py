@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from plmjax import experiment as experiments
 from plmjax import storage
 from plmjax.experiment import Mesh
+from plmjax.parallel import mesh as meshes
 from plmjax.selfcheck.arithmetic import LOSS_TOLERANCE, relative
 from plmjax.selfcheck.ground import Ground, Step
 from plmjax.selfcheck.verdicts import DIFFERS, OK, Found, Skipped
@@ -38,7 +39,7 @@ def on_another_mesh(ground: Ground) -> Found:
     count = len(ground.devices)
     if count % 2:
         raise Skipped(f"{count} device(s) make no other mesh")
-    other = ground.step(Mesh(data=count // 2, fsdp=2), rings="off")
+    other = ground.step(meshes.make(Mesh(data=count // 2, fsdp=2), ground.devices), rings="off")
     keeper = _keeper(ground)
     if keeper.latest() != 1:
         raise Skipped("there is no checkpoint to restore")
@@ -48,7 +49,7 @@ def on_another_mesh(ground: Ground) -> Found:
         float(step.run(state, step.batch())[1]["loss"])
         for step, state in zip((ground.plain, other), states, strict=True)
     ]
-    dtype, difference = ground.dtype().name, relative(*losses)
+    dtype, difference = ground.dtype, relative(*losses)
     equal = digests[0] == digests[1]
     fits = equal and difference <= LOSS_TOLERANCE[dtype]
     sizes = " x ".join(f"{axis} {size}" for axis, size in other.program.mesh.shape.items())

@@ -22,6 +22,8 @@ from plmjax.selfcheck.ground import Ground, slice_name
 from plmjax.selfcheck.verdicts import FAILED, SKIPPED, WORST_FIRST, Found, Report, Row, Skipped, line
 
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
+STALL_MINUTES = 30.0
+"""Minutes of one row after which the hosts of a slice stop; a plan on host 0 takes up to ten."""
 Check = Callable[[Ground], Found]
 
 
@@ -48,7 +50,7 @@ def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda
     """
     made, rows = Report(machine()), checks()
     width, show = max(map(len, rows)), report if hosts.is_primary() else lambda line: None
-    with hosts.watched(Hosts()) as progressed, _folder(output) as folder:
+    with hosts.watched(Hosts(stall_minutes=STALL_MINUTES)) as progressed, _folder(output) as folder:
         ground = Ground(jax.devices(), folder)
         for name, check in rows.items():
             progressed(f"checking {name}")

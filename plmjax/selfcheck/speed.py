@@ -14,8 +14,8 @@ import numpy as np
 
 from plmjax.data import remote, store
 from plmjax.parallel import hosts
-from plmjax.selfcheck.ground import Ground, slice_name
-from plmjax.selfcheck.verdicts import OK, SLOWER, Found, Skipped
+from plmjax.selfcheck.ground import Ground, slice_name, vocabulary
+from plmjax.selfcheck.verdicts import OK, SKIPPED, SLOWER, Found
 from plmjax.training import bench, feed, phases
 from plmjax.vocabulary import Vocabulary
 
@@ -35,10 +35,13 @@ def step(ground: Ground, record: dict[str, Any]) -> Found:
     rate = f"{seconds * 1e3:.1f} ms a step of {record['batch_size']} rows of {record['sequence_length']}"
     name = slice_name(ground.devices)
     if name is None:
-        raise Skipped(f"{rate}; the topology of {len(ground.devices)} x {record['device']} is not known to the plan")
-    planned = _planned(name, len(ground.devices)) if hosts.is_primary() else {}
-    if not planned:
+        kind = f"{len(ground.devices)} x {record['device']}"
+        return Found(SKIPPED, f"{rate}; plans know no slice of {kind}", {"measured": record})
+    if not hosts.is_primary():
         return Found(OK, rate, {"measured": record})
+    planned = _planned(name, len(ground.devices))
+    if isinstance(planned, str):
+        return Found(SKIPPED, f"{rate}; {planned}", {"measured": record})
     fast, slow = planned["fast_seconds"], planned["slow_seconds"]
     where = "slower than" if seconds > slow else "faster than" if seconds < fast else "within"
     return Found(
@@ -48,8 +51,11 @@ def step(ground: Ground, record: dict[str, Any]) -> Found:
     )
 
 
-def _planned(topology: str, devices: int) -> dict[str, float]:
-    """Return the interval of a plan. It is made in a process of its own, because libtpu holds the chips of this one."""
+def _planned(topology: str, devices: int) -> dict[str, float] | str:
+    """Return the interval of a plan, or the reason why there is none.
+
+    It is made in a process of its own: libtpu writes its schedules only if it is asked to before it is loaded.
+    """
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1",
     }  # fmt: skip
@@ -57,10 +63,10 @@ def _planned(topology: str, devices: int) -> dict[str, float]:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PLAN_SECONDS)
     except subprocess.TimeoutExpired:
-        raise Skipped(f"the plan for {topology} took more than {PLAN_SECONDS} s") from None
+        return f"the plan for {topology} took more than {PLAN_SECONDS} s"
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise Skipped(f"the plan for {topology} failed: {lines[-1]}")
+        return f"the plan for {topology} failed: {lines[-1]}"
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -84,7 +90,7 @@ def fed(ground: Ground, record: dict[str, Any]) -> Found:
     with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as folder:
         dataset = _dataset(Path(folder) / "dataset", ground)
         run, (phase,) = ground.measured, phases.resolve(ground.measured)
-        source = remote.source(run.data.layout, dataset, Vocabulary.placeholder(run.model.vocab_size), 0, 1)
+        source = remote.source(run.data.layout, dataset, vocabulary(run), 0, 1)
         batches = feed.on_device(source.train(phase, 0, feed.local_rows(program.batch)), program.batch)
         jax.block_until_ready([next(batches) for _ in range(2)])
         begin, count = time.perf_counter(), 0
