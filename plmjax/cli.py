@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from plmjax import storage
 from plmjax.command_line import experiment_options, parse, run_command, split_arguments
-from plmjax.commands import compression, data, exchange, inference, planning, reporting, training
+from plmjax.commands import checking, compression, data, exchange, inference, planning, reporting, training
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.parallel import platform
 
@@ -30,6 +30,7 @@ VERBS: dict[str, Callable] = {
     "generate": inference.generate,
     "plan": planning.plan,
     "bench": training.bench,
+    "selfcheck": checking.selfcheck,
     "average": training.average,
     "compress prune": compression.prune,
     "compress distil": compression.distil,

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "exchange": {*CORE, "finetuning", "generation", "interop", "word_vectors", "exchange"},
     "plan": {*CORE, "plan"},
     "report": {*CORE, "report"},
+    "selfcheck": {*CORE, "plan", "selfcheck"},
     "inference": {*CORE, "finetuning", "generation", "inference"},
     "word_vectors": {*CORE, "interop", "word_vectors"},
     "generation": {*CORE, "generation"},
@@ -48,6 +49,7 @@ MAY_IMPORT = {
         "plan",
         "pretraining",
         "report",
+        "selfcheck",
         "word_vectors",
     },
     "": {

@@ -25,6 +25,7 @@ class Execution:
     remat: the values of a layer that are kept for the backward pass, a name of `REMAT_POLICIES`.
     attention: the backend of attention, a name of `plmjax.layers.attention.backends.BACKENDS`.
     products: of the matrices of attention and feed-forward networks, in float or in integers (`layers/int8.py`).
+    kernels: true if kernels of Pallas may be used where they are faster; false for XLA alone.
     """
 
     dtype: jnp.dtype = jnp.float32
@@ -32,6 +33,7 @@ class Execution:
     remat: str = "none"
     attention: str = "dense"
     products: str = FLOAT
+    kernels: bool = True
 
     @property
     def at_once(self) -> bool:

@@ -34,6 +34,9 @@ FREE = (
     "training.platform",
     "training.unroll",
     "training.remat",
+    "training.rings",
+    "training.kernels",
+    "training.compiler_options",
     "training.profile_steps",
 )
 """Fields that a resumed run may change, because they do not change its results. The text itself is identified by the

@@ -1,6 +1,7 @@
 """The settings of a run: frozen dataclasses, one for each group of options."""
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ from plmjax.data import remote
 from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
-from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges, quoted
 from plmjax.objectives.objective import Objective
 
 PLATFORMS = ("auto", "cpu", "gpu", "tpu")
 
 PREFERENCES = ("last", "best")
+RINGS = ("auto", "on", "off")
+KERNELS = ("auto", "off")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +155,17 @@ class Training:
     """
     platform: str = "auto"
     """cpu, gpu, tpu, or auto for JAX's default; it is an error if the machine lacks the platform."""
+    rings: str = "auto"
+    """Rings of devices along which parameters and gradients travel beside computation: auto for slices on which plans
+    are faster with them (v5e and v6e); off leaves them to the compiler; on is an error where the step of several
+    devices cannot have them.
+    """
+    kernels: str = "auto"
+    """Own kernels of Pallas: auto for TPUs on which plans are faster with them; off computes with XLA alone."""
+    compiler_options: tuple[str, ...] = ()
+    """Further options NAME=VALUE for the compiler of the train step, such as xla_tpu_scoped_vmem_limit_kib=16384.
+    NAME= with nothing after it leaves out an option that plmjax sets.
+    """
     profile_steps: tuple[int, ...] = ()
     """First and last step of a profile, which is written to WORKDIR/profile; empty for no profile."""
 
@@ -164,6 +178,14 @@ class Training:
         least_1 = ("batch_size", "accumulation", "log_every")
         check_ranges("training", self, **dict.fromkeys(least_0, FROM_0), **dict.fromkeys(least_1, FROM_1))
         check_choice("--training.platform", self.platform, PLATFORMS)
+        check_choice("--training.rings", self.rings, RINGS)
+        check_choice("--training.kernels", self.kernels, KERNELS)
+        for option in self.compiler_options:
+            if not re.fullmatch(r"\w+=.*", option):
+                raise UserError(
+                    f"Expected NAME=VALUE in --training.compiler_options, found {quoted(option)}; write "
+                    f"xla_tpu_scoped_vmem_limit_kib=16384 or another option of XLA."
+                )
         profiled = self.profile_steps
         if profiled and (len(profiled) > 2 or not 1 <= profiled[0] <= profiled[-1]):
             raise UserError(

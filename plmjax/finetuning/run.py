@@ -24,7 +24,7 @@ from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
 from plmjax.initialization.origin import Origin
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.training import checks, loop, phases, tracking
+from plmjax.training import checks, loop, phases, switches, tracking
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.metrics import write_evaluation
@@ -79,6 +79,7 @@ def finetune(
     workdir = storage.path(workdir)
     run, origin = started(run, checkpoint, like)
     prepared = prepare(run, origin, workdir)
+    switches.check_options(run, loop.devices(run.training.platform)[0])
     record(prepared, origin, workdir)
     new_head = in_head if run.compression is None else lambda name: False  # a compressed model keeps its head
     initial = prepared.origin.initial_parameters(prepared.run, prepared.tokenizer, new_head)

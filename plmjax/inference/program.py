@@ -22,7 +22,8 @@ def program_of(run: Experiment, source: feed.BatchSource) -> Program:
     phase = phases.resolve(run)[-1]
     wanted = run.training.evaluation_batch_size or phase.batch_size / phase.accumulation
     phase = dataclasses.replace(phase, batch_size=math.ceil(wanted / mesh.size) * mesh.size, accumulation=1)
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0))
+    # The train step of this program does not run.
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluation_batch_size=0, rings="off"))
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
     return programs.build(run, phase, mesh, source.vocabulary, source.batch, unigram)
 

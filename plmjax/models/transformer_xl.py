@@ -280,7 +280,7 @@ class TransformerXlLayer(nn.Module):
         scale = 1 / math.sqrt(config.d_head)
         terms: tuple[ScoreTerm, ...] = (
             ContentBias(u * scale),
-            PositionalScores(v * scale, relative(table), x.shape[1]),
+            PositionalScores(v * scale, relative(table), x.shape[1], execution.kernels),
         )
         y = attention.attend(queries, key_values, visibility, terms, deterministic=self.deterministic)
         x = summed(attention_norm, x, y)

@@ -51,11 +51,13 @@ def slices(devices: Sequence[jax.Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
-def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
+def make(mesh: experiment.Mesh, devices: Sequence[jax.Device], wanted: str = "auto") -> jax.sharding.Mesh:
     """Return a mesh over `devices`. Axes that are not set get size 1, and data gets all other devices.
 
     The devices of a TPU are laid out along the links of their slice, several slices one after the other along data. If
     data has all devices of a slice with rings (`plmjax.parallel.rings`), they are in the order of its rows.
+
+    wanted: `training.rings` of the run.
     """
     count = slices(devices)
     data, fsdp, tensor = candidates(mesh, len(devices), count)[0]
@@ -63,12 +65,17 @@ def make(mesh: experiment.Mesh, devices: Sequence[jax.Device]) -> jax.sharding.M
         arranged = mesh_utils.create_hybrid_device_mesh(
             (data // count, fsdp, tensor), (count, 1, 1), devices, allow_split_physical_axes=True
         )
-    elif rings.possible(devices) and data == len(devices):
+    elif data == len(devices) and in_rings(devices, wanted):
         arranged = np.array(rings.in_rows(devices)).reshape(data, fsdp, tensor)
     else:
         on_tpu = devices[0].platform == "tpu"
         arranged = mesh_utils.create_device_mesh((data, fsdp, tensor), devices, allow_split_physical_axes=on_tpu)
     return jax.sharding.Mesh(arranged, AXES)
+
+
+def in_rings(devices: Sequence[jax.Device], wanted: str) -> bool:
+    """Return whether the devices are laid out for rings. wanted: `training.rings` of the run."""
+    return (wanted == "on" and rings.grid(devices) is not None) or (wanted == "auto" and rings.possible(devices))
 
 
 def batch_shards(mesh: jax.sharding.Mesh) -> int:

@@ -44,11 +44,16 @@ class Rings:
     @classmethod
     def of(cls, mesh: Mesh) -> Self | None:
         """Return the rings of a mesh; None if `AXIS` has not all devices of one slice, in the order of its rows."""
+        return cls.on(mesh) if possible(list(mesh.devices.flat)) else None
+
+    @classmethod
+    def on(cls, mesh: Mesh) -> Self | None:
+        """Return the same on chips of every generation; devices without places, such as a CPU's, lie in any grid."""
         devices = list(mesh.devices.flat)
-        if mesh.shape[AXIS] != len(devices) or not possible(devices) or devices != in_rows(devices):
+        shape = grid(devices)
+        if mesh.shape[AXIS] != len(devices) or shape is None or devices != in_rows(devices):
             return None
-        rows, columns = (len({device.coords[axis] for device in devices}) for axis in (0, 1))
-        return cls((rows, columns))
+        return cls(shape)
 
     @property
     def size(self) -> int:
@@ -212,16 +217,25 @@ def _chip(place: jax.Array, size: int) -> jax.Array:
 def possible(devices: Sequence[jax.Device]) -> bool:
     """Return true for the chips of one slice with at least two rows and columns, of a generation with `Chip.rings`."""
     chip = chip_of(devices[0].device_kind)
-    if chip is None or not chip.rings:
-        return False
+    return chip is not None and chip.rings and grid(devices) is not None
+
+
+def grid(devices: Sequence[jax.Device]) -> tuple[int, int] | None:
+    """Return the rows and columns of the devices of one slice; None if either is less than two.
+
+    Devices without places (of a CPU, GPUs) are a grid that is as square as their number allows.
+    """
+    if not all(hasattr(device, "coords") for device in devices):
+        rows = max((size for size in range(2, math.isqrt(len(devices)) + 1) if len(devices) % size == 0), default=1)
+        return (rows, len(devices) // rows) if rows > 1 else None
     rows, columns = (len({device.coords[axis] for device in devices}) for axis in (0, 1))
     slices = {getattr(device, "slice_index", 0) for device in devices}
-    return min(rows, columns) > 1 and rows * columns == len(devices) and len(slices) == 1
+    return (rows, columns) if min(rows, columns) > 1 and rows * columns == len(devices) and len(slices) == 1 else None
 
 
 def in_rows(devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Return the devices of a slice, row by row."""
-    return sorted(devices, key=lambda device: tuple(device.coords))
+    return sorted(devices, key=lambda device: tuple(getattr(device, "coords", (device.id,))))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))

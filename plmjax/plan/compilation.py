@@ -16,7 +16,7 @@ from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
 from plmjax.plan import schedule_files
 from plmjax.plan.schedules import Schedule
-from plmjax.training import checks, placement
+from plmjax.training import checks, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 from plmjax.vocabulary import Vocabulary
@@ -98,10 +98,12 @@ def compile_phase(
 
     Raises:
         DoesNotFit: the step needs more HBM than a device has.
+        UserError: the compiler does not know an option of the run, or fails.
     """
     start = time.perf_counter()
     program = programs.build(experiment, phase, mesh, *batches)
-    memory, text, written = compiled_for_slice(program.train.lower(program.state, program.batch))
+    with switches.explain_compilation(experiment, program):
+        memory, text, written = compiled_for_slice(program.train.lower(program.state, program.batch))
     return Compilation(program, memory, text, written, time.perf_counter() - start)
 
 

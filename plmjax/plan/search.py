@@ -14,7 +14,7 @@ from plmjax.parallel import sharding, topologies
 from plmjax.plan import compilation as compilations
 from plmjax.plan import estimate as estimates
 from plmjax.plan.compilation import Batches, DoesNotFit
-from plmjax.training import phases, placement
+from plmjax.training import phases, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
 
@@ -66,8 +66,10 @@ def what_fits(
     for more in (more for more in range(2, rows + 1) if rows % more == 0 and rows // more <= low):
         # The accumulated gradient needs memory of its own.
         if fits(rows // more, phase.accumulation * more) is None:
-            return f"{answer} or --{option}.accumulation {phase.accumulation * more}."
-    return f"{answer}."
+            answer += f" or --{option}.accumulation {phase.accumulation * more}"
+            break
+    named = switches.of(experiment, mesh.devices.flat[0])
+    return f"{answer}, or try {named}." if named else f"{answer}."
 
 
 def _fixed(experiment: Experiment, batches: Batches, phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> float:

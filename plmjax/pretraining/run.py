@@ -16,7 +16,7 @@ from plmjax.initialization.origin import Origin
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.pretraining import mixtures, summary
-from plmjax.training import checks, loop, phases, tracking
+from plmjax.training import checks, loop, phases, switches, tracking
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 
@@ -87,6 +87,7 @@ def _check(run: Experiment, origin: Origin) -> None:
     checks.text(run, has_tokenizer=origin.description is not None)
     here = loop.devices(run.training.platform)
     checks.pretraining(run, len(here), meshes.slices(here))
+    switches.check_options(run, here[0])
     tracking.check(run)
 
 

@@ -14,7 +14,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import checks, constants, feed, loop, memory, phases, placement
+from plmjax.training import checks, constants, feed, loop, memory, phases, placement, switches
 from plmjax.training.pace import Pace
 from plmjax.training.program import build, execution
 from plmjax.vocabulary import Vocabulary
@@ -41,7 +41,7 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     placed = placement.place(run, here, vocabulary, placement.of_layout(run))
     records = []
     for phase in phases.resolve(run):
-        with memory.explain_out_of_memory(run, phase):
+        with memory.explain_out_of_memory(run, phase, here[0]):
             records.append(_phase(run, phase, placed.mesh, steps, warmup))
     return records
 
@@ -53,7 +53,8 @@ def _phase(
     program = build(run, phase, mesh, vocabulary, placement.of_layout(run))
     state = program.initialize(run.training.seed, constants.placeholder(vocabulary))
     start = time.perf_counter()
-    compiled = program.train.lower(state, program.batch).compile()
+    with switches.explain_compilation(run, program):
+        compiled = program.train.lower(state, program.batch).compile()
     compile_seconds = time.perf_counter() - start
     memory.check(run, program, compiled)
     arrays = feed.on_device(batches, program.batch)

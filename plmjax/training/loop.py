@@ -23,7 +23,7 @@ from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checks, constants, header, memory, phases, placement
+from plmjax.training import checks, constants, header, memory, phases, placement, switches
 from plmjax.training.checkpoints import extension
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
@@ -178,7 +178,7 @@ def train(
                 state = state.replace(carry=program.start_carry())
             while step < program.phase.last_step and not session.exhausted:
                 program = session.adapted(program, state)
-                with memory.explain_out_of_memory(run, program.phase):
+                with memory.explain_out_of_memory(run, program.phase, placed.mesh.devices.flat[0]):
                     state, step = session.phase(program, state, step)
         program = session.adapted(program, state)
         state = session.evaluate(program, state, step)
@@ -353,7 +353,8 @@ class _Session:
             devices = program.mesh.size
             self.terminal.print(f"compile  the step of phase {program.phase.index}, for {devices} device(s)")
         start = time.perf_counter()
-        compiled = program.train.lower(state, program.batch).compile()
+        with switches.explain_compilation(self.run, program):
+            compiled = program.train.lower(state, program.batch).compile()
         seconds = time.perf_counter() - start
         flops = self.run.trained.train_flops(program.model, program.batch)
         rates = _Rates(

@@ -11,6 +11,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
+from plmjax.training import switches
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.program import Program
 
@@ -30,12 +31,12 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
     raise UserError(
         f"Expected a step of phase {phase.index} to fit into the {available / 2**30:.1f} GiB of a device, found {rows} "
         f"rows of {phase.sequence_length} a device to need {needed / 2**30:.1f} GiB; "
-        f"{_advice(run, phase, next(enough, None))}"
+        f"{_advice(run, phase, program.mesh.devices.flat[0], next(enough, None))}"
     )
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(run: Experiment, phase: ResolvedPhase) -> Iterator[None]:
+def explain_out_of_memory(run: Experiment, phase: ResolvedPhase, device: jax.Device) -> Iterator[None]:
     """Turn a failed allocation on a device into one sentence with advice."""
     try:
         yield
@@ -45,15 +46,20 @@ def explain_out_of_memory(run: Experiment, phase: ResolvedPhase) -> Iterator[Non
         detail = str(error).splitlines()[0].partition("RESOURCE_EXHAUSTED:")[2].strip().rstrip(".")
         raise UserError(
             f"Expected a step of {phase.batch_size} rows of {phase.sequence_length} to fit into the memory of a "
-            f"device, found it exhausted ({detail}); {_advice(run, phase)}"
+            f"device, found it exhausted ({detail}); {_advice(run, phase, device)}"
         ) from error
 
 
-def _advice(run: Experiment, phase: ResolvedPhase, part: int | None = None) -> str:
+def _advice(run: Experiment, phase: ResolvedPhase, device: jax.Device, part: int | None = None) -> str:
     group = f"--phases.{phase.index}" if run.phases else "--training"
     count = f" {phase.accumulation * part}" if part else ""
     remat = "" if run.training.remat == "full" else ", --training.remat full"
-    return f"take more microbatches with {group}.accumulation{count}{remat} or fewer rows with {group}.batch_size."
+    named = switches.of(run, device)
+    unproven = f", or try {named}" if named else ""
+    return (
+        f"take more microbatches with {group}.accumulation{count}{remat} or fewer rows with {group}.batch_size"
+        f"{unproven}."
+    )
 
 
 def _available(device: jax.Device) -> float | None:

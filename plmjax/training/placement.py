@@ -77,13 +77,16 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     resolved = phases.resolve(run)
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
     if len(every) == 1:
-        return Placement(meshes.make(run.mesh, devices), "one device" if len(devices) == 1 else "as the run sets it")
+        return Placement(
+            meshes.make(run.mesh, devices, run.training.rings),
+            "one device" if len(devices) == 1 else "as the run sets it",
+        )
     possible = even(run, every, vocabulary, shapes)
     rows = _rows(resolved)
     few_rows = rows < len(devices)
     if not possible:
         # No mesh gives every device the same rows; the error of `programs.build` names batch sizes that fit.
-        return Placement(meshes.make(run.mesh, devices), "all devices share the batch")
+        return Placement(meshes.make(run.mesh, devices, run.training.rings), "all devices share the batch")
     why = [f"the batch has {rows} rows for {len(devices)} devices"] if few_rows else ["all devices share the batch"]
     memory = topologies.device_memory(devices[0])
     if memory is None:
@@ -106,7 +109,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
         fits = "" if bytes_of[chosen] <= USABLE * memory else "no mesh is likely to fit, the best "
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
-    return Placement(meshes.make(named, devices), "; ".join(why))
+    return Placement(meshes.make(named, devices, run.training.rings), "; ".join(why))
 
 
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
@@ -164,7 +167,8 @@ def state_bytes(
     shapes: Shapes,
 ) -> StateBytes:
     """Return the bytes that do not depend on the rows, on a device of a mesh of these sizes."""
-    grid = meshes.make(dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, sizes, strict=True))), devices)
+    named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, sizes, strict=True)))
+    grid = meshes.make(named, devices, run.training.rings)
     program = programs.build(run, phase, grid, vocabulary, shapes)
     state = program.state
     kept = (state.params, state.optimizer_state, state.collections, state.constants)

@@ -108,7 +108,7 @@ def execution(experiment: Experiment, platform: str) -> Execution:
     # XLA for CPU runs straight code about an eighth faster than a loop; elsewhere the loop compiles many times faster.
     unroll = training.unroll or (experiment.model.depth if platform == "cpu" and experiment.model else 1)
     attention = "dense" if training.attention == "cudnn" and platform != "gpu" else training.attention
-    return Execution(known[dtype], unroll, training.remat, attention, training.products)
+    return Execution(known[dtype], unroll, training.remat, attention, training.products, training.kernels != "off")
 
 
 def check_cudnn(experiment: Experiment, platform: str) -> None:
@@ -147,8 +147,8 @@ def build(
     unigram: nats [V] of the training text's tokens, for evaluation.
 
     Raises:
-        UserError: the batch is not divisible, the vocabulary or the length does not fit the model, or cuDNN's attention
-            is not for this platform.
+        UserError: the batch is not divisible, the vocabulary or the length does not fit the model, cuDNN's attention
+            is not for this platform, or the step cannot have the rings that the run asks for.
     """
     check_cudnn(experiment, mesh.devices.flat[0].platform)
     evaluation_phase = phases.evaluation(experiment, phase)
@@ -161,6 +161,8 @@ def build(
     first = InitialState.of(experiment, phase, module, how.dtype, vocabulary, batch, mesh)
     rings = rings_of(experiment, phase, first, mesh)
     division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh, rings)
+    if experiment.training.rings == "on" and rings is not division.copied.rings:
+        raise rings_refused("an objective that looks up no rows of tables", type(experiment.objective).__name__)
     evaluation_carry = first_evaluation_carry(experiment, evaluation_phase, how.dtype)
     forward = functools.partial(Forward, module=module, vocabulary=vocabulary, tables=division.tables)
     training = forward(experiment.trained, shares=division.copied, **of_carry(first.carry))
@@ -187,7 +189,7 @@ def build(
             in_shardings=(places, shardings_of(batch)),
             out_shardings=(places, whole),
             donate_argnums=0,
-            compiler_options=topologies.compiler_options(mesh.devices.flat[0], rings=division.copied.rings is not None),
+            compiler_options=compiler_options(experiment, mesh, division.copied.rings),
         ),
         evaluate=jax.jit(
             sharding.scoped(evaluate, mesh),
@@ -231,20 +233,56 @@ def rings_of(
 ) -> Rings | None:
     """Return the rings along which the parameters of a train step travel; None if the compiler divides its work.
 
+    More microbatches than `MICROBATCHES_ON_RINGS` are left to the compiler, unless the run asks for rings.
+
+    Raises:
+        UserError: the run asks for rings, and its step cannot have them.
+    """
+    wanted = experiment.training.rings
+    if mesh.size == 1 or wanted == "off":
+        return None
+    if wanted == "on":
+        if obstacle := without_rings(experiment, first, mesh):
+            raise rings_refused(*obstacle)
+        if (rings := Rings.on(mesh)) is None:
+            sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+            raise rings_refused("all devices of a slice of two or more rows and columns along --mesh.data", sizes)
+        return rings
+    if phase.accumulation > MICROBATCHES_ON_RINGS or Rings.of(mesh) is None:
+        return None
+    return None if without_rings(experiment, first, mesh) else Rings.of(mesh)
+
+
+def rings_refused(expected: str, found: str) -> UserError:
+    """Return the error for a step that cannot have the rings that a run asks for."""
+    return UserError(f"Expected {expected} for --training.rings on, found {found}; change it, or set rings auto.")
+
+
+def without_rings(experiment: Experiment, first: InitialState, mesh: jax.sharding.Mesh) -> tuple[str, str] | None:
+    """Return (what a step with rings needs, what was found instead), or None if the step can have them.
+
     With rings every device computes with its own rows and its own key. So all that a step carries must have a batch
-    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`). So are more
-    microbatches than `MICROBATCHES_ON_RINGS`.
+    axis. Threefry is left to the compiler: its masks are the same on every mesh (`plmjax.layers.dropout`).
     """
     carry = jax.eval_shape(first.carry)
     axes = jax.tree.structure(nn.meta.unbox(carry)).flatten_up_to(sharding.logical_axes(carry))
-    by_rows = first.boxed.keys() == {"params"} and all("batch" in names for names in axes)
-    if not experiment.mesh.zero or not by_rows or phase.accumulation > MICROBATCHES_ON_RINGS:
-        return None
+    if not experiment.mesh.zero:
+        return "--mesh.zero True", "False"
+    if first.boxed.keys() != {"params"} or not all("batch" in names for names in axes):
+        return "a model that carries nothing but states of its rows", type(experiment.model).__name__
     if experiment.compression is not None:  # its losses read whole matrices: masks, teachers, fake quantization
-        return None
+        return "no compression", type(experiment.compression).__name__
     if dropout_generator(experiment, mesh) == "threefry2x32":
-        return None
-    return Rings.of(mesh)
+        return "--training.dropout_generator rbg", "threefry2x32"
+    return None
+
+
+def compiler_options(experiment: Experiment, mesh: jax.sharding.Mesh, rings: Rings | None) -> dict[str, str | bool]:
+    """Return the options with which a train step is compiled: those for the device, and those that the run sets."""
+    known = topologies.compiler_options(mesh.devices.flat[0], rings=rings is not None)
+    found = known | dict(option.split("=", 1) for option in experiment.training.compiler_options)
+    truth = {"true": True, "false": False}  # XLA's own options read no such text
+    return {name: truth.get(value.lower(), value) for name, value in found.items() if value}
 
 
 def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:

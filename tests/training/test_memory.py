@@ -13,6 +13,7 @@ from tests.strangers import experiments
 from tests.strangers.source import ChainSource
 
 GIB = 2**30
+DEVICE = jax.devices()[0]
 
 
 def run(**training):
@@ -82,7 +83,7 @@ def test_an_allocation_that_fails_is_a_sentence(tmp_path, monkeypatch):
 
 def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None:
     phase, phases = phase_of(sequence_length=24, batch_size=8), (experiment.Phase(0.5), experiment.Phase(0.5))
-    with pytest.raises(UserError) as raised, memory.explain_out_of_memory(run(), phase):
+    with pytest.raises(UserError) as raised, memory.explain_out_of_memory(run(), phase, DEVICE):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nBuffers:")
     assert str(raised.value) == (
         "Expected a step of 8 rows of 24 to fit into the memory of a device, found it exhausted (Out of memory "
@@ -90,9 +91,15 @@ def test_an_error_of_the_device_is_explained_where_it_is_one_of_memory() -> None
         "rows with --training.batch_size."
     )
     parts = dataclasses.replace(run(remat="full"), phases=phases)
-    with pytest.raises(UserError, match=r"\.1\.accumulation or fewer"), memory.explain_out_of_memory(parts, phase):
+    with (
+        pytest.raises(UserError, match=r"\.1\.accumulation or fewer"),
+        memory.explain_out_of_memory(parts, phase, DEVICE),
+    ):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 bytes")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.explain_out_of_memory(run(), phase):
+    with (
+        pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
+        memory.explain_out_of_memory(run(), phase, DEVICE),
+    ):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 

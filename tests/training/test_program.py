@@ -10,6 +10,7 @@ import pytest
 
 from plmjax.compression.pruning.pruned import GradualPruning
 from plmjax.data.layouts import SentencePairs
+from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Phase, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
@@ -48,13 +49,13 @@ def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(plan
     run = bert(rows=4)
     devices = topologies.parse("v5e:1x1").devices() if planned else jax.devices()[:1]
     mesh, (phase,) = meshes.make(run.mesh, devices), phases.resolve(run)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_option_that_is_not_there"):
+    with pytest.raises((jax.errors.JaxRuntimeError, UserError), match="xla_option_that_is_not_there"):
         if planned:
             compilation.compile_phase(run, compilation.Batches.of_text(run), phase, mesh)
         else:
             program = programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
             program.train.lower(program.state, program.batch).compile()
-    assert asked == [devices[0].device_kind]
+    assert {*asked} == {devices[0].device_kind}
 
 
 def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:

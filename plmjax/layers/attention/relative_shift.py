@@ -83,17 +83,20 @@ class PositionalScores(ScoreTerm):
         are those of the keys T - 1 before the index of their query, T - 2 before it, and so on (`distances`). There are
         at least S. A pair of a query and a key without a vector gets an arbitrary finite score, and must be hidden.
     queries: T.
+    kernels: false if the rows are moved without a kernel on a TPU, too.
     """
 
     vectors: jax.Array = axes("heads", None)
     table: jax.Array = axes("batch", None, "heads", None)
     queries: int = flax.struct.field(pytree_node=False)
+    kernels: bool = flax.struct.field(pytree_node=False, default=True)
 
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
         """Return the term, float32 [B N T S]."""
-        rotated = query.shape[1] >= row_rotation.SUBLANES and row_rotation.pays(self.table.shape[1])
+        tall = query.shape[1] >= row_rotation.SUBLANES
+        rotated = self.kernels and tall and row_rotation.pays(self.table.shape[1])
         more = (0, -self.table.shape[1] % row_rotation.LANES) if rotated else (1, 0)
         table = jnp.pad(self.table, [(0, 0), more, (0, 0), (0, 0)])
         parts = (query + self.vectors.astype(query.dtype)).reshape(len(table), -1, *query.shape[1:])

@@ -117,7 +117,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         rows = table[:, table.shape[1] - 1 - apart * reach :: apart]
         kernel = self.relative_kernel[:, heads].astype(rows.dtype)
         vectors = jnp.einsum("GRD,DNH->GRNH", rows, kernel)
-        term = PositionalScores(v, vectors, reach + 1 - (keys - queries))
+        term = PositionalScores(v, vectors, reach + 1 - (keys - queries), self.execution.kernels)
         return term if reach == keys - 1 else term.placed(0, queries, 0, keys)
 
 

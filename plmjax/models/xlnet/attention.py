@@ -109,7 +109,8 @@ class TwoStreamAttention(MultiHeadAttention):
     def terms(self, reading: Reading, queries: int) -> tuple[ScoreTerm, ...]:
         """Return the terms of the scores for `queries` queries."""
         scale = 1.0 / math.sqrt(self.size)
-        positional = PositionalScores(scale * self.distance_bias, self.distance(reading.distances), queries)
+        bias, table = scale * self.distance_bias, self.distance(reading.distances)
+        positional = PositionalScores(bias, table, queries, self.execution.kernels)
         terms = (ContentBias(scale * self.content_bias), positional)
         if reading.types is None:
             return terms

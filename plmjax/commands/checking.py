@@ -1,0 +1,35 @@
+"""The command that checks a machine or a slice before a run."""
+
+import json
+from typing import Annotated
+
+from tyro.conf import OmitArgPrefixes, arg
+
+from plmjax.command_line import Location
+from plmjax.parallel import hosts as peers
+from plmjax.parallel.hosts import JoinOptions
+
+
+def selfcheck(
+    output: Location | None = None,
+    json_: Annotated[bool, arg(name="json")] = False,
+    joining: OmitArgPrefixes[JoinOptions] = JoinOptions(),
+) -> None:
+    """Check the devices of this machine or slice: arithmetic, dropout, checkpoints, input, and speed beside the plan.
+
+    Exit code 0 if all rows pass or are skipped, 1 if a row differs or fails. A row that is slower than planned is told,
+    and fails nothing. On several hosts, run the same command on each of them, as with pretrain.
+
+    Args:
+        output: File to write, with versions, devices, topology and every figure as JSON, to attach to a report. In a
+            bucket, a checkpoint is written beside it and removed again.
+        json_: Print that JSON in place of the table.
+    """
+    peers.join(joining)
+    from plmjax.selfcheck.selfcheck import selfcheck as run
+
+    made = run(output, (lambda line: None) if json_ else print)
+    if json_:
+        print(json.dumps(made.to_dict()))
+    if made.wrong:
+        raise SystemExit(1)

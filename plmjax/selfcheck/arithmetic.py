@@ -1,0 +1,172 @@
+"""Rows that compare numbers: rings beside no rings, kernels beside XLA, the dtypes of products, and dropout."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from plmjax.layers import dropout
+from plmjax.layers.attention import row_rotation
+from plmjax.parallel import sharding
+from plmjax.parallel.rings import grid, possible
+from plmjax.selfcheck.ground import Ground
+from plmjax.selfcheck.verdicts import DIFFERS, OK, Found, Skipped
+
+LOSS_TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-3}
+"""Dtype of the products -> largest relative difference of two losses."""
+GRADIENT_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+"""The same for the norm of the difference of two gradients of a parameter, relative to the gradient's norm."""
+SMALL = 1e-3
+"""Fraction of the largest norm of a gradient below which a norm is rounding noise, as that of a key's bias."""
+DEVIATIONS = 6
+"""Number of standard deviations within which a fraction of dropped elements must be: missed once in 5e8 times."""
+RATE = 0.1
+
+
+def rings(ground: Ground) -> Found:
+    """Compare the loss and the gradients of one step with rings and without."""
+    if len(ground.devices) == 1:
+        raise Skipped("one device sends nothing to others")
+    if grid(ground.devices) is None:
+        raise Skipped(f"{len(ground.devices)} devices are not two or more rows and columns of one slice")
+    if ground.platform != "cpu" and not possible(ground.devices):
+        raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless --training.rings on asks for them")
+    plain = ground.plain
+    ringed = ground.step(ground.mesh, rings="on", dropout_generator="rbg")
+    results = [step.run(step.state(), step.batch()) for step in (plain, ringed)]
+    losses = [float(metrics["loss"]) for _, metrics in results]
+    means = [optax.tree.get(state.optimizer_state, "mean") for state, _ in results]
+    worst, name = largest_difference(*means)
+    dtype = ground.dtype
+    loss = relative(*losses)
+    fits = loss <= LOSS_TOLERANCE[dtype] and worst <= GRADIENT_TOLERANCE[dtype]
+    figures = {
+        "loss": losses[0], "loss_with_rings": losses[1], "loss_difference": loss,
+        "loss_tolerance": LOSS_TOLERANCE[dtype], "gradient_difference": worst, "parameter": name,
+        "gradient_tolerance": GRADIENT_TOLERANCE[dtype], "shape": list(ringed.program.rings.shape),
+    }  # fmt: skip
+    return Found(
+        OK if fits else DIFFERS,
+        f"loss within {loss:.1e} (at most {LOSS_TOLERANCE[dtype]:.0e}), gradients within {worst:.1e} (at most "
+        f"{GRADIENT_TOLERANCE[dtype]:.0e}, {dtype}), the largest that of {name}",
+        figures,
+    )
+
+
+def relative(expected: float, found: float) -> float:
+    """Return the difference of two numbers relative to the first; infinite if either is not finite."""
+    difference = abs(found - expected) / max(abs(expected), 1e-9)
+    return difference if math.isfinite(difference) else math.inf
+
+
+def largest_difference(expected: Any, found: Any) -> tuple[float, str]:
+    """Return the largest relative difference of two trees of gradients, and the path of its parameter."""
+
+    @jax.jit
+    def norms(expected: Any, found: Any) -> Any:
+        def norm(leaf: jax.Array) -> jax.Array:
+            return jnp.linalg.norm(leaf.astype(jnp.float32).reshape(-1))
+
+        return jax.tree.map(lambda a, b: (norm(b - a), norm(a)), expected, found)
+
+    pairs = jax.tree_util.tree_leaves_with_path(norms(expected, found), is_leaf=lambda leaf: isinstance(leaf, tuple))
+    named = [(jax.tree_util.keystr(path, simple=True, separator="/"), *map(float, pair)) for path, pair in pairs]
+    least = SMALL * max(norm for _, _, norm in named)
+    scored = [(difference / max(norm, least), name) for name, difference, norm in named]
+    return max((score if math.isfinite(score) else math.inf, name) for score, name in scored)
+
+
+def products(ground: Ground) -> Found:
+    """Read the dtypes of the operands of the step's matrix products."""
+    wanted = {"float32": "f32", "bfloat16": "bf16"}[ground.dtype]
+    counts: dict[str, int] = {}
+    for operands in dot_operands(ground.plain.lowered.as_text()):
+        kind = " x ".join(sorted(operands))
+        counts[kind] = counts.get(kind, 0) + 1
+    right, count = counts.get(f"{wanted} x {wanted}", 0), sum(counts.values())
+    told = ", ".join(f"{number} of {kind}" for kind, number in sorted(counts.items()))
+    verdict = OK if count and right == count else DIFFERS
+    return Found(verdict, f"{told or 'no products'}; {wanted} is expected", {"expected": wanted, "products": counts})
+
+
+def dot_operands(text: str) -> list[tuple[str, str]]:
+    """Return the dtypes of the operands of each `dot_general` of a program in StableHLO."""
+    of_tensor = r"tensor<(?:\d+x)*(\w+)>"
+    return re.findall(rf"stablehlo\.dot_general.*: \({of_tensor}, {of_tensor}\)", text)
+
+
+def _rotated(x: jax.Array) -> jax.Array:
+    height, width = x.shape[-2:]
+    places = (np.arange(width)[None] + height - 1 - np.arange(height)[:, None]) % width
+    return jnp.take_along_axis(x, jnp.broadcast_to(places, x.shape), axis=-1)
+
+
+def _rotation_inputs(platform: str) -> jax.Array:
+    shape = (1, 2, 40, 128) if platform == "cpu" else (8, 12, 512, 1024)
+    return jax.random.normal(jax.random.key(0), shape)
+
+
+KERNELS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array], Callable[[str], jax.Array]]] = {
+    "row_rotation": (row_rotation.to_the_left, _rotated, _rotation_inputs),
+}
+"""Name -> (kernel of Pallas, the same by XLA, platform -> input). The kernel takes `interpret`."""
+
+
+def kernel(name: str, ground: Ground) -> Found:
+    """Compare a kernel with XLA, forward and backward. Both only move numbers, so they must be equal."""
+    by_pallas, by_xla, inputs = KERNELS[name]
+    interpret = ground.platform != "tpu"
+    x = inputs(ground.platform)
+
+    def both_ways(function: Callable[..., jax.Array], **how: Any) -> Any:
+        def run(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            y, back = jax.vjp(lambda x: function(x, **how), x)
+            return y, back(jnp.sin(y))[0]
+
+        return jax.jit(run)(x)
+
+    pairs = list(zip(both_ways(by_pallas, interpret=interpret), both_ways(by_xla), strict=True))
+    wrong = [float(jnp.mean(a != b)) for a, b in pairs]
+    how = "interpreted by XLA" if interpret else "compiled"
+    sentence = f"forward {wrong[0]:.1%} and backward {wrong[1]:.1%} of the numbers differ ({how})"
+    figures = {"forward": wrong[0], "backward": wrong[1], "interpreted": interpret, "shape": list(x.shape)}
+    return Found(DIFFERS if any(wrong) else OK, sentence, figures)
+
+
+def dropped(generator: str, ground: Ground) -> Found:
+    """Count what a generator drops on each device, and what every two devices drop together."""
+    count, mesh = len(ground.devices), ground.mesh
+    elements = 1 << (14 if ground.platform == "cpu" else 18)
+    words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape
+
+    def draw(seed: jax.Array) -> tuple[jax.Array, ...]:
+        key = jax.random.wrap_key_data(jax.random.bits(jax.random.key(seed), words, jnp.uint32), impl=generator)
+        ones = jnp.ones((count * elements // 128, 128))
+        y, back = jax.vjp(lambda x: dropout.dropped(x, RATE, key), ones)
+        zeros = (y == 0).reshape(count, -1)
+        kept = jnp.where(y == 0, 0.0, jnp.abs(y - 1 / (1 - dropout.drawn_rate(RATE))))
+        masks = zeros.astype(jnp.float32)
+        return jnp.mean(masks, axis=1), masks @ masks.T / elements, jnp.max(kept), jnp.mean(y != back(ones)[0])
+
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    found = jax.jit(sharding.scoped(draw, mesh), out_shardings=whole)(0)
+    rates, together, scale, backward = map(np.asarray, found)
+    rate = dropout.drawn_rate(RATE)
+    bound, pair = (DEVIATIONS * math.sqrt(p * (1 - p) / elements) for p in (rate, rate**2))
+    off = float(np.max(np.abs(rates - rate)))
+    pairs = together[~np.eye(count, dtype=bool)]
+    alike = float(np.max(np.abs(pairs - rate**2), initial=0.0))
+    fits = off <= bound and alike <= pair and scale <= 1e-5 and not backward
+    devices = f"{count} devices draw different masks" if count > 1 else "one device draws one mask"
+    devices = devices if alike <= pair else f"two devices drop {float(np.max(pairs)):.2%} together"
+    sentence = f"{np.mean(rates):.2%} of {rate:.2%} dropped, off by {off:.2%} (at most {bound:.2%}); {devices}"
+    figures = {
+        "rate": rate, "rates": rates.tolist(), "bound": bound, "together_off": alike, "together_bound": pair,
+        "scale_off": float(scale), "backward_differs": float(backward),
+    }  # fmt: skip
+    return Found(OK if fits else DIFFERS, sentence, figures)

@@ -1,0 +1,135 @@
+"""The selfcheck: every row in its order. A row that raises is a failed row, never the end."""
+
+import contextlib
+import functools
+import importlib.metadata
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plmjax import __version__, storage
+from plmjax.errors import Explained
+from plmjax.experiment import Hosts
+from plmjax.parallel import hosts
+from plmjax.selfcheck import arithmetic, saving, speed
+from plmjax.selfcheck.ground import Ground, slice_name
+from plmjax.selfcheck.verdicts import FAILED, SKIPPED, WORST_FIRST, Found, Report, Row, Skipped, line
+
+LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
+STALL_MINUTES = 30.0
+"""Minutes of one row after which the hosts of a slice stop; a plan on host 0 takes up to ten."""
+Check = Callable[[Ground], Found]
+
+
+def checks() -> dict[str, Check]:
+    """Return the rows, name -> function."""
+    record = functools.cache(speed.measured)
+    return {
+        "products": arithmetic.products,
+        "rings": arithmetic.rings,
+        **{f"kernel {name}": functools.partial(arithmetic.kernel, name) for name in arithmetic.KERNELS},
+        **{f"dropout {name}": functools.partial(arithmetic.dropped, name) for name in ("threefry2x32", "rbg")},
+        "checkpoint": saving.restored,
+        "another mesh": saving.on_another_mesh,
+        "step": lambda ground: speed.step(ground, record(ground)),
+        "feed": lambda ground: speed.fed(ground, record(ground)),
+    }
+
+
+def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda line: None) -> Report:
+    """Run every row on all devices, and return what was found. Every host calls it.
+
+    output: file that host 0 writes after each row; in a bucket, checkpoints are written beside it too.
+    report: called with each line of the table on host 0.
+    """
+    made, rows = Report(machine()), checks()
+    width, show = max(map(len, rows)), report if hosts.is_primary() else lambda line: None
+    with hosts.watched(Hosts(stall_minutes=STALL_MINUTES)) as progressed, _folder(output) as folder:
+        ground = Ground(jax.devices(), folder)
+        for name, check in rows.items():
+            progressed(f"checking {name}")
+            begin = time.perf_counter()
+            found = _agreed(_outcome(check, ground))
+            made.rows.append(Row(name, found, time.perf_counter() - begin))
+            made.finished = len(made.rows) == len(rows)
+            show(line(made.rows[-1], width))
+            if output is not None and hosts.is_primary():
+                made.write(output)
+        show(made.summary())
+        hosts.agree("the end of the selfcheck")
+    return made
+
+
+def _outcome(check: Check, ground: Ground) -> Found:
+    try:
+        return check(ground)
+    except Skipped as reason:
+        return Found(SKIPPED, str(reason))
+    except Explained as error:
+        return Found(FAILED, str(error))
+    except Exception as error:
+        first = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
+        return Found(FAILED, f"{type(error).__name__}: {first}")
+
+
+def _agreed(found: Found) -> Found:
+    """Return what this host found, or the worst verdict of all hosts."""
+    if jax.process_count() == 1:
+        return found
+    ranks = hosts.gathered(np.asarray(WORST_FIRST.index(found.verdict), np.int32))
+    worst = int(np.argmin(ranks))
+    verdict = WORST_FIRST[int(ranks[worst])]
+    if verdict == found.verdict:
+        return found
+    return Found(verdict, f"process {worst} found this; here {found.verdict}: {found.sentence}", found.figures)
+
+
+@contextlib.contextmanager
+def _folder(output: Path | None) -> Iterator[Path | None]:
+    """Yield an empty folder for checkpoints that all hosts see; None if several hosts share none."""
+    if output is not None and storage.in_bucket(output):
+        folder = output.parent / f"{output.stem}-checkpoint"
+    elif jax.process_count() == 1:
+        with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as made:
+            yield Path(made)
+        return
+    else:
+        yield None
+        return
+
+    def clear() -> None:
+        with hosts.in_turn("the folder of the selfcheck"):
+            if hosts.is_primary():
+                storage.remove(folder)
+
+    clear()
+    yield folder
+    clear()
+
+
+def machine() -> dict[str, Any]:
+    """Return the versions and the devices, for a report."""
+    devices = jax.devices()
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "plmjax": __version__,
+        "python": platform.python_version(),
+        "libraries": versions,
+        "system": platform.platform(),
+        "platform": devices[0].platform,
+        "device": devices[0].device_kind,
+        "devices": len(devices),
+        "hosts": jax.process_count(),
+        "topology": slice_name(devices),
+        "coordinates": [list(getattr(device, "coords", ())) for device in devices],
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,77 @@
+"""The verdicts of a selfcheck: one for each row, as a table and as a file."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from plmjax import storage
+
+OK, DIFFERS, FAILED, SLOWER, SKIPPED = "ok", "differs", "failed", "slower than planned", "skipped"
+WORST_FIRST = (FAILED, DIFFERS, SLOWER, SKIPPED, OK)
+WRONG = (FAILED, DIFFERS)
+"""Verdicts with which a selfcheck fails. A plan is an estimate, so that a slow row is told and fails nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The result of one row: the verdict, a short sentence, and figures in bytes, seconds or fractions."""
+
+    verdict: str
+    sentence: str
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Skipped(Exception):
+    """A row that this machine cannot have; the text is the reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the table: its name, what was found, and how long it took."""
+
+    name: str
+    found: Found
+    seconds: float
+
+
+@dataclasses.dataclass
+class Report:
+    """The machine and the rows so far."""
+
+    machine: dict[str, Any]
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def wrong(self) -> list[str]:
+        """The names and verdicts of the rows with which the selfcheck fails."""
+        return [f"{row.name} {row.found.verdict}" for row in self.rows if row.found.verdict in WRONG]
+
+    @property
+    def verdict(self) -> str:
+        """Running, passed or failed."""
+        return "running" if not self.finished else "failed" if self.wrong else "passed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        rows = [{"name": row.name, **dataclasses.asdict(row.found), "seconds": row.seconds} for row in self.rows]
+        return {"verdict": self.verdict, "wrong": self.wrong, "machine": self.machine, "rows": rows}
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON, atomically."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(path, json.dumps(self.to_dict(), indent=2) + "\n")
+
+    def summary(self) -> str:
+        """Return the last line of the table."""
+        if self.wrong:
+            return f"failed: {', '.join(self.wrong)}"
+        told = [f"{row.name} {row.found.verdict}" for row in self.rows if row.found.verdict != OK]
+        return f"passed{'; ' if told else ''}{', '.join(told)}"
+
+
+def line(row: Row, width: int) -> str:
+    """Return a row of the table. width: number of characters of the longest name."""
+    longest = max(map(len, WORST_FIRST))
+    return f"{row.name:<{width}}  {row.found.verdict:<{longest}}  {row.seconds:6.1f} s  {row.found.sentence}"
