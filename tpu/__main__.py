@@ -43,6 +43,7 @@ def submit(
     detach: bool = False,
     dry_run: bool = False,
     include: tuple[str, ...] = (),
+    notify: str = "",
     overrides: Overrides = (),
 ) -> None:
     """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
@@ -58,7 +59,7 @@ def submit(
         slices: Number of slices that share the batch.
         spot: Use spot slices, which are cheaper and can be preempted at any moment.
         workdir: Folder of the run; BUCKET/runs/NAME by default.
-        attempts: Maximum number of slices requested, one after the other, when they are lost.
+        attempts: Maximum number of slices that are lost in a row, without a new checkpoint between them.
         runtime: Software version of the TPU's machines; the chip's own by default.
         network: VPC network of the machines; the project's default one by default.
         subnetwork: Subnetwork of the machines.
@@ -68,10 +69,18 @@ def submit(
         detach: Return when the slice is requested; python -m tpu watch follows the job later.
         dry_run: Print every call instead of making it; needs no credentials and no network.
         include: Files to pack although they look like credentials; such files are left out by default.
+        notify: Webhook (https://...) or command that is told when the job fails, ends, loses its slice, waits for one
+            or stands still; needs watch, here or elsewhere.
     """
     from tpu import jobset
+    from tpu import notify as notices
     from tpu import submission as submissions
 
+    notices.check(notify)
+    if kubernetes and notify:
+        raise UserError(
+            f"Expected no --notify with --kubernetes, whose jobs watch does not follow, found {notify!r}; drop it."
+        )
     for option, value in (("--project", project), ("--zone", zone)):
         if kubernetes and value:
             raise UserError(f"Expected no {option} with --kubernetes, whose cluster has one, found {value!r}; drop it.")
@@ -80,12 +89,13 @@ def submit(
     submission = submissions.prepare(
         experiment, overrides, name=name, accelerator=accelerator, topology=topology, bucket=bucket, workdir=workdir,
         project=project, zone=zone, slices=slices, spot=spot, attempts=attempts, runtime=runtime, network=network,
-        subnetwork=subnetwork, service_account=service_account, include=include,
+        subnetwork=subnetwork, service_account=service_account, include=include, notify=notify,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
+    notices.reach(notify)
     submission = submissions.continued(submission)
     print("\n".join((*submission.files.by_folder(), *submission.files.explain_left_out())))
     job = submission.job
@@ -100,32 +110,45 @@ def submit(
         _follow(job)
 
 
-def watch(name: Positional[Name], bucket: str = "") -> None:
+def watch(name: Positional[Name], bucket: str = "", once: bool = False, notify: str = "", still: float = 60) -> None:
     """Follow a job until it ends. Request lost slices again, and delete the last slice.
 
     Args:
         name: Name of the job.
         bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        once: Look once, do what is due and return, for cron or Cloud Scheduler.
+        notify: Webhook (https://...) or command that is told about events; that of the submission by default.
+        still: Minutes without a new step after which the run stands still.
     """
     from tpu import job as jobs
+    from tpu import notify as notices
 
+    notices.check(notify)
+    if not still > 0:
+        raise UserError(f"Expected --still above 0, found {still:g}; correct it.")
     job = jobs.find(_bucket(bucket), name)
     if not job.project:
         raise UserError(f"Expected a job on Cloud TPU, found {name} on Kubernetes; run kubectl get jobset {name} -w.")
-    _follow(job)
+    _follow(job, notify, still, once)
 
 
-def _follow(job: "Job") -> None:
-    from tpu import follow
+def _follow(job: "Job", notify: str = "", still: float = 60, once: bool = False) -> None:
+    from tpu import notify as notices
+    from tpu import watch as watching
 
     def report(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
+    if target := notify or job.notify:
+        report(f"events are told to {notices.describe(target)}")
     try:
-        ended = follow.watch(job, report)
+        one = watching.Watch(job, report, target, still)
+        ended = watching.once(one) if once else watching.watch(one)
     except KeyboardInterrupt:
         print(f"The job continues; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
         sys.exit(130)
+    if ended is None:
+        return
     print(f"{job.name}: {ended.state}{': ' if ended.reason else ''}{ended.reason}")
     if ended.state == "failed":
         print(f"Its logs: {PROGRAM} logs {job.name} --bucket {shlex.quote(job.bucket)}")
@@ -147,23 +170,28 @@ def status(name: Positional[Name] = "", bucket: str = "") -> None:
         print("\n".join(follow.status(jobs.find(bucket, name))))
         return
     for known in jobs.names(bucket):
-        print(follow.summary(jobs.find(bucket, known)))
+        if (job := jobs.read(bucket, known)) is not None:  # a host may write its log after the job was deleted
+            print(follow.summary(job))
 
 
-def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
+def logs(name: Positional[Name], bucket: str = "", worker: int | None = None, follow: bool = False) -> None:
     """Print the output of a worker, with its installation.
 
     Args:
         name: Name of the job.
         bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
-        worker: Number of the host, from 0.
+        worker: Number of the host, from 0; the one that prints the losses by default.
         follow: Continue until the job has ended.
     """
     from tpu import follow as following
     from tpu import job as jobs
 
     bucket = _bucket(bucket)
-    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow):
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow, say):
         print(text, end="", flush=True)
 
 

@@ -11,12 +11,12 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import UserError
+from plmjax.errors import Explained, UserError
 from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
+from tpu import events, package, queue, startup
 from tpu import job as jobs
-from tpu import package, queue, startup
 from tpu.bucket import Bucket
 from tpu.job import Job
 
@@ -181,7 +181,8 @@ def ask(submission: Submission) -> None:
     """Upload the files and request the slices. If Cloud TPU refuses, restore the bucket's record of the job.
 
     Raises:
-        UserError: Cloud TPU refuses.
+        UserError: Cloud TPU refuses. A lack of quota is a mistake here: it may be a quota of 0.
+        Unavailable: Cloud TPU does not answer.
     """
     job = submission.job
     before = jobs.read(job.bucket, job.name)
@@ -189,12 +190,15 @@ def ask(submission: Submission) -> None:
     upload(submission)
     try:
         slices.create(submission.script)
-    except UserError:
+    except Explained as error:
         if before is None:
             Bucket(job.bucket).remove(f"jobs/{job.name}")
         else:
             jobs.save(before)
+        if isinstance(error, queue.NoCapacity):
+            raise UserError(str(error)) from error
         raise
+    events.event(job, "requested")
 
 
 def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:
@@ -225,5 +229,5 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
     for node in queue.nodes(job):
         yield f"call    {service}/GetNode {node}, while the resource is ACTIVE"
     yield f"call    {service}/DeleteQueuedResource, when the job has ended or the slice is lost; lost slices are "
-    yield f"        requested again as above, {job.attempts} in total"
+    yield f"        requested again as above, {job.attempts} in a row without a new checkpoint between them"
     yield queue.show(queue.delete_request(job))
