@@ -53,6 +53,7 @@ def submit(
     detach: bool = False,
     dry_run: bool = False,
     include: tuple[str, ...] = (),
+    notify: str = "",
     overrides: Overrides = (),
 ) -> None:
     """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
@@ -74,7 +75,7 @@ def submit(
         valid_until: Duration such as 6h, or time such as 2027-01-31T18:00:00Z, after which a slice is not wanted.
         tpu_vm: Name of a TPU VM that exists: run on it, by gcloud's ssh to all its workers, and request no slice.
         workdir: Folder of the run; BUCKET/runs/NAME by default.
-        attempts: Maximum number of slices requested, one after the other, when they are lost.
+        attempts: Maximum number of slices that are lost in a row, without a new checkpoint between them.
         runtime: Software version of the TPU's machines; the chip's own by default.
         network: VPC network of the machines; the project's default one by default.
         subnetwork: Subnetwork of the machines.
@@ -87,14 +88,19 @@ def submit(
         detach: Return when the slice is requested; python -m tpu watch follows the job later.
         dry_run: Print every call instead of making it; needs no credentials and no network.
         include: Files to pack although they look like credentials; such files are left out by default.
+        notify: Webhook (https://...) or command that is told when the job fails, ends, loses its slice, waits for one
+            or stands still; needs watch, here or elsewhere.
     """
     from tpu import capacity, jobset, machines, regions
+    from tpu import notify as notices
     from tpu import submission as submissions
 
+    notices.check(notify)
     terms = {
         "--zone": zone, "--project": project, "--reserved": reserved, "--reservation": reservation,
         "--flex-start": flex_start, "--max-run-duration": max_run_duration, "--valid-until": valid_until,
         "--internal-ips": internal_ips, "--label": label, "--data-disk": data_disk, "--tpu-vm": tpu_vm,
+        "--notify": notify,
     }  # fmt: skip
     for option, value in terms.items():
         if kubernetes and value:
@@ -120,12 +126,13 @@ def submit(
         reservation=capacity.ANY_RESERVATION if reserved else reservation,
         max_run_seconds=capacity.seconds("--max-run-duration", max_run_duration) if flex_start else 0,
         valid_until=valid_until, internal_ips=internal_ips, labels=label, data_disks=data_disk, network=network,
-        subnetwork=subnetwork, service_account=service_account, include=include,
+        subnetwork=subnetwork, service_account=service_account, include=include, notify=notify,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:
         print("\n".join(submissions.calls(submission, kubernetes, manifest)))
         return
+    notices.reach(notify)
     submission = submissions.continued(submission)
     if "-" in accelerator and not topology:
         print(f"{accelerator} is the shape {submission.job.topology} by default; --topology chooses another")
@@ -145,32 +152,45 @@ def submit(
         _follow(job)
 
 
-def watch(name: Positional[Name], bucket: str = "") -> None:
+def watch(name: Positional[Name], bucket: str = "", once: bool = False, notify: str = "", still: float = 60) -> None:
     """Follow a job until it ends. Request lost slices again, and delete the last slice.
 
     Args:
         name: Name of the job.
         bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
+        once: Look once, do what is due and return, for cron or Cloud Scheduler.
+        notify: Webhook (https://...) or command that is told about events; that of the submission by default.
+        still: Minutes without a new step after which the run stands still.
     """
     from tpu import job as jobs
+    from tpu import notify as notices
 
+    notices.check(notify)
+    if not still > 0:
+        raise UserError(f"Expected --still above 0, found {still:g}; correct it.")
     job = jobs.find(_bucket(bucket), name)
     if not job.project:
         raise UserError(f"Expected a job on Cloud TPU, found {name} on Kubernetes; run kubectl get jobset {name} -w.")
-    _follow(job)
+    _follow(job, notify, still, once)
 
 
-def _follow(job: "Job") -> None:
-    from tpu import follow
+def _follow(job: "Job", notify: str = "", still: float = 60, once: bool = False) -> None:
+    from tpu import notify as notices
+    from tpu import watch as watching
 
     def report(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
+    if target := notify or job.notify:
+        report(f"events are told to {notices.describe(target)}")
     try:
-        ended = follow.watch(job, report)
+        one = watching.Watch(job, report, target, still)
+        ended = watching.once(one) if once else watching.watch(one)
     except KeyboardInterrupt:
         print(f"The job continues; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
         sys.exit(130)
+    if ended is None:
+        return
     print(f"{job.name}: {ended.state}{': ' if ended.reason else ''}{ended.reason}")
     if ended.state == "failed":
         print(f"Its logs: {PROGRAM} logs {job.name} --bucket {shlex.quote(job.bucket)}")
@@ -192,23 +212,28 @@ def status(name: Positional[Name] = "", bucket: str = "") -> None:
         print("\n".join(follow.status(jobs.find(bucket, name))))
         return
     for known in jobs.names(bucket):
-        print(follow.summary(jobs.find(bucket, known)))
+        if (job := jobs.read(bucket, known)) is not None:  # a host may write its log after the job was deleted
+            print(follow.summary(job))
 
 
-def logs(name: Positional[Name], bucket: str = "", worker: int = 0, follow: bool = False) -> None:
+def logs(name: Positional[Name], bucket: str = "", worker: int | None = None, follow: bool = False) -> None:
     """Print the output of a worker, with its installation.
 
     Args:
         name: Name of the job.
         bucket: Bucket to which it was submitted; $PLMJAX_BUCKET by default.
-        worker: Number of the host, from 0.
+        worker: Number of the host, from 0; the one that prints the losses by default.
         follow: Continue until the job has ended.
     """
     from tpu import follow as following
     from tpu import job as jobs
 
     bucket = _bucket(bucket)
-    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow):
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    for text in following.logs(lambda: jobs.find(bucket, name), worker, follow, say):
         print(text, end="", flush=True)
 
 

@@ -1,23 +1,25 @@
-"""Follow a job from outside: show its status and logs, and request lost slices again."""
+"""Follow a job from outside: its progress, its status and its logs. tpu/watch.py requests lost slices again."""
 
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from plmjax import experiment as experiments
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.errors import UserError
-from plmjax.training import metrics, phases
+from plmjax.training import metrics
+from tpu import goodput, machines, notes
 from tpu import job as jobs
-from tpu import machines, startup, worker
 from tpu.bucket import Bucket
-from tpu.job import Job, Verdict
-from tpu.queue import Queue, State
+from tpu.job import Job
+from tpu.queue import Queue
+
+PROGRESS = "progress.json"
+"""Small record in a run directory, which the process that prints replaces at each logged line and checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Progress of a run, from its metrics."""
+    """Progress of a run."""
 
     step: int
     steps: int
@@ -25,8 +27,11 @@ class Progress:
     tokens_per_second: float | None = None
     seconds_left: float | None = None
     checkpoint: int | None = None
-    age: float | None = None
-    """Seconds since the last logged step."""
+    """Step of the newest finished checkpoint."""
+    time: float | None = None
+    """Seconds since 1970 at which it was recorded."""
+    worker: int = 0
+    """Number of the host that prints."""
 
     def __str__(self) -> str:
         parts = [f"step {self.step:,} of {self.steps:,}"]
@@ -39,28 +44,34 @@ class Progress:
         return "  ".join(parts)
 
 
+_NUMBER, _STEP = (float, type(None)), range(2**62)
+_SHAPE = {
+    "step": _STEP,
+    "steps": _STEP,
+    **dict.fromkeys(("loss", "tokens_per_second", "seconds_left", "time"), _NUMBER),
+    "checkpoint": (_STEP, type(None)),
+    "worker": range(2**31),
+}
+
+
 def progress(workdir: str) -> Progress | None:
-    """Return the progress in a run directory's experiment.json and metrics.jsonl, or None before the first exists."""
-    folder = storage.path(workdir)
-    if not (folder / "experiment.json").exists():
+    """Return the progress in a run directory's progress.json, or None before it exists.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    path = storage.path(workdir) / PROGRESS
+    try:
+        fields = json_text.parse(storage.contents(path))
+        json_text.check(fields, _SHAPE)
+    except FileNotFoundError:
         return None
-    run = experiments.read(folder / "experiment.json")
-    newest = worker.checkpoint(workdir)
-    logged = metrics.read(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    lines = [line for line in logged if "tokens_per_second" in line]
-    if not lines:
-        return Progress(0, run.training.steps, checkpoint=newest)
-    last = lines[-1]
-    left = sum(
-        max(0, phase.last_step - max(phase.first_step, last["step"]))
-        * run.data.tokens(phase.batch_size, phase.sequence_length)
-        for phase in phases.resolve(run)
-    )
-    rate = last["tokens_per_second"]
-    return Progress(
-        last["step"], run.training.steps, last.get("train/loss"), rate, left / rate if rate else None, newest,
-        time.time() - last["time"],
-    )  # fmt: skip
+    except ValueError as error:
+        raise UserError(
+            f"Expected the progress of a run in {path}, found another file ({json_text.reason(error)}); remove it, the "
+            f"run writes it again."
+        ) from None
+    return Progress(**{name: fields[name] for name in _SHAPE})
 
 
 def state(job: Job) -> str:
@@ -70,7 +81,10 @@ def state(job: Job) -> str:
     if job.tpu_vm:
         slices = f"on {job.tpu_vm} ({machines.state(job)})"
     if ended is None:
-        return "not running: no slice is requested" if slices == "ABSENT" else slices
+        if slices != "ABSENT":
+            return slices
+        waiting = "waiting: python -m tpu watch requests a slice again"
+        return "not running: no slice is requested" if notes.read(job).wanted is None else waiting
     rest = "" if slices == "ABSENT" or not job.queued else f"; its slice is {slices}, see python -m tpu delete"
     return f"{ended.state}{rest}" + (f": {ended.reason}" if ended.reason else "")
 
@@ -80,14 +94,17 @@ def status(job: Job) -> Iterator[str]:
     kind = "spot, " if job.spot else ""
     yield f"job         {job.name}: {job.experiment} {' '.join(job.overrides)}".rstrip()
     yield f"slice       {job.slice.name} ({job.slice.accelerator_type}, {kind}{job.workers} hosts)"
-    tried = f"attempt {job.attempt - job.first + 1} of {job.attempts}"
+    tried = f"attempt {job.tries} of {job.attempts}"
     yield f"state       {state(job)}; {tried}" if job.queued else f"state       {state(job)}"
     found = progress(job.workdir)
     yield f"progress    {found if found else 'nothing logged yet'}"
     if found and found.checkpoint is not None:
         yield f"checkpoint  step {found.checkpoint:,} in {job.workdir}"
-    if found and found.age is not None:
-        yield f"logged      {metrics.duration(found.age)} ago"
+    if found and found.time is not None:
+        yield f"logged      {metrics.duration(max(0, time.time() - found.time))} ago"
+    spent = goodput.of(job, jobs.verdict(job), time.time())
+    if spent is not None:
+        yield f"goodput     {spent}"
 
 
 def summary(job: Job) -> str:
@@ -95,20 +112,35 @@ def summary(job: Job) -> str:
     return f"{job.name:<24} {job.slice.name:<10} {state(job):<12} {progress(job.workdir) or 'nothing logged yet'}"
 
 
-def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -> Iterator[str]:
+def primary(job: Job) -> int:
+    """Return the number of the host that prints the losses, which is 0 before the run has recorded any progress."""
+    found = progress(job.workdir)
+    return found.worker if found else 0
+
+
+def logs(
+    find: Callable[[], Job], number: int | None, follow: bool, say: Callable[[str], None], every: float = 5
+) -> Iterator[str]:
     """Yield the output of a worker over all attempts. With `follow`, continue until the job has ended.
 
-    find: function that reads the job, which changes with every attempt.
+    Args:
+        find: function that reads the job, which changes with every attempt.
+        number: the worker, or None for the one that prints the losses, which can be another one in each attempt.
+        say: prints which worker it is, if `number` is None.
     """
     read: dict[str, int] = {}
+    chosen = number
     while True:
         job = find()
-        if not 0 <= number < job.workers:
-            raise UserError(f"Expected a worker from 0 to {job.workers - 1}, found {number}; correct --worker.")
+        if number is None and (found := primary(job)) != chosen:
+            chosen = found
+            say(f"worker {chosen} of {job.workers}, which prints the losses; --worker J shows another one")
+        if not 0 <= chosen < job.workers:
+            raise UserError(f"Expected a worker from 0 to {job.workers - 1}, found {chosen}; correct --worker.")
         ended = jobs.verdict(job) is not None
         bucket, home = Bucket(job.bucket), f"jobs/{job.name}"
         for attempt in sorted(int(name) for name in bucket.names(home) if name.isdigit()):
-            folder = f"{home}/{attempt}/logs/{number}"
+            folder = f"{home}/{attempt}/logs/{chosen}"
             for name in bucket.names(folder):
                 contents = bucket.read(f"{folder}/{name}") or b""
                 yield contents[read.get(f"{folder}/{name}", 0) :].decode("utf-8", "replace")
@@ -116,67 +148,3 @@ def logs(find: Callable[[], Job], number: int, follow: bool, every: float = 5) -
         if ended or not follow:
             return
         time.sleep(every)
-
-
-SILENCE = 3600.0
-"""Seconds without any report from the hosts of an ACTIVE slice after which the job fails. Installation is reported
-too."""
-
-
-def watch(job: Job, report: Callable[[str], None], every: float = 30) -> Verdict:
-    """Follow a job until it ends, request lost slices again, and delete everything at the end.
-
-    Raises:
-        UserError: Cloud TPU refuses a request.
-    """
-    if job.tpu_vm:
-        return machines.follow(job, report, progress, every)
-    shown, active = "", None
-    while True:
-        queue = Queue(job)
-        found = queue.state()
-        ended = jobs.verdict(job)
-        line = f"{found}  {progress(job.workdir) or ''}".rstrip()
-        if line != shown:
-            report(line)
-            shown = line
-        active = (active or time.monotonic()) if found.name == "ACTIVE" else None
-        if ended is None:
-            ended = _failure(job, found, time.monotonic() - active if active else 0)
-        if ended is not None:
-            if found.name != "ABSENT":
-                report("deleting the slice")
-                queue.delete(every)
-            jobs.decide(job, ended)
-            return ended
-        if found.lost:
-            report(
-                f"the slice is lost; requesting another one, attempt {job.attempt - job.first + 2} of {job.attempts}"
-            )
-            queue.delete(every)
-            job = job.next_attempt()
-            jobs.save(job)
-            Queue(job).create(startup.render(job))
-        else:
-            time.sleep(every)
-
-
-def _failure(job: Job, found: State, seconds: float) -> Verdict | None:
-    """Return the verdict of a failed job, or None while it can continue.
-
-    seconds: time for which its slice has been ACTIVE.
-    """
-    if seconds > SILENCE and not Bucket(job.bucket).names(f"{job.folder}/logs"):
-        return Verdict("failed", f"No host of the slice has written a log within {SILENCE / 60:.0f} minutes.")
-    if found.name == "FAILED":
-        return Verdict("failed", f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
-    if found.name in ("ABSENT", "DELETING"):
-        return Verdict("failed", "The queued resource was deleted before the run was complete.")
-    if found.lost and found.by_user:
-        return Verdict("failed", "The queued resource was suspended by a user.")
-    if found.lost and job.attempt - job.first + 1 >= job.attempts:
-        return Verdict(
-            "failed",
-            f"The slice was lost {job.attempts} times, the maximum that python -m tpu submit --attempts allows.",
-        )
-    return None

@@ -4,13 +4,16 @@
     BUCKET/compilation/                                compiled programs, for the next start
     BUCKET/runs/NAME/                                  the run directory, unless --workdir names another
     BUCKET/jobs/NAME/job.json                          the job, as last submitted
+    BUCKET/jobs/NAME/watch.json                        what `python -m tpu watch` has seen and has to do
+    BUCKET/jobs/NAME/events/TIME-KIND.json             what happened, one object per event
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
     BUCKET/jobs/NAME/ATTEMPT/crashes/WORKER/TIME/FILE  last words of a run that failed: libtpu's, and standard error
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
     BUCKET/jobs/NAME/ATTEMPT/requests/                 requests for the stacks of the hosts, and the answers
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
 
-An attempt is one requested slice. A new attempt begins when a slice is lost, or when the job is submitted again.
+An attempt is one slice. A new attempt begins when another slice is created after a loss, or when the job is submitted
+again. A request that is refused for want of capacity begins none.
 """
 
 import dataclasses
@@ -55,7 +58,7 @@ class Job:
     jax: str
     """Version of JAX on the submitting machine, which is also installed on the slice."""
     attempts: int
-    """Maximum number of attempts, each on its own slice, before the job fails."""
+    """Maximum number of slices that are lost in a row, without a new checkpoint between them, before the job fails."""
     python: str = "3.12"
     """Version of Python on the submitting machine, which the hosts have too where they can get it."""
     project: str = ""
@@ -83,9 +86,13 @@ class Job:
     subnetwork: str = ""
     service_account: str = ""
     attempt: int = 1
-    """Number of the slice requested last, counted from the job's first submission."""
+    """Number of the slice created last, counted from the job's first submission."""
     first: int = 1
-    """First attempt of the last submission."""
+    """First attempt of the last submission, or the one that was lost after the newest checkpoint."""
+    step: int | None = None
+    """Step of the newest checkpoint when a slice was last lost."""
+    notify: str = ""
+    """Webhook or command that is told about events (tpu/notify.py)."""
 
     @property
     def slice(self) -> "topologies.Slice":
@@ -115,9 +122,15 @@ class Job:
         """True if its slices are queued resources, which are requested for it and deleted at its end."""
         return bool(self.project) and not self.tpu_vm
 
-    def next_attempt(self) -> "Job":
-        """Return the job with another slice."""
-        return dataclasses.replace(self, attempt=self.attempt + 1)
+    @property
+    def tries(self) -> int:
+        """Number of slices since the newest checkpoint, the current one included."""
+        return self.attempt - self.first + 1
+
+    def after_loss(self, step: int | None) -> "Job":
+        """Return the job with the newest checkpoint at the loss of its slice. If it is a new one, `tries` becomes 1."""
+        new = step is not None and (self.step is None or step > self.step)
+        return dataclasses.replace(self, first=self.attempt, step=step) if new else self
 
     def in_next_zone(self) -> "Job":
         """Return the job in the zone to try after its own, which is the first one again after the last."""
@@ -156,6 +169,7 @@ _SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
     **dict.fromkeys(("spot", "internal_ips"), bool),
     "max_run_seconds": range(2**31),
     **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
+    "step": (range(2**62), type(None)),
 }
 """Shape of job.json."""
 

@@ -8,16 +8,14 @@ import base64
 import re
 import shlex
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plmjax.errors import Explained, Unavailable, UserError
 from plmjax.parallel import topologies
-from tpu import job as jobs
 from tpu import queue
-from tpu.job import Job, Verdict
+from tpu.job import Job
 
 GCLOUD = ("gcloud", "compute", "tpus", "tpu-vm", "ssh")
 SAVE_SECONDS = 900
@@ -220,32 +218,23 @@ def state(job: Job) -> str:
         raise
 
 
-def follow(job: Job, report: Callable[[str], None], progress: Callable[[str], object], every: float = 30) -> Verdict:
-    """Follow a job until it ends. Nothing is requested, deleted or stopped.
+class Machines:
+    """A job's machines as a watch sees slices. They exist by themselves: none is requested or deleted."""
 
-    progress: function from a run directory to what it says of the run, to report.
-    """
-    shown = ""
-    while True:
-        found = ended = None
-        try:
-            ended = jobs.verdict(job)
-            found = state(job)
-        except Unavailable as error:
-            report(str(error))
-        if ended is None and found in ("ABSENT", *queue.LOST_NODE):
-            ended = Verdict(
-                "failed",
-                f"The TPU VM {job.tpu_vm} is {found}; start or create it, and submit again to continue.",
-            )
-            jobs.decide(job, ended)
-        if ended is not None:
-            return ended
-        line = f"{job.tpu_vm} {found or 'does not answer'}  {progress(job.workdir) or ''}".rstrip()
-        if line != shown:
-            report(line)
-            shown = line
-        time.sleep(every)
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def state(self) -> queue.State:
+        """Return the state of the TPU VM. One that is gone or stopped has failed: only its owner can start it.
+
+        Raises:
+            UserError, Unavailable: Cloud TPU does not tell.
+        """
+        found = state(self.job)
+        if found in ("ABSENT", *queue.LOST_NODE):
+            reason = f"the TPU VM {self.job.tpu_vm} is {found}; start or create it, and submit again to continue"
+            return queue.State("FAILED", error=reason, mistaken=True)
+        return queue.State("ACTIVE" if found == "READY" else found)
 
 
 def calls(job: Job, script: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Slices of Cloud TPU, requested as queued resources (google.cloud.tpu.v2) and deleted.
 
 A queued resource goes through ACCEPTED, WAITING_FOR_RESOURCES and PROVISIONING to ACTIVE. When its slice is preempted
-or breaks, it is SUSPENDED and never runs again: it has to be deleted and requested anew. FAILED is a late refusal.
-docs.cloud.google.com/tpu/docs/queued-resources.
+or breaks, it is SUSPENDED and never runs again: it has to be deleted and requested anew. FAILED is a late refusal, of a
+mistake or for want of capacity. docs.cloud.google.com/tpu/docs/queued-resources.
 """
 
 import contextlib
@@ -10,12 +10,13 @@ import dataclasses
 import datetime
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from plmjax.errors import Explained, UserError
+from plmjax.errors import Explained, Unavailable, UserError
 from tpu import capacity, flex_start
 from tpu.job import Job
 
@@ -23,8 +24,20 @@ ENDPOINT = "TPU_API_ENDPOINT"
 """Environment variable with host:port of a service that replaces Google's in rehearsals, without encryption."""
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
 LOST = ("SUSPENDING", "SUSPENDED")
+CHANGING = ("DELETING", "SUSPENDING")
+"""States in which a resource cannot be deleted."""
 LOST_NODE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED")
 """States from which a node does not recover by itself."""
+_CAPACITY = re.compile(r"capacity|stock-?\s?out|resources? (is|are|was|were)? ?(not|un)\s?available", re.IGNORECASE)
+"""Words of a refusal for want of capacity, which comes with several codes."""
+
+
+class NoCapacity(Unavailable):
+    """There is no quota or no capacity at this moment."""
+
+
+class Exists(UserError):
+    """There is a queued resource of that name already."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +48,8 @@ class State:
     """ABSENT, or one of the service's names, such as ACTIVE."""
     error: str = ""
     """Reason of its failure."""
+    mistaken: bool = False
+    """True if it has FAILED because of the request itself, so that the same request would fail again."""
     nodes: tuple[str, ...] = ()
     """States of its slices, if it has any."""
     by_user: bool = False
@@ -136,13 +151,6 @@ def get_request(job: Job) -> Any:
     return library().GetQueuedResourceRequest(name=resource(job))
 
 
-def lacks_capacity(error: Explained) -> bool:
-    """Return whether a request was refused because its zone has too little quota or capacity."""
-    from google.api_core import exceptions
-
-    return isinstance(error.__cause__, exceptions.ResourceExhausted)
-
-
 def show(request: Any) -> str:
     """Return a request as JSON, without unset fields."""
     return json.dumps(json.loads(type(request).to_json(request, always_print_fields_with_no_presence=False)), indent=2)
@@ -179,27 +187,44 @@ def connect(patience: float = 600.0) -> tuple[Any, dict[str, Any]]:
 
 
 class Queue:
-    """Client of Cloud TPU for one job. Every refusal is a UserError of one sentence."""
+    """Client of Cloud TPU for one job.
+
+    Every refusal is one sentence: a UserError for a mistake, Unavailable for what may pass.
+    """
 
     PATIENCE = 600.0
     """Seconds during which calls to an unreachable service are repeated."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, patience: float | None = None) -> None:
         self.job = job
-        self._client, self._call_options = connect(self.PATIENCE)
+        self._client, self._call_options = connect(patience or self.PATIENCE)
 
     def create(self, script: str) -> None:
         """Request the job's slices.
 
         Raises:
             UserError: the request is refused.
+            NoCapacity: there is no quota or no capacity.
+            Unavailable: Cloud TPU does not answer.
+        """
+        self.wait_for(self.begin(script))
+
+    def begin(self, script: str) -> Any:
+        """Request the job's slices, and return the operation that creates them, or None if it is done.
+
+        Raises what `create` does.
         """
         request = create_request(self.job, script)
         with self._refusals():
             if self.job.max_run_seconds:
-                flex_start.create(self.job, request)
-                return
-            _wait_for_operation(self._client.create_queued_resource(request, **self._call_options))
+                return flex_start.create(self.job, request)
+            return self._client.create_queued_resource(request, **self._call_options)
+
+    def wait_for(self, operation: Any) -> None:
+        """Wait until an operation is done. Raises what `create` does."""
+        if operation is not None:
+            with self._refusals():
+                _wait_for_operation(operation)
 
     def state(self) -> State:
         """Return the current state of the resource; ABSENT if there is no such resource."""
@@ -210,10 +235,11 @@ class Queue:
                 found = self._client.get_queued_resource(get_request(self.job), **self._call_options)
             except exceptions.NotFound:
                 return State("ABSENT")
-            name = found.state.state.name
+            name, error = found.state.state.name, found.state.failed_data.error
             return State(
                 name,
-                error=found.state.failed_data.error.message,
+                error=error.message,
+                mistaken=name == "FAILED" and _is_mistake(error),
                 nodes=self._nodes() if name == "ACTIVE" else (),
                 by_user=found.state.state_initiator.name == "USER",
             )
@@ -234,9 +260,8 @@ class Queue:
 
         Raises:
             UserError: it is refused, or they still exist after `patience` seconds.
+            Unavailable: Cloud TPU does not answer.
         """
-        from google.api_core import exceptions
-
         waited = 0.0
         while (state := self.state()).name != "ABSENT":
             if waited > patience:
@@ -244,23 +269,20 @@ class Queue:
                     f"Expected {resource(self.job)} to be gone, found it {state} after {patience:.0f} seconds; look at "
                     f"it in Cloud's console, it may still cost money."
                 )
-            if state.name not in ("DELETING", "SUSPENDING"):
-                # Somebody else may be deleting it, or its state may be changing; the request is repeated later.
-                busy = (exceptions.NotFound, exceptions.FailedPrecondition, exceptions.Aborted)
-                with self._refusals(), contextlib.suppress(*busy):
-                    _wait_for_operation(
-                        self._client.delete_queued_resource(delete_request(self.job), **self._call_options)
-                    )
-                if self.state().name == "ABSENT":
-                    return
+            if state.name not in CHANGING:
+                self.ask_to_delete()
             time.sleep(every)
             waited += every
 
     def ask_to_delete(self) -> None:
-        """Request the deletion of the slices without waiting for it, because this machine is one of them."""
+        """Request the deletion of the slices without waiting for it.
+
+        Nothing happens if somebody else is deleting them, or if their state is changing.
+        """
         from google.api_core import exceptions
 
-        with self._refusals(), contextlib.suppress(exceptions.NotFound):
+        busy = (exceptions.NotFound, exceptions.FailedPrecondition, exceptions.Aborted)
+        with self._refusals(), contextlib.suppress(*busy):
             self._client.delete_queued_resource(delete_request(self.job), **self._call_options)
 
     @contextlib.contextmanager
@@ -271,58 +293,100 @@ class Queue:
         try:
             yield
         except exceptions.GoogleAPICallError as error:
-            raise UserError(self._sentence(error)) from error
+            raise self._explained(error) from error
         except exceptions.RetryError as error:
-            raise UserError(
+            raise Unavailable(
                 f"Expected an answer of Cloud TPU in {self.job.zone}, found none in time ({error.cause}); try again."
             ) from error
         except GoogleAuthError as error:
-            raise UserError(
+            raise Unavailable(
                 f"Expected valid credentials for Google Cloud, found {_first_line(error)}; run gcloud auth "
                 f"application-default login."
             ) from error
 
-    def _sentence(self, error: Any) -> str:
-        from google.api_core import exceptions
-
-        job, reason = self.job, _first_line(error.message)
-        slices = f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type
-        kind = "spot " if job.spot else ""
-        if isinstance(error, exceptions.ResourceExhausted):
-            return (
-                f"Expected quota for {kind}{slices} in {job.zone} of {job.project}, found too little ({reason}); "
-                f"request more under IAM & Admin, Quotas, or choose another --zone or a smaller --topology"
-                f"{'' if job.spot else ', or --spot, which has its own quota'}."
+    def _explained(self, error: Any) -> Explained:
+        job = self.job
+        kind, sentence = _row(error)
+        return kind(
+            sentence.format(
+                reason=_first_line(error.message),
+                name=job.name,
+                zone=job.zone,
+                project=job.project,
+                bucket=job.bucket,
+                spot="spot " if job.spot else "",
+                slices=f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type,
+                or_spot="" if job.spot else ", or --spot, which has its own quota",
+                reservation=" and --reservation" if job.reservation else "",
+                error=type(error).__name__,
             )
-        if isinstance(error, exceptions.Unauthenticated):
-            return (
-                f"Expected valid credentials for Google Cloud, found {reason}; run gcloud auth application-default "
-                f"login."
-            )
-        if isinstance(error, exceptions.PermissionDenied):
-            return (
-                f"Expected permission to use Cloud TPU in {job.project}, found a refusal ({reason}); get the role "
-                f"roles/tpu.admin, and enable the API tpu.googleapis.com."
-            )
-        if isinstance(error, exceptions.AlreadyExists):
-            return (
-                f"Expected no queued resource named {job.name} in {job.zone}, found one; choose another --name, or "
-                f"delete that one with gcloud compute tpus queued-resources delete {job.name} --force."
-            )
-        if isinstance(error, exceptions.NotFound):
-            return (
-                f"Expected {slices} in {job.zone} of {job.project}, found none there ({reason}); correct --project"
-                f"{' and --reservation' if job.reservation else ''}, or choose a --zone that has this --accelerator."
-            )
-        if isinstance(error, exceptions.InvalidArgument | exceptions.FailedPrecondition | exceptions.OutOfRange):
-            return (
-                f"Expected a request for {slices} that Cloud TPU accepts, found it refused ({reason}); correct --zone, "
-                f"--topology, --runtime or --network."
-            )
-        return (
-            f"Expected an answer of Cloud TPU in {job.zone}, found {type(error).__name__} ({reason}); try again later, "
-            f"python -m tpu status {job.name} --bucket {job.bucket} shows the result."
         )
+
+
+_REFUSALS: tuple[tuple[tuple[str, ...], type[Explained], str], ...] = (
+    (
+        ("ResourceExhausted",),
+        NoCapacity,
+        "Expected quota and capacity for {spot}{slices} in {zone} of {project}, found too little ({reason}); request "
+        "quota under IAM & Admin, Quotas, or choose another --zone or a smaller --topology{or_spot}.",
+    ),
+    (
+        ("Unauthenticated",),  # which metadata servers cause for some seconds, when they refuse a new token
+        Unavailable,
+        "Expected valid credentials for Google Cloud, found {reason}; run gcloud auth application-default login.",
+    ),
+    (
+        ("PermissionDenied",),
+        UserError,
+        "Expected permission to use Cloud TPU in {project}, found a refusal ({reason}); get the role roles/tpu.admin, "
+        "and enable the API tpu.googleapis.com.",
+    ),
+    (
+        ("AlreadyExists",),
+        Exists,
+        "Expected no queued resource named {name} in {zone}, found one; choose another --name, or delete that one with "
+        "gcloud compute tpus queued-resources delete {name} --force.",
+    ),
+    (
+        ("NotFound",),
+        UserError,
+        "Expected {slices} in {zone} of {project}, found none there ({reason}); correct --project{reservation}, or "
+        "choose a --zone that has this --accelerator.",
+    ),
+    (
+        ("InvalidArgument", "FailedPrecondition", "OutOfRange", "MethodNotImplemented"),
+        UserError,
+        "Expected a request for {slices} that Cloud TPU accepts, found it refused ({reason}); correct --zone, "
+        "--topology, --runtime or --network.",
+    ),
+    (
+        ("GoogleAPICallError",),  # all others: the service is unreachable, out of order or in a hurry
+        Unavailable,
+        "Expected an answer of Cloud TPU in {zone}, found {error} ({reason}); try again later, python -m tpu status "
+        "{name} --bucket {bucket} shows the result.",
+    ),
+)
+"""(exceptions of google.api_core, ours, its sentence): the first row that fits an error explains it."""
+
+
+def _row(error: Any) -> tuple[type[Explained], str]:
+    from google.api_core import exceptions
+
+    return next(
+        (kind, sentence)
+        for names, kind, sentence in _REFUSALS
+        if isinstance(error, tuple(getattr(exceptions, name) for name in names))
+    )
+
+
+def _is_mistake(status: Any) -> bool:
+    """Return whether a google.rpc.Status says that the same request would fail again."""
+    from google.api_core import exceptions
+
+    if not status.code or _CAPACITY.search(status.message):
+        return False
+    kind, _ = _row(exceptions.from_grpc_status(status.code, status.message))
+    return issubclass(kind, UserError)
 
 
 def _wait_for_operation(operation: Any, patience: float = 300) -> None:

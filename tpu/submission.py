@@ -16,7 +16,7 @@ from plmjax.errors import Explained, UserError
 from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
-from tpu import capacity, flex_start, machines, package, queue, startup, versions
+from tpu import capacity, events, flex_start, machines, package, queue, startup, versions
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job
@@ -239,7 +239,8 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
     record of the job is what it was before.
 
     Raises:
-        UserError: Cloud TPU refuses in every zone.
+        UserError: Cloud TPU refuses in every zone. A lack of quota is a mistake here: it may be a quota of 0.
+        Unavailable: Cloud TPU does not answer.
     """
     job = submission.job
     before = jobs.read(job.bucket, job.name)
@@ -251,9 +252,10 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
                 machines.start(job, startup.render(job))
             else:
                 slices.create(startup.render(job))
+                events.event(job, "requested")
             return job
         except Explained as error:
-            if left and queue.lacks_capacity(error):
+            if left and isinstance(error, queue.NoCapacity):
                 report(f"{error} Trying {job.in_next_zone().zone}.")
                 job = job.in_next_zone()
                 continue
@@ -261,6 +263,8 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
                 Bucket(job.bucket).remove(f"jobs/{job.name}")
             else:
                 jobs.save(before)
+            if isinstance(error, queue.NoCapacity):
+                raise UserError(str(error)) from error
             raise
     raise AssertionError("the last zone returns or raises")
 
@@ -302,5 +306,5 @@ def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[
     for node in queue.nodes(job):
         yield f"call    {service}/GetNode {node}, while the resource is ACTIVE"
     yield f"call    {service}/DeleteQueuedResource, when the job has ended or the slice is lost; lost slices are "
-    yield f"        requested again as above, {job.attempts} in total"
+    yield f"        requested again as above, {job.attempts} in a row without a new checkpoint between them"
     yield queue.show(queue.delete_request(job))

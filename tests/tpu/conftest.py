@@ -7,6 +7,7 @@ import pytest
 
 from plmjax.experiment import Experiment
 from plmjax.training import checks
+from tests.tpu.jobs import TINY
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
 from tpu import package
@@ -49,8 +50,14 @@ def cloud(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def service(cloud: CloudTpu, monkeypatch: pytest.MonkeyPatch) -> CloudTpu:
-    """The same where waiting costs no time."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    """The same where waiting costs no time: a sleep only moves the clock."""
+    import time
+
+    slept = [0.0]
+    for name in ("time", "monotonic"):
+        clock = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + slept[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: slept.__setitem__(0, slept[0] + seconds))
     return cloud
 
 
@@ -77,5 +84,18 @@ def tpu(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
             code = stop.code or 0
         printed = capsys.readouterr()
         return code, printed.out, printed.err.strip()
+
+    return run
+
+
+@pytest.fixture
+def submit(tpu, service, bucket: Path):
+    """Submits a tiny job and follows it: (exit code, what it printed, what it said of mistakes)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        return tpu(
+            "submit", TINY, "--project", "p", "--zone", "us-west4-a", "--accelerator", "v5e", "--topology", "4x4",
+            "--bucket", bucket, "--name", "tiny", *arguments,
+        )  # fmt: skip
 
     return run

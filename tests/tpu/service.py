@@ -31,7 +31,8 @@ class CloudTpu:
     """The server; it listens between `__enter__` and `__exit__`.
 
     lives: for each resource that is created, in turn, the states it goes through; the last one stays. A state is a
-        QueuedResourceState.State's name, or for a node NODE:STATE while the resource is ACTIVE.
+        QueuedResourceState.State's name, or for a node NODE:STATE while the resource is ACTIVE. FAILED:MESSAGE is a
+        lack of capacity, FAILED:CODE:MESSAGE has another code of google.rpc.
     refusals: method -> (code, message) for its next calls, each used once.
     requests: every request, in order, by method.
     zones: that there are.
@@ -193,7 +194,8 @@ class CloudTpu:
             kind, own[-1].state = "ACTIVE", detail
         resource.state = types.QueuedResourceState(state=kind)
         if kind == "FAILED":
-            resource.state.failed_data.error = status_pb2.Status(code=8, message=detail)
+            code, _, message = detail.rpartition(":")
+            resource.state.failed_data.error = status_pb2.Status(code=int(code or 8), message=message)
         if kind in ("SUSPENDING", "SUSPENDED"):
             resource.state.state_initiator = detail or "SERVICE"
         return resource
