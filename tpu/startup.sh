@@ -68,8 +68,8 @@ leave_it() { say "a job already runs on this machine ($(cat "$home/running" 2>/d
 # started again if it ends without an answer (2 is a job that failed, 75 a stop). A trainer that is killed for its
 # memory must not stop the whole service (OOMPolicy).
 detach() {
-  local script="$home/job.sh"
-  (umask 077 && itself >"$script.$$" && mv "$script.$$" "$script") || return 1
+  local script="$home/job.sh" copy
+  copy="$(mktemp "$script.XXXXXX")" && itself >"$copy" && mv "$copy" "$script" || return 1
   systemd-run --quiet --collect --unit="plmjax-$NAME" \
     -p KillMode=mixed -p TimeoutStopSec=300 -p OOMPolicy=continue -p TasksMax=infinity \
     -p Restart=on-failure -p RestartSec=30 -p "RestartPreventExitStatus=2 75" \

@@ -125,7 +125,7 @@ def test_following_a_vm_requests_and_deletes_nothing(submit, service, bucket: Pa
     service._get_node = ending
     code, printed, _ = submit()
     assert code == 0 and printed.splitlines()[-1] == "tiny: done"
-    assert "my-tpu READY" in printed and "InternalServerError (boom)" in printed
+    assert "ACTIVE" in printed and "InternalServerError (boom)" in printed
     assert {name for name, _ in service.requests} == {"GetNode"}
 
 
@@ -138,7 +138,7 @@ def test_a_vm_that_is_gone_ends_the_job_with_a_sentence(submit, tpu, service, bu
     else:
         service.nodes[name].state = state
     code, printed, _ = tpu("watch", "tiny")
-    assert code == 1 and f"The TPU VM my-tpu is {state}; start or create it, and submit again" in printed
+    assert code == 1 and f"the TPU VM my-tpu is {state}; start or create it, and submit again" in printed
     assert tpu("delete", "tiny")[0] == 0  # without the machine there is nothing to stop
 
 

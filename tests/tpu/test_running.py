@@ -13,7 +13,7 @@ import pytest
 
 from plmjax.training import profiling
 from plmjax.training.profiling import Done, Profile
-from tests.tpu.test_queue import job_of
+from tests.tpu.jobs import job_of
 from tpu import job as jobs
 from tpu import profiles, stacks
 from tpu.job import Verdict

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tpu.jobs import job_of
 from tests.tpu.metadata import MetadataServer
-from tests.tpu.test_queue import job_of
 from tpu import startup
 
 SYSTEMD_RUN = """#!/usr/bin/env bash

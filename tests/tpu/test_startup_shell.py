@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests.tpu.test_queue import job_of
+from tests.tpu.jobs import job_of
 from tpu import job as jobs
 from tpu import package, queue, startup
 

@@ -10,7 +10,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.parallel import topologies
 from tests.object_store import ObjectStore
-from tests.tpu.test_queue import ends, job_of
+from tests.tpu.jobs import ends, job_of
 from tpu import capacity, queue, regions
 from tpu import job as jobs
 from tpu.job import Verdict
@@ -97,7 +97,7 @@ def test_a_refusal_of_flex_start_is_a_sentence(submit, service, bucket: Path, mo
     monkeypatch.setenv("TPU_REST_ENDPOINT", service.rest())
     service.refusals["POST"] = [(grpc.StatusCode.RESOURCE_EXHAUSTED, "Quota exceeded for preemptible cores")]
     code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
-    assert code == 2 and "Expected quota for" in said and "Quota exceeded for preemptible cores" in said
+    assert code == 2 and "Expected quota and capacity for" in said and "Quota exceeded for preemptible cores" in said
     assert jobs.names(str(bucket)) == [] and not service.resources
     monkeypatch.setenv("TPU_REST_ENDPOINT", "http://127.0.0.1:9")
     code, _, said = submit(*WEST, "--flex-start", "--max-run-duration", "24h")
