@@ -43,6 +43,7 @@ def submit(
     detach: bool = False,
     dry_run: bool = False,
     include: tuple[str, ...] = (),
+    selfcheck: bool = False,
     overrides: Overrides = (),
 ) -> None:
     """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
@@ -68,6 +69,7 @@ def submit(
         detach: Return when the slice is requested; python -m tpu watch follows the job later.
         dry_run: Print every call instead of making it; needs no credentials and no network.
         include: Files to pack although they look like credentials; such files are left out by default.
+        selfcheck: Run plmjax selfcheck on every slice first; the job goes on only if it passes.
     """
     from tpu import jobset
     from tpu import submission as submissions
@@ -80,7 +82,7 @@ def submit(
     submission = submissions.prepare(
         experiment, overrides, name=name, accelerator=accelerator, topology=topology, bucket=bucket, workdir=workdir,
         project=project, zone=zone, slices=slices, spot=spot, attempts=attempts, runtime=runtime, network=network,
-        subnetwork=subnetwork, service_account=service_account, include=include,
+        subnetwork=subnetwork, service_account=service_account, include=include, selfcheck=selfcheck,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:

@@ -7,6 +7,7 @@
     BUCKET/jobs/NAME/ATTEMPT/logs/WORKER/TIME.log      output of a worker, in parts
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
+    BUCKET/jobs/NAME/selfcheck/ATTEMPT.json            what plmjax selfcheck found, with submit --selfcheck
 
 An attempt is one requested slice. A new attempt begins when a slice is lost, or when the job is submitted again.
 """
@@ -62,6 +63,8 @@ class Job:
     """Number of the slice requested last, counted from the job's first submission."""
     first: int = 1
     """First attempt of the last submission."""
+    selfcheck: bool = False
+    """True if plmjax selfcheck must pass on every slice before the run."""
 
     @property
     def slice(self) -> "topologies.Slice":
@@ -99,6 +102,16 @@ class Job:
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
         return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *waiting, *self.overrides]
 
+    @property
+    def selfcheck_report(self) -> str:
+        """Object with the findings of the selfcheck of the current attempt."""
+        return f"jobs/{self.name}/selfcheck/{self.attempt}.json"
+
+    def selfcheck_command(self) -> list[str]:
+        """Return the command that every worker runs before, with `selfcheck`."""
+        waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
+        return ["plmjax", "selfcheck", "--output", f"{self.bucket}/{self.selfcheck_report}", *waiting]
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -117,6 +130,7 @@ _SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
     "overrides": [str],
     "resolved": {str: object},
     "spot": bool,
+    "selfcheck": bool,
     **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
 }
 """Shape of job.json."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
+from plmjax.errors import CRASHED, DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
@@ -108,7 +108,7 @@ class Worker:
         self.job, self.number, self.every, self.patience = job, number, every, patience
         self.bucket = Bucket(job.bucket)
         self.log = Log(log, self.bucket, f"{job.folder}/logs/{number}")
-        self.stopping = False
+        self.stopping, self.checked = False, not job.selfcheck
         self.child: subprocess.Popen | None = None
 
     def _decide(self, ended: jobs.Verdict) -> None:
@@ -124,7 +124,7 @@ class Worker:
         signal.signal(signal.SIGTERM, self._stop)
         restarts = Restarts()
         while (ended := self._verdict()) is None:
-            code = self._once()
+            code = self._once(self.job.command()) if self.checked else self._check()
             if self.stopping and code != DONE:
                 self._log(f"this machine is stopped, plmjax ended with {code}")
                 self._try(self.log.upload)
@@ -146,9 +146,30 @@ class Worker:
         self._finish(ended)
         return DONE if ended.state == "done" else MISTAKE
 
-    def _once(self) -> int | None:
-        """Run the command. Return its exit code, or None if the verdict of another worker ended it."""
-        command = [sys.executable, "-m", "plmjax", *self.job.command()[1:]]
+    def _check(self) -> int | None:
+        """Run the selfcheck, unless the slice has passed it. Return None if it has passed, or has ended the job.
+
+        Otherwise return the exit code of a check that was stopped, or crashed, and must be run again.
+        """
+        code = DONE if self._found().get("verdict") == "passed" else self._once(self.job.selfcheck_command())
+        if code == DONE:
+            self.checked = True
+            return None
+        found = self._found()
+        if code != CRASHED or found.get("verdict") != "failed":
+            return code
+        where = self.bucket.url(self.job.selfcheck_report)
+        self._decide(Verdict("failed", f"The selfcheck found {', '.join(found['wrong'])}; see {where}."))
+        return None
+
+    def _found(self) -> dict[str, Any]:
+        """Return what a selfcheck of this attempt has found so far."""
+        contents = self._try(lambda: self.bucket.read(self.job.selfcheck_report))
+        return json.loads(contents) if contents else {}
+
+    def _once(self, command: list[str]) -> int | None:
+        """Run a command. Return its exit code, or None if the verdict of another worker ended it."""
+        command = [sys.executable, "-m", *command]
         with self.log.path.open("ab") as output:
             self.child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         if self.stopping:
