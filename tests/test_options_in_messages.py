@@ -110,6 +110,7 @@ PRINTED_BY = {
     "parallel": RUNNING, "parallel/mesh": MEASURED,
     "plan": (By("plan"),),
     "pretraining": (By("pretrain"),),
+    "selfcheck": (By("selfcheck"),),
     "training": RUNNING, "training/checkpoints/averaging": (By("average"),), "training/bench": (By("bench"),),
     "training/checks:pretraining": (By("pretrain"), By("plan"), By("bench")), "training/checks:text": (By("pretrain"),),
     "training/evaluation": (By("evaluate"),), "report": (By("report"),),
@@ -118,6 +119,7 @@ PRINTED_BY = {
     "word_vectors/vectors": (By("nearest"),),
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
     "tpu/__main__:_bucket": (By("tpu watch"),), "tpu/profiles": (By("tpu profile"),), "tpu/stacks": (By("tpu debug"),),
+    "tpu/job:selfcheck_command": (By("selfcheck"),),
 }  # fmt: skip
 """Room, module, or module:function -> the commands that print its messages; the longest that fits counts."""
 

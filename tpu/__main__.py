@@ -54,6 +54,7 @@ def submit(
     dry_run: bool = False,
     include: tuple[str, ...] = (),
     notify: str = "",
+    selfcheck: bool = False,
     overrides: Overrides = (),
 ) -> None:
     """Pretrain an experiment on a TPU slice, and follow it until it ends. If it is submitted again, it resumes.
@@ -90,6 +91,7 @@ def submit(
         include: Files to pack although they look like credentials; such files are left out by default.
         notify: Webhook (https://...) or command that is told when the job fails, ends, loses its slice, waits for one
             or stands still; needs watch, here or elsewhere.
+        selfcheck: Run plmjax selfcheck on every slice first; the job goes on only if it passes.
     """
     from tpu import capacity, jobset, machines, regions
     from tpu import notify as notices
@@ -127,6 +129,7 @@ def submit(
         max_run_seconds=capacity.seconds("--max-run-duration", max_run_duration) if flex_start else 0,
         valid_until=valid_until, internal_ips=internal_ips, labels=label, data_disks=data_disk, network=network,
         subnetwork=subnetwork, service_account=service_account, include=include, notify=notify,
+        selfcheck=selfcheck,
     )  # fmt: skip
     manifest = jobset.to_yaml(submission.job, image) if kubernetes else ""
     if dry_run:

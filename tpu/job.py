@@ -11,6 +11,7 @@
     BUCKET/jobs/NAME/ATTEMPT/workers/WORKER.json       report of a worker's machine at the end
     BUCKET/jobs/NAME/ATTEMPT/requests/                 requests for the stacks of the hosts, and the answers
     BUCKET/jobs/NAME/ATTEMPT/verdict.json              how the attempt ended; absent while it runs
+    BUCKET/jobs/NAME/selfcheck/ATTEMPT.json            what plmjax selfcheck found, with submit --selfcheck
 
 An attempt is one slice. A new attempt begins when another slice is created after a loss, or when the job is submitted
 again. A request that is refused for want of capacity begins none.
@@ -93,6 +94,8 @@ class Job:
     """Step of the newest checkpoint when a slice was last lost."""
     notify: str = ""
     """Webhook or command that is told about events (tpu/notify.py)."""
+    selfcheck: bool = False
+    """True if plmjax selfcheck must pass on every slice before the run."""
 
     @property
     def slice(self) -> "topologies.Slice":
@@ -148,6 +151,16 @@ class Job:
         waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
         return ["plmjax", "pretrain", self.experiment, "--workdir", self.workdir, *waiting, *self.overrides]
 
+    @property
+    def selfcheck_report(self) -> str:
+        """Object with the findings of the selfcheck of the current attempt."""
+        return f"jobs/{self.name}/selfcheck/{self.attempt}.json"
+
+    def selfcheck_command(self) -> list[str]:
+        """Return the command that every worker runs before, with `selfcheck`."""
+        waiting = ["--join_seconds", str(JOIN_SECONDS)] if self.workers > 1 else []
+        return ["plmjax", "selfcheck", "--output", f"{self.bucket}/{self.selfcheck_report}", *waiting]
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -166,7 +179,7 @@ _SHAPE = {field.name: str for field in dataclasses.fields(Job)} | {
     "overrides": [str],
     "resolved": {str: object},
     **{name: [str] for name in ("zones", "labels", "data_disks")},
-    **dict.fromkeys(("spot", "internal_ips"), bool),
+    **dict.fromkeys(("spot", "internal_ips", "selfcheck"), bool),
     "max_run_seconds": range(2**31),
     **dict.fromkeys(("slices", "attempts", "attempt", "first"), range(1, 2**31)),
     "step": (range(2**62), type(None)),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import patience, storage
-from plmjax.errors import DONE, MISTAKE, SAVED
+from plmjax.errors import CRASHED, DONE, MISTAKE, SAVED
 from tpu import crashes, events, stacks
 from tpu import job as jobs
 from tpu.bucket import Bucket
@@ -89,6 +89,7 @@ class Worker:
         self.stopping = False
         self.saving = False
         """True from a maintenance event to the end of the command, which saves for it."""
+        self.checked = not job.selfcheck
         self.answered = ""
         self.child: subprocess.Popen | None = None
         self._asked: subprocess.Popen | None = None
@@ -123,7 +124,8 @@ class Worker:
         folder = self._try(
             lambda: crashes.folder(self.log.path.parent / "tpu_logs"), "no folder for the logs of libtpu could be made"
         )
-        code = self._code(folder)
+        checking = not self._has_passed()
+        code = self._code(self.job.selfcheck_command() if checking else self.job.command(), folder)
         if code is None:
             return
         step = self._newest()
@@ -137,6 +139,13 @@ class Worker:
         if saved_for_maintenance:
             self._log(f"saved before the maintenance, newest checkpoint {step}: starting it again")
             return
+        if checking and code == DONE:
+            return
+        if checking and code == CRASHED and self._found().get("verdict") == "failed":
+            where = self.bucket.url(self.job.selfcheck_report)
+            wrong = ", ".join(self._found()["wrong"])
+            self._decide(Verdict("failed", f"The selfcheck found {wrong}; see {where}."), MISTAKE)
+            return
         decided = self.restarts.after(code, step, self.log.last_line(), time.monotonic())
         if isinstance(decided, Verdict):
             self._decide(decided, code)
@@ -146,12 +155,22 @@ class Worker:
         self._try(self.log.upload)
         self._rest(decided)
 
-    def _code(self, folder: Path | None) -> int | None:
-        """Run the command. Return its exit code, or None if the verdict of another worker ended it.
+    def _has_passed(self) -> bool:
+        """Return whether the job needs no selfcheck, or this slice has passed it."""
+        self.checked = self.checked or self._found().get("verdict") == "passed"
+        return self.checked
+
+    def _found(self) -> dict[str, Any]:
+        """Return what a selfcheck of this attempt has found so far."""
+        contents = self._try(lambda: self.bucket.read(self.job.selfcheck_report))
+        return json.loads(contents) if contents else {}
+
+    def _code(self, command: list[str], folder: Path | None) -> int | None:
+        """Run a command. Return its exit code, or None if the verdict of another worker ended it.
 
         folder: where libtpu and plmjax write what they know of a crash.
         """
-        command = [sys.executable, "-m", "plmjax", *self.job.command()[1:]]
+        command = [sys.executable, "-m", *command]
         environment = dict(os.environ) | ({} if folder is None else {"TPU_LOG_DIR": str(folder)})
         with self.log.path.open("ab") as output:
             self.child = subprocess.Popen(

@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import OmitArgPrefixes, arg
 
 from plmjax.command_line import Location
+from plmjax.errors import UNAVAILABLE
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions
 
@@ -17,8 +18,9 @@ def selfcheck(
 ) -> None:
     """Check the devices of this machine or slice: arithmetic, dropout, checkpoints, input, and speed beside the plan.
 
-    Exit code 0 if all rows pass or are skipped, 1 if a row differs or fails. A row that is slower than planned is told,
-    and fails nothing. On several hosts, run the same command on each of them, as with pretrain.
+    Exit code 0 if every row passes or is skipped, 1 if one differs or fails, 69 if a bucket or the like did not answer.
+    A row that is slower than planned is told, and fails nothing. On several hosts, run the same command on each of
+    them, as with pretrain.
 
     Args:
         output: File to write, with versions, devices, topology and every figure as JSON, to attach to a report. In a
@@ -31,5 +33,5 @@ def selfcheck(
     made = run(output, (lambda line: None) if json_ else print)
     if json_:
         print(json.dumps(made.to_dict()))
-    if made.wrong:
-        raise SystemExit(1)
+    if made.verdict != "passed":
+        raise SystemExit(1 if made.wrong else UNAVAILABLE)

@@ -35,7 +35,7 @@ def rings(ground: Ground) -> Found:
     if grid(ground.devices) is None:
         raise Skipped(f"{len(ground.devices)} devices are not two or more rows and columns of one slice")
     if ground.platform != "cpu" and not possible(ground.devices):
-        raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless --training.rings on asks for them")
+        raise Skipped(f"no step on {ground.devices[0].device_kind} has rings unless its run asks for them")
     plain = ground.plain
     ringed = ground.step(ground.mesh, rings="on", dropout_generator="rbg")
     results = [step.run(step.state(), step.batch()) for step in (plain, ringed)]

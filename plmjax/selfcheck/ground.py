@@ -1,7 +1,8 @@
-"""What the rows of a selfcheck share: the devices, a small BERT, its compiled steps and one batch."""
+"""The common ground of the rows of a selfcheck: the devices, a BERT, its compiled steps and one batch."""
 
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.data.layouts import SentencePairs
-from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
@@ -43,13 +43,12 @@ def slice_name(devices: list[jax.Device]) -> str | None:
     if chip is None or not all(hasattr(device, "coords") for device in devices):
         return None
     slices = meshes.slices(devices)
-    extents = [len({device.coords[axis] for device in devices}) for axis in range(chip.dimensions)]
-    name = f"{chip.name}:{'x'.join(map(str, sorted(extents)))}" + (f"*{slices}" if slices > 1 else "")
-    try:
-        part = topologies.parse(name)
-    except UserError:
-        return None
-    return name if part.chips * chip.devices == len(devices) else None
+    extents = sorted(len({device.coords[axis] for device in devices}) for axis in range(chip.dimensions))
+    for shape in topologies.SHAPES[chip.dimensions]:
+        sizes = sorted(map(int, shape.split("x")))
+        if sizes == extents and math.prod(sizes) * chip.devices * slices == len(devices):
+            return f"{chip.name}:{shape}" + (f"*{slices}" if slices > 1 else "")
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

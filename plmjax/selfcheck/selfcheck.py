@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from plmjax import __version__, storage
-from plmjax.errors import Explained
+from plmjax.errors import Explained, Unavailable
 from plmjax.experiment import Hosts
 from plmjax.parallel import hosts
 from plmjax.selfcheck import arithmetic, saving, speed
 from plmjax.selfcheck.ground import Ground, slice_name
-from plmjax.selfcheck.verdicts import FAILED, SKIPPED, WORST_FIRST, Found, Report, Row, Skipped, line
+from plmjax.selfcheck.verdicts import FAILED, SKIPPED, UNAVAILABLE, WORST_FIRST, Found, Report, Row, Skipped, line
 
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
 STALL_MINUTES = 30.0
@@ -71,9 +71,12 @@ def _outcome(check: Check, ground: Ground) -> Found:
         return check(ground)
     except Skipped as reason:
         return Found(SKIPPED, str(reason))
-    except Explained as error:
-        return Found(FAILED, str(error))
     except Exception as error:
+        error = storage.explained(error) or error
+        if isinstance(error, Unavailable):
+            return Found(UNAVAILABLE, str(error))
+        if isinstance(error, Explained):
+            return Found(FAILED, str(error))
         first = next((text.strip() for text in str(error).splitlines() if text.strip()), "")
         return Found(FAILED, f"{type(error).__name__}: {first}")
 

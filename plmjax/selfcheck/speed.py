@@ -71,7 +71,7 @@ def _planned(topology: str, devices: int) -> dict[str, float] | str:
 
 
 class _Numbers:
-    """What a dataset of random tokens has in place of a tokenizer."""
+    """The stand-in for the tokenizer of a dataset of random tokens."""
 
     fingerprint, kind = "selfcheck", "word"
 

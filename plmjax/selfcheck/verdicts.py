@@ -7,8 +7,10 @@ from typing import Any
 
 from plmjax import storage
 
-OK, DIFFERS, FAILED, SLOWER, SKIPPED = "ok", "differs", "failed", "slower than planned", "skipped"
-WORST_FIRST = (FAILED, DIFFERS, SLOWER, SKIPPED, OK)
+OK, DIFFERS, FAILED, UNAVAILABLE, SLOWER, SKIPPED = (
+    "ok", "differs", "failed", "unavailable", "slower than planned", "skipped",
+)  # fmt: skip
+WORST_FIRST = (FAILED, DIFFERS, UNAVAILABLE, SLOWER, SKIPPED, OK)
 WRONG = (FAILED, DIFFERS)
 """Verdicts with which a selfcheck fails. A plan is an estimate, so that a slow row is told and fails nothing."""
 
@@ -50,8 +52,11 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Running, passed or failed."""
-        return "running" if not self.finished else "failed" if self.wrong else "passed"
+        """Running, passed, failed, or unavailable if something outside did not answer and nothing else is wrong."""
+        if not self.finished:
+            return "running"
+        reached = all(row.found.verdict != UNAVAILABLE for row in self.rows)
+        return "failed" if self.wrong else "passed" if reached else "unavailable"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -65,10 +70,8 @@ class Report:
 
     def summary(self) -> str:
         """Return the last line of the table."""
-        if self.wrong:
-            return f"failed: {', '.join(self.wrong)}"
-        told = [f"{row.name} {row.found.verdict}" for row in self.rows if row.found.verdict != OK]
-        return f"passed{'; ' if told else ''}{', '.join(told)}"
+        told = self.wrong or [f"{row.name} {row.found.verdict}" for row in self.rows if row.found.verdict != OK]
+        return self.verdict + (f": {', '.join(told)}" if told else "")
 
 
 def line(row: Row, width: int) -> str:

@@ -63,7 +63,7 @@ def parts(printed: str) -> dict[str, dict]:
 
 def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) -> None:
     code, printed, _ = tpu(
-        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--dry-run", "--",
+        "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry-run", "--",
         "--data.path", "gs://b/wikipedia", "--training.batch_size", 512,
     )  # fmt: skip
     assert code == 0
@@ -71,7 +71,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     job = next(block for line, block in found.items() if "job.json" in line)
     create = next(block for line, block in found.items() if "CreateQueuedResource" in line)
     delete = next(block for line, block in found.items() if "DeleteQueuedResource" in line)
-    assert job["resolved"]["training"]["batch_size"] == 512
+    assert job["resolved"]["training"]["batch_size"] == 512 and job["selfcheck"] is True
     assert job["workdir"] == "gs://b/runs/bert-large-8x8"
     made = {versions.FILE: versions.constraints().encode()}
     name, contents = package.pack(package.select(ROOT).names, ROOT, made)

@@ -1,5 +1,6 @@
 """A host's answer to the exit codes of plmjax; a stand-in for the command ends as it is told."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -27,7 +28,12 @@ left = pathlib.Path("left")
 codes = left.read_text().split()
 left.write_text(" ".join(codes[1:]))
 code, _, step = codes[0].partition("@")
-workdir = pathlib.Path(sys.argv[sys.argv.index("--workdir") + 1])
+if sys.argv[1] == "selfcheck" and code in ("0", "1"):
+    found = {"verdict": "passed", "wrong": []} if code == "0" else {"verdict": "failed", "wrong": ["rings differs"]}
+    output = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(found))
+workdir = pathlib.Path(sys.argv[sys.argv.index("--workdir") + 1]) if "--workdir" in sys.argv else None
 if step:
     (workdir / "checkpoints" / step).mkdir(parents=True, exist_ok=True)
 print("run", len(codes), "left, argument", sys.argv[1], flush=True)
@@ -66,9 +72,9 @@ def host(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")  # no notices
 
-    def make(codes: str, number: int = 0, patience: float = 1.0, every: float = 0.02) -> Worker:
+    def make(codes: str, number: int = 0, patience: float = 1.0, every: float = 0.02, **changes: object) -> Worker:
         (tmp_path / "left").write_text(codes)
-        return Worker(prepared.job, number, tmp_path / "log", every, patience)
+        return Worker(dataclasses.replace(prepared.job, **changes), number, tmp_path / "log", every, patience)
 
     yield make
     signal.signal(signal.SIGTERM, before)
@@ -209,8 +215,8 @@ def test_a_host_that_is_done_comes_back_if_worker_0_is_not(host) -> None:
     worker = host("0 0 0", number=1, patience=0.05)
     once = worker._once
 
-    def then_decided() -> int:
-        code = once()
+    def then_decided(command: list[str]) -> int:
+        code = once(command)
         if left() == ["0"]:
             jobs.decide(worker.job, Verdict("done"))
             worker.bucket.write("jobs/tiny/1/workers/0.json", b"{}")
@@ -355,7 +361,7 @@ def test_a_job_goes_on_after_an_outage_of_its_bucket(
     (Path(worker.job.workdir) / "checkpoints" / "20").mkdir(parents=True)
     worker.log.path.touch()
     # A process takes long to start, some hundred times.
-    worker._code = lambda folder: 69 if clock.now < hours * 3600 else 0
+    worker._code = lambda command, folder: 69 if clock.now < hours * 3600 else 0
 
     def out(self: Bucket, *arguments: object) -> None:
         if 60 < clock.now < hours * 3600:
@@ -376,3 +382,47 @@ def test_the_last_line_is_that_of_the_command(host) -> None:
     worker.log.path.write_text("RuntimeError: boom\n")
     worker._try(lambda: 1 / 0)
     assert worker.log.last_line() == "RuntimeError: boom"
+
+
+FAILED = "The selfcheck found rings differs; see {bucket}/jobs/tiny/selfcheck/1.json."
+
+
+@pytest.mark.parametrize(
+    ("codes", "state", "ran", "reason"),
+    [
+        ("0 0", "done", "selfcheck pretrain", ""),
+        ("69 0 75@1 0", "done", "selfcheck selfcheck pretrain pretrain", ""),  # a host that came late
+        ("3 -9 0 0", "done", "selfcheck selfcheck selfcheck pretrain", ""),  # it crashed, and was killed
+        ("1 0", "failed", "selfcheck", FAILED),
+        ("2 0", "failed", "selfcheck", "plmjax: Expected a better run, found this one."),
+    ],
+)
+def test_a_run_begins_when_the_selfcheck_of_its_slice_has_passed(
+    host, cloud, bucket: Path, codes: str, state: str, ran: str, reason: str
+) -> None:
+    worker = host(codes, patience=0, selfcheck=True)
+    worker.run()
+    ended = jobs.verdict(worker.job)
+    assert ended.state == state and reason.format(bucket=bucket) in ended.reason
+    (log,) = (bucket / "jobs" / "tiny" / "1" / "logs" / "0").iterdir()
+    lines = [line for line in log.read_text().splitlines() if line.startswith("run ")]
+    assert [line.split()[-1] for line in lines] == ran.split()
+    assert state == "done" or reason.format(bucket=bucket) in log.read_text()
+
+
+def test_a_machine_that_starts_again_does_not_check_a_slice_twice(host, cloud) -> None:
+    """The other hosts are in their run, and would wait for it."""
+    assert host("0 0", patience=0, selfcheck=True, attempt=3).run() == 0
+    worker = host("0", number=1, selfcheck=True, attempt=3)
+    worker.bucket.remove(f"{worker.job.folder}")
+    worker.number = 0
+    assert worker.run() == 0 and left() == []
+
+
+def test_a_job_with_a_selfcheck_is_read_as_it_was_saved(host) -> None:
+    job = host("0", selfcheck=True).job
+    jobs.save(job)
+    assert jobs.find(job.bucket, job.name) == job
+    assert job.selfcheck_command() == [
+        *("plmjax", "selfcheck", "--output", f"{job.bucket}/jobs/tiny/selfcheck/1.json", "--join_seconds", "1800")
+    ]

@@ -1,0 +1,237 @@
+"""The selfcheck on simulated devices: it passes, and a planted fault makes its own row fail and no other."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plmjax.data import remote
+from plmjax.errors import Unavailable
+from plmjax.layers import dropout
+from plmjax.layers.attention import row_rotation
+from plmjax.parallel import topologies
+from plmjax.parallel.rings import Rings
+from plmjax.selfcheck import arithmetic, planned, saving, selfcheck, speed
+from plmjax.selfcheck.ground import Ground, experiment, slice_name
+from plmjax.selfcheck.verdicts import DIFFERS, FAILED, OK, SKIPPED, SLOWER, UNAVAILABLE, Found, Report, Row
+from plmjax.training.checkpoints import checkpoints
+from tests.paths import ROOT
+from tests.xla_flags import cpu_flags
+
+Patch = pytest.MonkeyPatch
+ROWS = [
+    "products", "rings", "kernel row_rotation", "dropout threefry2x32", "dropout rbg", "checkpoint", "another mesh",
+    "step", "feed",
+]  # fmt: skip
+
+
+def wrong_shard(patch: Patch) -> None:
+    """The rings add the shard of the next device to a sum."""
+    along = Rings._scatter_along
+    patch.setattr(
+        Rings, "_scatter_along", lambda self, blocks, axis, *cut: along(self, jnp.roll(blocks, 1, axis), axis, *cut)
+    )
+
+
+def one_too_many(patch: Patch) -> None:
+    """The kernel moves every row by one place too many."""
+    move = row_rotation._kernel
+    patch.setattr(row_rotation, "_kernel", lambda x, **how: jnp.roll(move(x, **how), 1, axis=-1))
+
+
+def nothing_dropped(patch: Patch) -> None:
+    """The chip's generator drops nothing."""
+    draw = dropout.keep_mask
+
+    def keep(key: jax.Array, *given: Any) -> jax.Array:
+        mask = draw(key, *given)
+        return mask if dropout.is_threefry(key) else jnp.ones_like(mask)
+
+    patch.setattr(dropout, "keep_mask", keep)
+
+
+def same_masks(patch: Patch) -> None:
+    """All devices draw with one key."""
+    draw = dropout._words
+
+    def words(key: jax.Array, shape: tuple[int, ...], axes: Any) -> jax.Array:
+        if dropout.is_threefry(key):
+            return draw(key, shape, axes)
+        one = jax.random.bits(key, (shape[0] // 8, *shape[1:]), jnp.uint32)
+        return jnp.tile(one, (8, *[1] * (len(shape) - 1)))
+
+    patch.setattr(dropout, "_words", words)
+
+
+def last_bit(patch: Patch) -> None:
+    """A checkpoint comes back with another last bit in its parameters."""
+    restore = checkpoints.items.restore
+
+    def nearly(directory: Path, name: str, abstract: Any) -> Any:
+        found = restore(directory, name, abstract)
+        return jax.tree.map(lambda x: jnp.nextafter(x, jnp.inf), found) if name == "params" else found
+
+    patch.setattr(checkpoints.items, "restore", nearly)
+
+
+def no_feed(patch: Patch) -> None:
+    """The input pipeline raises."""
+
+    def raises(*_: Any) -> None:
+        raise RuntimeError("\nthe disk is gone\nand more")
+
+    patch.setattr(remote, "source", raises)
+
+
+def found_by(patch: Patch, plant: Callable[[Patch], None] | None = None, count: int = 8) -> tuple[Report, list[str]]:
+    """The report of a selfcheck with a planted fault on so many devices, and the lines that it prints."""
+    lines: list[str] = []
+    here = jax.devices()[:count]
+    patch.setattr(jax, "devices", lambda *_: here)
+    if plant is not None:
+        plant(patch)
+    return selfcheck.selfcheck(report=lines.append), lines
+
+
+@pytest.mark.parametrize(
+    ("plant", "row"),
+    [
+        (wrong_shard, "rings differs"),
+        (one_too_many, "kernel row_rotation differs"),
+        (nothing_dropped, "dropout rbg differs"),
+        (same_masks, "dropout rbg differs"),
+        (last_bit, "checkpoint differs"),
+        (no_feed, "feed failed"),
+    ],
+)
+def test_a_planted_fault_makes_its_own_row_fail(plant: Callable, row: str, monkeypatch: Patch) -> None:
+    made, lines = found_by(monkeypatch, plant)
+    assert [one.name for one in made.rows] == ROWS
+    assert made.wrong == [row] and made.verdict == "failed"
+    assert lines[-1] == f"failed: {row}"
+    if plant is no_feed:
+        assert made.rows[-1].found.sentence == "RuntimeError: the disk is gone"
+
+
+def test_on_one_device_what_needs_several_is_skipped(monkeypatch: Patch) -> None:
+    made, _ = found_by(monkeypatch, count=1)
+    verdicts = {row.name: row.found.verdict for row in made.rows}
+    assert verdicts.pop("feed") in (OK, SLOWER)
+    assert {name for name, verdict in verdicts.items() if verdict == SKIPPED} == {"rings", "another mesh", "step"}
+    assert {verdict for verdict in verdicts.values()} == {OK, SKIPPED} and made.verdict == "passed"
+    said = {row.name: row.found.sentence for row in made.rows}
+    assert said["rings"] == "one device sends nothing to others"
+    assert said["another mesh"] == "1 device(s) make no other mesh"
+    assert "plans know no slice of 1 x cpu" in said["step"]
+
+
+def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(8), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "plmjax", "selfcheck", "--output", str(tmp_path / "new" / "found.json")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *rows, last = done.stdout.splitlines()
+    assert [row[:22].strip() for row in rows] == ROWS
+    assert last.startswith("passed: step skipped")
+    found = json.loads((tmp_path / "new" / "found.json").read_text())
+    assert found["verdict"] == "passed" and found["wrong"] == []
+    machine = found["machine"]
+    assert (machine["platform"], machine["devices"], machine["topology"]) == ("cpu", 8, None)
+    assert machine["libraries"]["jax"] == jax.__version__
+    figures = {row["name"]: row["figures"] for row in found["rows"]}
+    assert figures["rings"]["shape"] == [2, 4] and figures["rings"]["gradient_difference"] < 1e-5
+    assert figures["step"]["measured"]["step_seconds"] > 0 and figures["feed"]["rows_per_second"] > 0
+    assert len(figures["dropout rbg"]["rates"]) == 8
+
+
+def ground(tmp_path: Path | None = None) -> Ground:
+    return Ground(jax.devices(), tmp_path)
+
+
+def test_a_kernel_and_dropout_are_compared_in_a_second(monkeypatch: Patch) -> None:
+    assert arithmetic.kernel("row_rotation", ground()).verdict == OK
+    for generator in ("threefry2x32", "rbg"):
+        found = arithmetic.dropped(generator, ground())
+        assert found.verdict == OK and "8 devices draw different masks" in found.sentence
+    with monkeypatch.context() as patch:
+        one_too_many(patch)
+        assert arithmetic.kernel("row_rotation", ground()).verdict == DIFFERS
+    with monkeypatch.context() as patch:
+        same_masks(patch)
+        assert "two devices drop" in arithmetic.dropped("rbg", ground()).sentence
+
+
+def test_the_products_of_a_step_for_a_tpu_are_in_bfloat16(monkeypatch: Patch) -> None:
+    there = Ground(topologies.parse("v5e:2x2").devices(), None)
+    tiny = experiment("cpu", 4, dtype="bfloat16")
+    monkeypatch.setattr("plmjax.selfcheck.ground.experiment", lambda *_, **settings: tiny)
+    found = arithmetic.products(there)
+    assert found.verdict == OK and found.figures["expected"] == "bf16" and found.figures["products"]["bf16 x bf16"] > 30
+    monkeypatch.undo()
+    tiny = experiment("cpu", 4, dtype="float32")
+    monkeypatch.setattr("plmjax.selfcheck.ground.experiment", lambda *_, **settings: tiny)
+    monkeypatch.setattr(Ground, "dtype", "bfloat16")
+    assert arithmetic.products(Ground(there.devices, None)).verdict == DIFFERS
+
+
+def test_a_digest_sees_every_bit_and_every_place() -> None:
+    x = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
+    same = jax.device_put(jnp.tile(x, (8, 1)), jax.sharding.NamedSharding(ground().mesh, jax.P("data")))
+    assert saving.digest([jnp.tile(x, (8, 1))]) == saving.digest([same])
+    (before,) = saving.digest([x])
+    others = [x.at[2, 3].set(jnp.nextafter(x[2, 3], jnp.inf)), x[::-1], x.at[0, 0].set(-0.0)]
+    assert before not in [saving.digest([other])[0] for other in others]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("v5e:2x4", "v5e:2x4"), ("v4:2x2x1", "v4:2x2x1"), ("v3:2x2", "v3:2x2"), ("v5e:4x4*2", "v5e:4x4*2")],
+)
+def test_a_slice_has_the_name_that_a_plan_reads(name: str, expected: str) -> None:
+    assert slice_name(topologies.parse(name).devices()) == expected
+    assert slice_name(topologies.parse(name).devices()[:3]) is None
+    assert slice_name(jax.devices()) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "said"), [(1.0, OK, "faster than"), (3.0, OK, "within"), (5.0, SLOWER, "slower than")]
+)
+def test_a_step_is_slower_than_planned_above_the_interval(seconds, verdict, said, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(speed, "_planned", lambda name, count: {"fast_seconds": 2.0, "slow_seconds": 4.0})
+    there = Ground(topologies.parse("v5e:2x4").devices(), None)
+    record = {"step_seconds": seconds, "batch_size": 8, "sequence_length": 128, "device": "TPU v5 lite"}
+    found = speed.step(there, record)
+    assert found.verdict == verdict and f"{said} the plan's 2000.0 to 4000.0 ms for v5e:2x4" in found.sentence
+    monkeypatch.setattr(speed, "_planned", lambda name, count: "the plan failed")
+    assert speed.step(there, record).verdict == SKIPPED
+
+
+def test_the_plan_of_a_step_has_two_ends() -> None:
+    found = planned.interval("v5e:2x2", 4, platform="cpu")
+    assert 0 < found["fast_seconds"] < found["slow_seconds"] < 1
+
+
+def report_of(*verdicts: str) -> Report:
+    return Report({}, [Row(str(i), Found(verdict, ""), 0.0) for i, verdict in enumerate(verdicts)], finished=True)
+
+
+def test_slow_and_skipped_rows_fail_nothing_and_what_may_pass_is_told_apart() -> None:
+    assert report_of(OK, SLOWER, SKIPPED).verdict == "passed"
+    assert report_of(OK, UNAVAILABLE).verdict == "unavailable"
+    assert report_of(UNAVAILABLE, DIFFERS, FAILED).verdict == "failed"
+    assert report_of(UNAVAILABLE, DIFFERS, FAILED).wrong == ["1 differs", "2 failed"]
+
+
+def test_a_row_whose_bucket_does_not_answer_is_no_fault_of_the_machine() -> None:
+    def away(ground: Any) -> None:
+        raise Unavailable("Expected the bucket to answer, found 503; try again.")
+
+    assert selfcheck._outcome(away, SimpleNamespace()).verdict == UNAVAILABLE
