@@ -23,8 +23,8 @@ from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT
+from tests.tpu.jobs import job_of
 from tests.tpu.service import CloudTpu
-from tests.tpu.test_queue import job_of
 from tests.xla_flags import cpu_flags
 from tpu import job as jobs
 from tpu import package, queue, startup

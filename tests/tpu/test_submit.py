@@ -19,7 +19,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Mixture
-from tests.tpu.test_queue import job_of
+from tests.tpu.jobs import job_of
 from tpu import job as jobs
 from tpu import package, queue, submission
 
