@@ -498,10 +498,7 @@ BY_NIGHT = {
     ),
     "tpu/test_jobset.py": ("test_a_slice_is_a_job_and_a_host_a_pod[v3-8x8-tpu-v3-slice-16-4]",),
     "tpu/test_machines.py": ("test_a_job_starts_on_all_workers_ends_there_and_goes_on",),
-    "tpu/test_queue.py": (
-        "test_a_job_is_followed_from_the_queue_to_its_end_and_given_back",
-        "test_a_name_belongs_to_one_experiment_and_one_slice",
-    ),
+    "tpu/test_queue.py": ("test_a_name_belongs_to_one_experiment_and_one_slice",),
     "tpu/test_running.py": ("test_stacks_of_all_hosts_are_printed_and_hosts_without_an_answer_named",),
     "tpu/test_startup.py": (
         "test_a_host_knows_itself_by_its_metadata_and_speaks_with_its_own_identity",
@@ -517,6 +514,8 @@ BY_NIGHT = {
         "test_mistakes_cost_nothing",
         "test_packed_files_are_listed_with_their_sizes",
     ),
+    "tpu/test_watch.py": ("test_a_job_is_followed_from_the_queue_to_its_end_and_given_back",),
+    "tpu/test_weather.py": ("test_no_answer_of_the_bucket_ends_a_watch",),
     "tpu/test_worker.py": ("test_what_is_run_again_and_what_is_not[0-done-1-]",),
     "training/checkpoints/test_checkpoints.py": (
         "test_killed_anywhere_in_a_save_it_leaves_a_checkpoint_that_is_whole",

@@ -188,7 +188,7 @@ def _follow(job: "Job", notify: str = "", still: float = 60, once: bool = False)
         report(f"events are told to {notices.describe(target)}")
     try:
         one = watching.Watch(job, report, target, still)
-        ended = watching.once(one) if once else watching.watch(one)
+        ended = watching.once(one) if once else watching.until_ended(one)
     except KeyboardInterrupt:
         print(f"The job continues; follow it again with {PROGRAM} watch {job.name} --bucket {shlex.quote(job.bucket)}")
         sys.exit(130)

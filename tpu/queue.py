@@ -316,7 +316,7 @@ class Queue:
                 bucket=job.bucket,
                 spot="spot " if job.spot else "",
                 slices=f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type,
-                or_spot="" if job.spot else ", or --spot, which has its own quota",
+                try_spot="" if job.spot else "try --spot, which has its own quota, ",
                 reservation=" and --reservation" if job.reservation else "",
                 error=type(error).__name__,
             )
@@ -327,8 +327,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[Explained], str], ...] = (
     (
         ("ResourceExhausted",),
         NoCapacity,
-        "Expected quota and capacity for {spot}{slices} in {zone} of {project}, found too little ({reason}); request "
-        "quota under IAM & Admin, Quotas, or choose another --zone or a smaller --topology{or_spot}.",
+        "Expected quota and capacity for {spot}{slices} in {zone} of {project}, found too little ({reason}); "
+        "{try_spot}request quota under IAM & Admin, Quotas, or choose another --zone or a smaller --topology.",
     ),
     (
         ("Unauthenticated",),  # which metadata servers cause for some seconds, when they refuse a new token

@@ -76,6 +76,7 @@ class Watch:
         self.job = self.queue.job = job
         if self._notes is None or not self._notes.are_about(job):
             self._notes = notes.read(job)
+            self._written = self._notes.to_json()
         try:
             ended = self._look(self._notes)
             self._save()
@@ -279,7 +280,7 @@ class Watch:
             self._written = text
 
 
-def watch(one: Watch) -> Verdict:
+def until_ended(one: Watch) -> Verdict:
     """Look at a job until it has ended, and return its verdict.
 
     Raises:

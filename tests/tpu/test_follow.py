@@ -44,13 +44,17 @@ def test_status_and_logs_read_the_bucket(tpu, submit, service, bucket: Path, sma
     assert "v5e:4x4 (v5litepod-16, 4 hosts)" in printed and "ACCEPTED; attempt 1 of 5" in printed
     assert "step 6 of 6  loss 2.5000  1.0M tok/s" in printed and f"step 6 in {run}" in printed
     assert re.search(r"^logged +\d s ago$", printed, re.M)
+    (bucket / "jobs" / "gone" / "events").mkdir(parents=True)  # of a job that was deleted
     assert re.search(r"^tiny +v5e:4x4 +WAITING_FOR_RESOURCES +step 6 of 6", tpu("status")[1], re.M)
     for attempt, part, text in (("2", "a-0000", "one\n"), ("2", "a-0001", "two\n"), ("10", "b-0000", "three\n")):
         file = bucket / "jobs" / "tiny" / attempt / "logs" / "3" / f"{part}.log"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert tpu("logs", "tiny", "--worker", 3)[1] == "one\ntwo\nthree\n"
-    assert tpu("logs", "tiny")[1] == ""
+    assert tpu("logs", "tiny", "--worker", 3) == (0, "one\ntwo\nthree\n", "")
+    assert tpu("logs", "tiny")[1:] == ("", "worker 0 of 4, which prints the losses; --worker J shows another one")
+    record(run, worker=3)  # JAX's numbers of the hosts are others
+    code, printed, said = tpu("logs", "tiny")
+    assert (code, printed) == (0, "one\ntwo\nthree\n") and said.startswith("worker 3 of 4, which prints the losses")
     assert "worker from 0 to 3, found 4" in tpu("logs", "tiny", "--worker", 4)[2]
 
 

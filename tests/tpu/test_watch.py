@@ -69,7 +69,7 @@ def test_attempts_are_counted_from_the_last_submission(service, bucket: Path) ->
     job = job_of(bucket, attempt=4, first=4, runtime="r")
     queue.Queue(job).create("")
     jobs.save(job)
-    ended = watch.watch(watch.Watch(job, said.append))
+    ended = watch.until_ended(watch.Watch(job, said.append))
     assert ended.state == "failed" and "lost 3 times without a checkpoint" in ended.reason
     asked = [line.partition(", ")[2] for line in said if "requesting another one" in line]
     assert asked == ["attempt 2 of 3", "attempt 3 of 3"]
@@ -86,7 +86,7 @@ def test_a_slice_is_silent_only_where_no_host_has_written_a_log(service, bucket:
         assert one.look() is None
         time.sleep(watch.SILENCE / 2)
     jobs.Bucket(one.job.bucket).remove("jobs/tiny/2/logs")
-    assert "No host of the slice has written a log" in watch.watch(one).reason and not service.resources
+    assert "No host of the slice has written a log" in watch.until_ended(one).reason and not service.resources
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_job_alone(submit, service, bucket: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "watch", interrupt)
+        patch.setattr(watch, "until_ended", interrupt)
         code, printed, _ = submit()
     assert code == 130 and "python -m tpu watch tiny" in printed
     assert service.resources and jobs.verdict(jobs.find(str(bucket), "tiny")) is None
