@@ -9,12 +9,15 @@ import shlex
 import shutil
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
-from plmjax import cli, storage
+from plmjax import cli, command_line, storage
 from plmjax import experiment as experiments
 from plmjax.commands import planning
 from plmjax.parallel import topologies
+from plmjax.training.checkpoints import checkpoints
 from tests.object_store import ObjectStore
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
@@ -98,3 +101,46 @@ def ends(service: CloudTpu) -> set[str]:
 
     service._get = end
     return named
+
+
+OPERATIONS = (package.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATED = [
+    shlex.split(line)
+    for block in re.findall(r"```bash\n(.*?)```", OPERATIONS, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_the_operations_of_a_job_on_this_machine(
+    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """In the order of the page: a job is submitted, watched, looked at. What needs chips or hosts is read alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(package.ROOT / "experiments")
+    read, ran = [], []
+    with ObjectStore() as store, store.environment(), CloudTpu() as service:
+        service.zones = ("us-west4-a",)
+        store.create("my-bucket")
+        monkeypatch.setenv("TPU_API_ENDPOINT", service.address)
+        monkeypatch.setattr("tpu.notify.reach", lambda target: None)  # there is no such host
+        for command in OPERATED:
+            if command[0] == "plmjax":
+                read.append(command_line.parse(cli.VERBS[command[1]], "plmjax", command[2:]))
+            elif command[3] in ("profile", "debug") or "--selfcheck" in command:
+                own = command[4 : command.index("--")] if "--" in command else command[4:]
+                read.append(command_line.parse(program.VERBS[command[3]], "tpu", own))
+            else:
+                program.run(command[3:])
+                ran.append(command[3])
+        assert ran == ["submit", "watch", "logs", "submit"] and len(read) == 4
+        assert jobs.find(BUCKET, "bert-base-4x4").notify.startswith("https://hooks.example.com/")
+        printed = capsys.readouterr().out
+        assert "tpu-vm ssh" in printed or "gcloud" in printed  # the last one is a dry run on machines that exist
+
+
+def test_orbax_alone_reads_a_checkpoint(small_run: Path) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", OPERATIONS, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(lines.replace("RUN/checkpoints/STEP", str(small_run / "checkpoints" / "6")), names)
+    parameters, _ = checkpoints.load_parameters(small_run)
+    jax.tree.map(np.testing.assert_array_equal, names["params"], parameters)
