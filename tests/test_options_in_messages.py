@@ -118,6 +118,7 @@ PRINTED_BY = {
     "word_vectors/vectors": (By("nearest"),),
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
     "tpu/__main__:_bucket": (By("tpu watch"),),
+    "tpu/__main__:watch": (By("tpu watch"),),
 }  # fmt: skip
 """Room, module, or module:function -> the commands that print its messages; the longest that fits counts."""
 

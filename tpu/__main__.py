@@ -228,9 +228,13 @@ def work(name: Positional[Name], bucket: str, worker: int, log: Path, every: flo
         patience: Seconds to wait for the other hosts.
     """
     from tpu import job as jobs
+    from tpu import starts
     from tpu.worker import Worker
 
-    sys.exit(Worker(jobs.find(bucket, name), worker, log, every, patience).run())
+    job = jobs.find(bucket, name)
+    if worker == 0 and not job.project:
+        starts.count(job)
+    sys.exit(Worker(job, worker, log, every, patience).run())
 
 
 VERBS: dict[str, Callable] = {"submit": submit, "watch": watch, "status": status, "logs": logs, "delete": delete}

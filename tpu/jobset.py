@@ -11,6 +11,11 @@ from tpu.job import Job
 
 PORTS = {"libtpu": 8471, "coordinator": 8482}
 """Ports of libtpu and jax.distributed for connections between the hosts."""
+RESTARTS = 1000
+"""Number of restarts of a JobSet, more than any job needs: four preemptions a day are usual on spot.
+
+It counts all restarts of a job. `--attempts` counts those without a new checkpoint between them (tpu/starts.py).
+"""
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
@@ -76,7 +81,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
-                "maxRestarts": job.attempts - 1,
+                "maxRestarts": RESTARTS,
                 "rules": [
                     {"name": "failedForGood", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
                 ],
