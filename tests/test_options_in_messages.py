@@ -120,6 +120,7 @@ PRINTED_BY = {
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
     "tpu/__main__:_bucket": (By("tpu watch"),), "tpu/profiles": (By("tpu profile"),), "tpu/stacks": (By("tpu debug"),),
     "tpu/job:selfcheck_command": (By("selfcheck"),),
+    "tpu/__main__:watch": (By("tpu watch"),),
 }  # fmt: skip
 """Room, module, or module:function -> the commands that print its messages; the longest that fits counts."""
 

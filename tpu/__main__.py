@@ -327,11 +327,15 @@ def work(
     """
     from plmjax.patience import insist
     from tpu import job as jobs
+    from tpu import starts
     from tpu.restarts import HOUR, STOPPED
     from tpu.worker import Worker
 
     job = insist(lambda: jobs.find(bucket, name), "reading the job", HOUR * STOPPED.hours)
-    sys.exit(Worker(dataclasses.replace(job, attempt=attempt), worker, log, every, patience).run())
+    job = dataclasses.replace(job, attempt=attempt)
+    if worker == 0 and not job.project:
+        insist(lambda: starts.count(job), "counting the starts of the job", HOUR * STOPPED.hours)
+    sys.exit(Worker(job, worker, log, every, patience).run())
 
 
 VERBS: dict[str, Callable] = {

@@ -1,4 +1,4 @@
-"""What happened to a job, one small object per event: BUCKET/jobs/NAME/events/MILLISECONDS-KIND[-WORKER].json.
+"""Events of a job, one small object each: BUCKET/jobs/NAME/events/MILLISECONDS-KIND[-WORKER].json.
 
 `python -m tpu watch` writes requested, created, active and lost; the hosts write started and ended. Nobody rewrites an
 event, so that writers need no lock. The name alone has the time, the kind and the worker of an event.

@@ -142,6 +142,11 @@ class Job:
         following = (self.zones.index(self.zone) + 1) % len(self.zones)
         return dataclasses.replace(self, zone=self.zones[following])
 
+    def lost_too_often(self, step: int | None) -> str:
+        """Return the reason of a job that has used up its attempts. step: its newest checkpoint."""
+        where = "without a checkpoint" if step is None else f"without a checkpoint after step {step:,}"
+        return f"The slice was lost {self.attempts} times {where}, the limit of python -m tpu submit --attempts."
+
     def to_json(self) -> bytes:
         """Return the contents of job.json."""
         return (json.dumps(dataclasses.asdict(self), indent=2) + "\n").encode()

@@ -16,6 +16,11 @@ STORAGE = "20Gi"
 the rest is for the data. About half of a node's default 100 GB is left for pods. It is no limit: a pod that reads more
 data is not evicted for that.
 """
+RESTARTS = 1000
+"""Number of restarts of a JobSet, more than any job needs: four preemptions a day are usual on spot.
+
+It counts all restarts of a job. `--attempts` counts those without a new checkpoint between them (tpu/starts.py).
+"""
 
 
 def manifest(job: Job, image: str) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def manifest(job: Job, image: str) -> dict[str, Any]:
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {
-                "maxRestarts": job.attempts - 1,
+                "maxRestarts": RESTARTS,
                 "rules": [
                     {"name": "failedForGood", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
                 ],

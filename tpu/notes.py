@@ -1,4 +1,4 @@
-"""What `python -m tpu watch` has seen of a job and still has to do: BUCKET/jobs/NAME/watch.json.
+"""Notes of `python -m tpu watch` about a job, seen and still to be done: BUCKET/jobs/NAME/watch.json.
 
 Every step is noted before it is taken, so that a watch that is killed at any moment is continued by the next one, on
 any machine: one that follows the job without end, or single looks of a scheduler.

@@ -151,13 +151,7 @@ class Watch:
         if found.by_user:
             return Verdict("failed", "The queued resource was suspended by a user.")
         job = self.job.after_loss(worker.checkpoint(self.job.workdir))
-        if job.tries < job.attempts:
-            return None
-        where = "without a checkpoint" if job.step is None else f"without a checkpoint after step {job.step:,}"
-        return Verdict(
-            "failed",
-            f"The slice was lost {job.attempts} times {where}, the limit of python -m tpu submit --attempts.",
-        )
+        return Verdict("failed", job.lost_too_often(job.step)) if job.tries >= job.attempts else None
 
     def _lose(self, noted: notes.Notes, progress: follow.Progress | None) -> None:
         """Note that the slice was lost."""

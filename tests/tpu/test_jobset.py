@@ -7,8 +7,10 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.tpu.jobs import job_of
 from tests.tpu.jobset_schema import JOBSET
 from tpu import job as jobs
+from tpu import starts
 
 TINY = "experiments/bert_tiny.py"
 pytestmark = pytest.mark.usefixtures("checked_once")
@@ -49,7 +51,7 @@ def submit(tpu, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_slice_is_a_job_and_a_host_a_pod(submit, accelerator, topology, label, hosts, chips) -> None:
     found = submit("--accelerator", accelerator, "--topology", topology, "--name", "run", "--attempts", 4)
     check(found)
-    assert found["spec"]["failurePolicy"]["maxRestarts"] == 3
+    assert found["spec"]["failurePolicy"]["maxRestarts"] == 1000  # the hosts count attempts, up to the next checkpoint
     (replicated,) = found["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     assert (replicated["replicas"], job["parallelism"], job["completions"], job["backoffLimit"]) == (1, hosts, hosts, 0)
@@ -89,6 +91,18 @@ def test_slices_spot_and_the_script(submit, bucket: Path, tpu) -> None:
     assert "on Kubernetes" in tpu("status", "bert-tiny")[1]
     assert "kubectl get jobset" in tpu("watch", "bert-tiny")[2]
     assert "kubectl delete jobset bert-tiny" in tpu("delete", "bert-tiny")[1]
+
+
+def test_starts_without_a_new_checkpoint_between_them_end_a_job(bucket: Path) -> None:
+    job = job_of(bucket, project="", attempts=3)
+    for step in (None, 5, 5, 6, 7, 8, 8):
+        if step:
+            (bucket / "run" / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
+        starts.count(job)
+        assert jobs.verdict(job) is None, step
+    assert jobs.verdict(job) is None
+    starts.count(job)
+    assert "lost 3 times without a checkpoint after step 8" in jobs.verdict(job).reason
 
 
 def test_a_dry_run_prints_the_manifest_and_writes_nothing(tpu, bucket: Path, tmp_path: Path) -> None:

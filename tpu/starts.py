@@ -1,0 +1,39 @@
+"""The rule of --attempts on Kubernetes, where no watch requests slices: BUCKET/jobs/NAME/ATTEMPT/starts.json.
+
+A JobSet starts all its pods again when a slice is lost. It can only count these restarts in total, not those in a row
+without a new checkpoint. So worker 0 counts them, and decides that the job has failed.
+"""
+
+import json
+
+from plmjax import json_text
+from plmjax.errors import UserError
+from tpu import job as jobs
+from tpu import worker
+from tpu.bucket import Bucket
+from tpu.job import Job, Verdict
+
+
+def count(job: Job) -> None:
+    """Count a start of worker 0. If the job has used up its attempts, decide that it has failed.
+
+    Raises:
+        UserError: the count in the bucket is no count.
+    """
+    bucket, name = Bucket(job.bucket), f"{job.folder}/starts.json"
+    step = worker.checkpoint(job.workdir)
+    text = bucket.read(name)
+    try:
+        before = json_text.parse(text or b'{"starts": 0, "step": null}')
+        json_text.check(before, {"starts": json_text.COUNT, "step": (json_text.COUNT, type(None))})
+    except ValueError as error:
+        raise UserError(
+            f"Expected the number of starts in {job.bucket}/{name}, found another file ({json_text.reason(error)}); "
+            f"remove it."
+        ) from None
+    # The slice before this start is the first one that was lost since the new checkpoint.
+    starts = min(before["starts"], 1) if step != before["step"] else before["starts"]
+    if starts >= job.attempts:
+        jobs.decide(job, Verdict("failed", job.lost_too_often(step)))
+        return
+    bucket.write(name, (json.dumps({"starts": starts + 1, "step": step}) + "\n").encode())
