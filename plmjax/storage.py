@@ -300,10 +300,8 @@ class Mirror:
         self._scratch.cleanup()
 
     def _flush_or_explain(self) -> None:
-        try:
+        with explaining():
             self.flush()
-        except Exception as error:
-            raise explained(error) or error from error
 
     def _follow(self) -> None:
         rest = self.REST
@@ -424,6 +422,17 @@ def explained(error: BaseException) -> Explained | None:
             f"Expected to read or write {error.filename}, found: {error.strerror}; name a path that allows it."
         )
     return buckets.explained(error)
+
+
+@contextlib.contextmanager
+def explaining() -> Iterator[None]:
+    """Raise errors of a disk or of a bucket's client as one-sentence errors; a missing file stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise explained(error) or error from error
 
 
 def out_of_space(error: OSError) -> tuple[str, str] | None:

@@ -8,7 +8,11 @@ from plmjax.errors import UserError
 
 
 class Bucket:
-    """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not contacted before its first use."""
+    """`gs://NAME`, `gs://NAME/PREFIX`, or a local folder. It is not contacted before its first use.
+
+    All methods raise:
+        Unavailable: the bucket does not answer, or refuses for the moment.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -21,25 +25,29 @@ class Bucket:
     def read(self, name: str) -> bytes | None:
         """Return the contents of an object, or None."""
         try:
-            return storage.contents(self._path / name)
+            with storage.explaining():
+                return storage.contents(self._path / name)
         except FileNotFoundError:
             return None
 
     def write(self, name: str, contents: bytes) -> None:
         """Write an object atomically."""
-        path = self._path / name
-        if self.local:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write(path, contents)
+        with storage.explaining():
+            path = self._path / name
+            if self.local:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            storage.write(path, contents)
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted."""
-        path = self._path / folder
-        return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
+        with storage.explaining():
+            path = self._path / folder
+            return sorted(entry.name for entry in path.iterdir() if entry.name[0] != ".") if path.is_dir() else []
 
     def remove(self, folder: str) -> None:
         """Remove a folder with all its contents, if it exists."""
-        storage.remove(self._path / folder)
+        with storage.explaining():
+            storage.remove(self._path / folder)
 
     @functools.cached_property
     def _path(self) -> Path:
