@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import storage
-from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, UserError
+from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE, Explained
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job, Verdict
@@ -178,7 +178,7 @@ class Worker:
             return
         try:
             Queue(self.job).ask_to_delete()
-        except UserError as error:
+        except Explained as error:
             self._log(f"the slice could not be deleted and continues to cost money: {error}")
             self._try(self.log.upload)
 
