@@ -90,11 +90,17 @@ class Watch:
             self._warned = gist
             self.report(f"{error} It is tried again until it succeeds.")
 
+    def recovered(self) -> None:
+        """Report that the error passed, so that the same one is reported again."""
+        self._warned = ""
+        self.report("the services answer again")
+
     def _look(self, noted: notes.Notes) -> Verdict | None:
         found = self.queue.state()
         ended = jobs.verdict(self.job)  # read after the state: the hosts write it before they delete the slice
         progress = self._progress()
-        if found.name not in ("ABSENT", "DELETING"):
+        deleting = noted.ended or (noted.wanted is not None and not noted.gone)
+        if found.name not in ("ABSENT", "DELETING") and not deleting:
             self._show(f"{found}  {progress or ''}".rstrip())
         if noted.wanted is not None and ended is None:
             if not noted.gone and found.name != "ABSENT":
@@ -280,16 +286,19 @@ def until_ended(one: Watch) -> Verdict:
     Raises:
         UserError: a mistake that only a person can correct. The job continues.
     """
-    mistakes, last = 0, None
+    mistakes, failing, last = 0, False, None
     while True:
         try:
             ended, mistakes = one.look(), 0
+            if failing:
+                one.recovered()
+            failing = False
         except Exception as error:
             explained = storage.explained(error) or error
             mistakes = mistakes + 1 if isinstance(explained, UserError) else 0
             if not isinstance(explained, UserError | Unavailable) or mistakes == MISTAKES:
                 raise
-            ended = None
+            ended, failing = None, True
             one.warn(explained)
         if ended is not None:
             last = last or time.time() + LAST_NOTICE
