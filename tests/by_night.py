@@ -404,6 +404,7 @@ BY_NIGHT = {
     ),
     "parallel/test_hosts.py": (
         "test_hosts_go_on_together_when_one_cannot_save",
+        "test_stacks_of_a_host_are_printed_and_it_goes_on",
         "test_a_host_that_hangs_is_named_with_every_stack",
         "test_hosts_that_do_not_share_a_folder_are_told",
         "test_other_data_is_refused_on_every_host",

@@ -212,6 +212,13 @@ def test_hosts_go_on_together_when_one_cannot_save(object_store, bucket, two, tm
     jax.tree.map(np.testing.assert_array_equal, expected, found)
 
 
+def test_stacks_of_a_host_are_printed_and_it_goes_on(tmp_path):
+    ended = train(tmp_path, only={1: {"DOOMED": "5 SIGUSR1"}})
+    assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
+    assert "plmjax: stacks of host 1\n" in ended[1].err and "most recent call first" in ended[1].err
+    assert "loop.py" in ended[1].err and "most recent call first" not in ended[0].err
+
+
 def test_other_data_is_refused_on_every_host(one, tmp_path):
     shutil.copytree(one, tmp_path / "run")
     ended = train(tmp_path / "run", only={1: {"CHAIN_FINGERPRINT": "newer"}})
@@ -414,6 +421,26 @@ def test_errors_of_a_trainer_are_passed_on_without_the_pages_of_an_abort(capfd):
     os.write(write, f"F{time_of_day} client.h:9] terminated\n*** a stack\nof addresses\n".encode())
     relay.drain()
     assert capfd.readouterr().err == f"plmjax: Expected a text.\nE{time_of_day} allocator.cc:9] full\n"
+    os.close(write)
+    os.close(read)
+
+
+def test_the_last_words_of_libtpu_are_passed_on_and_all_of_them_kept(capfd, tmp_path, monkeypatch):
+    monkeypatch.setenv("TPU_LOG_DIR", str(tmp_path))
+    read, write = os.pipe()
+    relay, time_of_day = guard.Relay(read), "1127 10:00:00.123456   4711"
+    words = [
+        f"F{time_of_day} tpu_executor.cc:9] Core halted unexpectedly: assert failed",
+        "*** Check failure stack trace: ***",
+        f"E{time_of_day} coordination_service_agent.cc:9] lost",
+        "    @     0x7f  tpu::Driver",
+        f"F{time_of_day} client.h:9] terminated",
+        "*** a stack of the client's own abort",
+    ]
+    os.write(write, "\n".join(words).encode())
+    relay.drain()
+    assert capfd.readouterr().err.splitlines() == [words[0], words[1], words[3]]
+    assert (tmp_path / "stderr").read_text() == "\n".join(words)
     os.close(write)
     os.close(read)
 

@@ -27,7 +27,9 @@ class Doomed(ChainSource):
     def train(self, phase, start, places) -> Iterator:
         for step, batch in enumerate(super().train(phase, start, places), start=phase.first_step + start):
             if step == int(self.step):
-                os.kill(os.getpid(), getattr(signal, self.signal))
+                # A person who asks for stacks knows the process that the command began as, which is the guard.
+                process = os.getppid() if self.signal == "SIGUSR1" else os.getpid()
+                os.kill(process, getattr(signal, self.signal))
             yield batch
 
 
