@@ -455,6 +455,7 @@ BY_NIGHT = {
         "test_on_one_device_what_needs_several_is_skipped",
         "test_the_command_prints_a_table_and_writes_a_file",
         "test_the_plan_of_a_step_has_two_ends",
+        "test_two_hosts_check_a_slice_together",
     ),
     "strangers/test_command_line.py": ("test_pretrains_from_raw_text_and_goes_on",),
     "strangers/test_strangers.py": ("test_a_student_learns_from_a_teacher_that_is_written_once",),

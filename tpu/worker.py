@@ -162,8 +162,7 @@ class Worker:
 
     def _found(self) -> dict[str, Any]:
         """Return what a selfcheck of this attempt has found so far."""
-        contents = self._try(lambda: self.bucket.read(self.job.selfcheck_report))
-        return json.loads(contents) if contents else {}
+        return self._try(lambda: json.loads(self.bucket.read(self.job.selfcheck_report) or b"{}")) or {}
 
     def _code(self, command: list[str], folder: Path | None) -> int | None:
         """Run a command. Return its exit code, or None if the verdict of another worker ended it.

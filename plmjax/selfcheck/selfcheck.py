@@ -24,12 +24,14 @@ from plmjax.selfcheck.verdicts import FAILED, SKIPPED, UNAVAILABLE, WORST_FIRST,
 LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
 STALL_MINUTES = 30.0
 """Minutes of one row after which the hosts of a slice stop; a plan on host 0 takes up to ten."""
+SENTENCE = 500
+"""Number of bytes of a sentence that the hosts exchange."""
 Check = Callable[[Ground], Found]
 
 
 def checks() -> dict[str, Check]:
     """Return the rows, name -> function."""
-    record = functools.cache(speed.measured)
+    record = speed.Measured()
     return {
         "products": arithmetic.products,
         "rings": arithmetic.rings,
@@ -85,12 +87,17 @@ def _agreed(found: Found) -> Found:
     """Return what this host found, or the worst verdict of all hosts."""
     if jax.process_count() == 1:
         return found
+    told = np.zeros(SENTENCE, np.uint8)
+    text = found.sentence.encode()[:SENTENCE]
+    told[: len(text)] = np.frombuffer(text, np.uint8)
     ranks = hosts.gathered(np.asarray(WORST_FIRST.index(found.verdict), np.int32))
+    sentences = hosts.gathered(told)
     worst = int(np.argmin(ranks))
     verdict = WORST_FIRST[int(ranks[worst])]
     if verdict == found.verdict:
         return found
-    return Found(verdict, f"process {worst} found this; here {found.verdict}: {found.sentence}", found.figures)
+    sentence = sentences[worst].tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    return Found(verdict, f"{sentence} (process {worst}; {found.verdict} here)", found.figures)
 
 
 @contextlib.contextmanager

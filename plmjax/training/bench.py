@@ -95,7 +95,7 @@ def _phase(
         "matmul_flops_per_second": matmul,
         "of_matmul": flops / seconds / matmul,
         "mfu": None if sheet is None else flops / seconds / (sheet * mesh.size),
-        "peak_bytes": peak_bytes(mesh.devices.flat[0]),
+        "peak_bytes": peak_bytes(mesh.local_devices[0]),
         "input_wait": pace.input_wait,
         "input": "dataset" if run.data.path or run.data.mixture.sources else "random tokens",
     }

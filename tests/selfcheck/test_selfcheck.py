@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from plmjax.selfcheck import arithmetic, planned, saving, selfcheck, speed
 from plmjax.selfcheck.ground import Ground, experiment, slice_name
 from plmjax.selfcheck.verdicts import DIFFERS, FAILED, OK, SKIPPED, SLOWER, UNAVAILABLE, Found, Report, Row
 from plmjax.training.checkpoints import checkpoints
+from tests.object_store import ObjectStore
 from tests.paths import ROOT
 from tests.xla_flags import cpu_flags
 
@@ -150,6 +152,28 @@ def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
     assert figures["rings"]["shape"] == [2, 4] and figures["rings"]["gradient_difference"] < 1e-5
     assert figures["step"]["measured"]["step_seconds"] > 0 and figures["feed"]["rows_per_second"] > 0
     assert len(figures["dropout rbg"]["rates"]) == 8
+
+
+def test_two_hosts_check_a_slice_together(object_store: ObjectStore, bucket: str) -> None:
+    """Host 0 prints and writes the report; checkpoints are written beside it, and removed."""
+    output = f"gs://{bucket}/jobs/x/selfcheck/1.json"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"XLA_FLAGS": cpu_flags(4), "JAX_PLATFORMS": "cpu"}
+    joined = ["--coordinator", f"127.0.0.1:{port}", "--hosts", "2"]
+    command = [sys.executable, "-m", "plmjax", "selfcheck", "--output", output, *joined]
+    started = [
+        subprocess.Popen([*command, "--host", str(host)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for host in range(2)
+    ]
+    printed = [one.communicate()[0].splitlines() for one in started]
+    assert [one.returncode for one in started] == [0, 0], printed
+    assert [row[:22].strip() for row in printed[0] if row.startswith(tuple(ROWS))] == ROWS
+    assert not any(row.startswith(tuple(ROWS)) for row in printed[1])
+    assert list(object_store.buckets[bucket]) == ["jobs/x/selfcheck/1.json"]
+    found = json.loads(object_store.buckets[bucket]["jobs/x/selfcheck/1.json"].contents)
+    assert found["verdict"] == "passed" and found["machine"]["hosts"] == 2
 
 
 def ground(tmp_path: Path | None = None) -> Ground:
