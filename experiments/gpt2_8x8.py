@@ -14,15 +14,15 @@ and dropout 0.1 are GPT's (Radford et al. 2018, section 4.1).
 Deviation: a tokenizer is trained on the text, whose token between documents is 0. With the published vocabulary in
 `--tokenizer.path` add `--model.bos_token_id 50256 --model.eos_token_id 50256`.
 
-Plans for v3:8x8 (libtpu 0.0.52, jax 0.10.2), estimated, not measured. Memory is of the 16 GiB of a core. The first
-three divide only the batch; `xl` has a mesh of data 16 x fsdp 8. For `xl` the plan reports that gradients are reduced
-whole before they are sharded: 1.7G elements per step for a gradient of 195M.
+Plans for v3:8x8 (libtpu 0.0.52, that of `xl` 0.0.42.1; jax 0.10.2), estimated, not measured. Memory is of the 16 GiB
+of a core. No mesh was published; the chosen one, data 128, divides only the batch. 128 cores do not divide the 1,600
+features of `xl`, so each keeps most of its parameters whole.
 
     size     ms a step       refined, ms   roofline    MFU   refined MFU   GiB   hours   chip-hours
     small          201        161 to 169         92   28 %    34 to 35 %   1.9     5.6          358
     medium         589        482 to 502        255   27 %    32 to 33 %   1.6    16.4        1,048
     large        1,346    1,048 to 1,084        472   26 %    32 to 33 %   3.3    37.4        2,394
-    xl           2,194    2,008 to 2,083        778   31 %    33 to 34 %   2.4    60.9        3,900
+    xl           2,180    1,990 to 2,049        825   31 %    33 to 34 %  13.6    60.6        3,876
 
 Result to expect: perplexities of 37.5, 26.4, 22.1 and 17.5 on WikiText-103, which was not trained on (table 3 of the
 paper). None of these runs was made.
@@ -31,7 +31,7 @@ paper). None of these runs was made.
 import dataclasses
 
 from plmjax.data.layouts import Blocks
-from plmjax.experiment import Checkpoint, Data, Experiment, Mesh, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.optimizers import AdamW
@@ -55,24 +55,24 @@ def experiment() -> Experiment:
 
 def medium() -> Experiment:
     """355 million parameters. The backward pass recomputes the activations of a layer, as in `large` and `xl`."""
-    return _larger(Gpt2Config.medium(**_END), 3e-4, Mesh())
+    return _larger(Gpt2Config.medium(**_END), 3e-4)
 
 
 def large() -> Experiment:
     """774 million parameters."""
-    return _larger(Gpt2Config.large(**_END), 2.5e-4, Mesh())
+    return _larger(Gpt2Config.large(**_END), 2.5e-4)
 
 
 def xl() -> Experiment:
-    """1,558 million parameters, each on 8 cores that gather them layer by layer."""
-    return _larger(Gpt2Config.xl(**_END), 2e-4, Mesh(fsdp=8, tensor=1))
+    """1,558 million parameters."""
+    return _larger(Gpt2Config.xl(**_END), 2e-4)
 
 
 def _adam(learning_rate: float) -> AdamW:
     return AdamW(learning_rate=learning_rate, schedule=Cosine(warmup_steps=2_000), epsilon=1e-8, weight_decay=0.01)
 
 
-def _larger(model: Gpt2Config, learning_rate: float, mesh: Mesh) -> Experiment:
+def _larger(model: Gpt2Config, learning_rate: float) -> Experiment:
     run = experiment()
     training = dataclasses.replace(run.training, remat="full")
-    return dataclasses.replace(run, model=model, optimizer=_adam(learning_rate), training=training, mesh=mesh)
+    return dataclasses.replace(run, model=model, optimizer=_adam(learning_rate), training=training)

@@ -2,6 +2,8 @@
 
 Data parallelism is preferred. Parameters and optimizer state are sharded over the devices, and each device computes
 with a copy of all parameters (ZeRO). If a device has too little memory for that, the copy is sharded as well (fsdp).
+So it is if a large table, whose rows the objective names, has no dimension that the number of devices divides: each
+device would keep it whole, and add up a gradient of its size.
 Heads and feed-forward are sharded (tensor) if the batch has fewer rows than there are devices, or if nothing else fits.
 The memory is estimated from shapes, without compilation:
 
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
@@ -32,6 +35,10 @@ from plmjax.vocabulary import Vocabulary
 
 USABLE = 0.9
 """Fraction of a device's memory that an estimate may fill. The program, padding and fragmentation need the rest."""
+
+LARGE_TABLE = 64 * 2**20
+"""Bytes of the looked-up tables that a device should not keep whole. The gradient of smaller ones takes less time than
+another mesh would cost."""
 
 Sizes = tuple[int, int, int]
 Shapes = Callable[[ResolvedPhase], dict[str, jax.ShapeDtypeStruct]]
@@ -58,12 +65,14 @@ class StateBytes(NamedTuple):
         copy: the copy of the parameters that a step computes with.
         table: the largest parameter of that copy outside of the layers.
         rings: true if parameters and gradients travel along rings (`plmjax.parallel.rings`).
+        whole_tables: the looked-up tables (`plmjax.training.rows`) that no axis of the mesh divides.
     """
 
     kept: int
     copy: int
     table: int
     rings: bool
+    whole_tables: int
 
 
 def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary, shapes: Shapes) -> Placement:
@@ -95,21 +104,30 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     else:
         row_residuals = residuals_of_rows(run, resolved, devices[0].platform, vocabulary, shapes)
         bytes_of: dict[Sizes, float] = {}
+        tables_of: dict[Sizes, int] = {}
         for sizes in possible:
             state = state_bytes(run, resolved[0], sizes, devices, vocabulary, shapes)
             bytes_of[sizes] = max(
                 bytes_needed(phase, sizes, state, one) for phase, one in zip(resolved, row_residuals, strict=True)
             )
-            if bytes_of[sizes] <= USABLE * memory:
+            tables_of[sizes] = state.whole_tables
+            if bytes_of[sizes] <= USABLE * memory and state.whole_tables < LARGE_TABLE:
                 break
-        chosen = min(bytes_of, key=bytes_of.get)
-        if len(bytes_of) > 1:
-            first = next(iter(bytes_of))
-            why += [f"{mesh_text(first)} would need about {bytes_of[first] / 2**30:.1f} GiB a device"]
-        fits = "" if bytes_of[chosen] <= USABLE * memory else "no mesh is likely to fit, the best "
+        fitting = [sizes for sizes in bytes_of if bytes_of[sizes] <= USABLE * memory]
+        chosen = min(fitting, key=tables_of.get) if fitting else min(bytes_of, key=bytes_of.get)
+        if chosen != possible[0]:
+            why += [_against(possible[0], bytes_of[possible[0]], tables_of[possible[0]], USABLE * memory)]
+        fits = "" if fitting else "no mesh is likely to fit, the best "
         why += [f"{fits}needs about {bytes_of[chosen] / 2**30:.1f} of the {memory / 2**30:.1f} GiB of a device"]
     named = dataclasses.replace(run.mesh, **dict(zip(meshes.AXES, chosen, strict=True)))
     return Placement(meshes.make(named, devices, run.training.rings), "; ".join(why))
+
+
+def _against(sizes: Sizes, needed: float, tables: int, usable: float) -> str:
+    """Return why a mesh is not chosen: its memory, or tables that it leaves whole."""
+    if needed > usable:
+        return f"{mesh_text(sizes)} would need about {needed / 2**30:.1f} GiB a device"
+    return f"{mesh_text(sizes)} would leave tables of {tables / 2**30:.1f} GiB whole on every device"
 
 
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
@@ -175,8 +193,15 @@ def state_bytes(
     axes = jax.tree.structure(program.copy).flatten_up_to(program.axes)
     single = [one for one, names in zip(jax.tree.leaves(program.copy), axes, strict=True) if "layers" not in names]
     largest = max(map(sharding.bytes_on_device, single), default=0)
+    params, copied = (flax.traverse_util.flatten_dict(tree, sep="/") for tree in (state.params, program.copy))
+    tables = [params[name] for name in params if name not in copied]
+    whole = [table for table in tables if table.sharding.is_fully_replicated]
     return StateBytes(
-        sharding.bytes_on_device(kept), sharding.bytes_on_device(program.copy), largest, program.rings is not None
+        kept=sharding.bytes_on_device(kept),
+        copy=sharding.bytes_on_device(program.copy),
+        table=largest,
+        rings=program.rings is not None,
+        whole_tables=sharding.bytes_on_device(whole),
     )
 
 

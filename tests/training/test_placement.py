@@ -21,7 +21,7 @@ from tests.xla_flags import cpu_flags
 
 
 def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> placement.Placement:
-    run = experiments.load(f"experiments/{name}.py")
+    run = experiments.load(name)
     run = dataclasses.replace(run, mesh=mesh, training=dataclasses.replace(run.training, **training))
     devices = topologies.parse(topology).devices() if topology else jax.devices()
     return placement.place(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
@@ -48,6 +48,43 @@ def test_the_mesh_fits_the_slice_and_says_why(name, topology, settings, mesh, re
     placed = place(name, topology, **settings)
     assert tuple(placed.mesh.shape.values()) == mesh
     assert re.search(reason, placed.reason), placed.reason
+
+
+# 5 to 10 s each to count the residuals of large models: pytest -m night tests/training/test_placement.py
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("name", "topology", "mesh", "reason"),
+    [
+        ("t5_base_8x8:eleven_billion", "v4:4x8x8", (256, 1, 1), r"needs about 22\.\d of the 32\.0 GiB"),
+        ("t5_base_8x8:eleven_billion", "v3:8x16", (128, 2, 1), r"256 x fsdp 1 x tensor 1 would need about 22\.\d GiB"),
+        ("t5_base_8x8:three_billion", "v3:8x8", (128, 1, 1), r"needs about 6\.\d of the 16\.0 GiB"),
+        ("gpt2_8x8:xl", "v3:8x8", (128, 1, 1), r"needs about 10\.\d of the 16\.0 GiB"),
+    ],
+)
+def test_the_meshes_of_published_sizes_are_chosen(name, topology, mesh, reason):
+    placed = place(name, topology)
+    assert tuple(placed.mesh.shape.values()) == mesh
+    assert re.search(reason, placed.reason), placed.reason
+
+
+def test_a_large_table_of_rows_is_not_left_whole():
+    """The 128 cores do not divide its 3 million rows; 64 do, and two its 300 columns."""
+    placed = place("word2vec_google_news", "v3:8x8")
+    assert tuple(placed.mesh.shape.values()) == (64, 2, 1)
+    assert re.search(
+        r"data 128 x fsdp 1 x tensor 1 would leave tables of 6\.7 GiB whole on every device; needs about 0\.1 of",
+        placed.reason,
+    )
+
+
+def test_a_table_that_no_mesh_divides_is_left_whole(monkeypatch):
+    """The first mesh that fits is taken then, as it is for a small table."""
+    monkeypatch.setattr(placement, "residuals_of_rows", lambda *_: [(1, 2)] * 2)
+    for size in (2**30, 2**20):
+        monkeypatch.setattr(placement, "state_bytes", lambda *_, size=size: placement.StateBytes(0, 0, 0, False, size))
+        placed = place("bert_large_8x8", "v5e:8x8")
+        assert tuple(placed.mesh.shape.values()) == (64, 1, 1)
+        assert placed.reason.startswith("all devices share the batch; needs about")
 
 
 def test_the_estimate_is_what_the_compiler_takes():
@@ -127,7 +164,7 @@ def test_the_phase_with_the_fewest_rows_decides():
 def test_the_phase_that_needs_most_memory_decides(residuals, mesh, reason, monkeypatch):
     given = [tuple(size * 2**30 for size in one) for one in residuals]
     monkeypatch.setattr(placement, "residuals_of_rows", lambda *_: given)
-    monkeypatch.setattr(placement, "state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False))
+    monkeypatch.setattr(placement, "state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False, 0))
     placed = place("bert_large_8x8", "v5e:8x8")
     assert (tuple(placed.mesh.shape.values()), placed.reason) == (mesh, reason)
 
@@ -157,7 +194,7 @@ def test_a_mesh_cuts_every_dimension_into_equal_parts(sizes, mesh, divides):
 def test_the_bytes_of_a_device(accumulation, rings, gradients):
     """Each row takes 20 bytes beside the 10 that all rows share, which fsdp and tensor divide among 4 devices."""
     phase = phases.ResolvedPhase(0, 0, 1, sequence_length=16, batch_size=64, accumulation=accumulation)
-    state = placement.StateBytes(kept=1000, copy=100, table=10, rings=rings)
+    state = placement.StateBytes(kept=1000, copy=100, table=10, rings=rings, whole_tables=0)
     found = placement.bytes_needed(phase, (2, 2, 2), state, residuals=(30, 50))
     assert found == 1000 + gradients + 16 // accumulation * 20 + 10 / 4
 
