@@ -130,7 +130,7 @@ def test_a_damaged_job_or_verdict_is_one_sentence(bucket: Path) -> None:
     fields = {field.name: "a" for field in dataclasses.fields(jobs.Job)}
     fields |= {"overrides": [], "resolved": {}, "spot": True, "slices": 1, "attempts": 1, "attempt": 1, "first": 1}
     fields |= {"zones": [], "internal_ips": False, "labels": [], "data_disks": [], "max_run_seconds": 0}
-    fields["step"] = 7
+    fields |= {"step": 7, "selfcheck": False}
     fields["bucket"] = str(bucket)
     for changed in (
         {"slices": [1]},
