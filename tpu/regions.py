@@ -1,7 +1,6 @@
 """The region of a bucket beside that of a slice. What a host reads from another region comes later, and is billed.
 
-Names: docs.cloud.google.com/storage/docs/locations. Prices: cloud.google.com/storage/pricing, data transfer within
-Google Cloud.
+Names: docs.cloud.google.com/storage/docs/locations.
 """
 
 import re
@@ -60,7 +59,6 @@ def warnings(bucket: str, zones: Sequence[str]) -> Iterator[str]:
         if not contains(found, of_zone(zone)):
             yield (
                 f"{buckets.SCHEME}{name} is in {found['location']} and the slice in {zone}: every start, batch and "
-                f"checkpoint then crosses between regions, which takes several times as long, and Cloud bills what is "
-                f"read, $0.02 a GiB within a continent and $0.05 or more between continents; a bucket in "
-                f"{of_zone(zone)} avoids both."
+                f"checkpoint then crosses between regions, which takes longer, and Cloud bills every GiB that is read "
+                f"(cloud.google.com/storage/pricing); a bucket in {of_zone(zone)} avoids both."
             )
