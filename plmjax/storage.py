@@ -28,6 +28,8 @@ from plmjax.buckets import SCHEME
 from plmjax.errors import Explained, Unavailable, UserError, quoted
 
 _log = logging.getLogger(__name__)
+WRITING = ".writing"
+"""End of the name of a file that is being written, and then replaces the one without it."""
 _AT_ONCE = 8
 """Number of files copied at once; the client holds up to 50 MiB of each in memory."""
 _OPEN = re.compile(r"/proc/(?P<process>self|\d+)/fd/(?P<number>\d+)")
@@ -195,7 +197,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield file
             buckets.client().put_file(os.fspath(file), os.fspath(path))
         return
-    file = path.with_name(f"{path.name}.writing")
+    file = path.with_name(f"{path.name}{WRITING}")
     file.unlink(missing_ok=True)
     file.touch()
     mode = file.stat().st_mode  # The mode of the umask; libraries that write a private file first would leave 0600.
@@ -275,7 +277,9 @@ class Mirror:
         if self._scratch is None:
             return
         with self._copying:
-            for file in sorted(file for file in self.folder.rglob("*") if file.is_file()):
+            # A file that is about to replace another one may be gone in a moment.
+            files = [file for file in self.folder.rglob("*") if file.is_file() and file.suffix != WRITING]
+            for file in sorted(files):
                 status = file.stat()
                 state = (status.st_size, status.st_mtime_ns)
                 if self._copied.get(file) != state:  # One read; what is added later is copied next time.

@@ -52,7 +52,10 @@ class MetricsFile:
     def write_progress(self, progress: "Progress") -> None:
         """Replace WORKDIR/progress.json, the small record for those who follow a run from outside."""
         record = dataclasses.asdict(progress) | {"time": round(time.time(), 3)}
-        storage.write(self.folder / PROGRESS, to_json(record) + "\n")
+        # Whoever reads it sees a whole record. Nothing is lost with it, so that no step waits for the disk.
+        file = self.folder / f"{PROGRESS}{storage.WRITING}"
+        file.write_text(to_json(record) + "\n", encoding="utf-8")
+        file.replace(self.folder / PROGRESS)
 
     def flush(self) -> None:
         """Wait until every record is in WORKDIR.
