@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py [--run experiments/bert_large_8x8.py] [--topology v3:8x8] [--topology v5e:8x8]
 
-BERT-Base on 4x4 and BERT-Large on 8x8 for v2, v3, v5e and v6e, at the published batch of 256 and at 4,096 with LAMB. A
+BERT-Base on 4x4 and BERT-Large on 8x8 for v5e, v6e, v3 and v2, at the published batch of 256 and at 4,096 with LAMB. A
 number after a slash is the number of microbatches: that of the run, or the smallest one that is estimated to fit if
 this is larger. A second table has the cycles by category. Each plan runs in its own process, as for a user. Its time is
 printed under the tables (the goal is 120 seconds on two idle cores).
@@ -30,7 +30,7 @@ RUNS = {
     "experiments/bert_large_8x8.py": "8x8",
     "experiments/bert_large_8x8.py:lamb_4096": "8x8",
 }
-GENERATIONS = ("v2", "v3", "v5e", "v6e")
+GENERATIONS = ("v5e", "v6e", "v3", "v2")
 
 
 def fitting(run: str, topology: str) -> list[str]:

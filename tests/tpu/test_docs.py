@@ -61,7 +61,7 @@ def test_the_walk_on_this_machine(
 
     monkeypatch.setitem(cli.VERBS, "plan", dry)
     with ObjectStore() as store, store.environment(), CloudTpu() as service:
-        service.zones = ("us-west4-a", "us-central1-f", "europe-west4-a")
+        service.zones = ("us-west4-a", "europe-west4-a")
         store.create("my-bucket")
         monkeypatch.setenv("TPU_API_ENDPOINT", service.address)
         for name in ("bert-base-4x4", "bert-large-8x8"):
@@ -80,7 +80,7 @@ def test_the_walk_on_this_machine(
                 capsys.readouterr()
                 program.run(["status", "bert-large-8x8", "--bucket", BUCKET])
                 assert re.search(r"^progress +step 6 of 6", capsys.readouterr().out, re.M)
-        assert [piece.name for _, piece in planned] == ["v2:4x4", "v5e:4x4", "v3:8x8", "v5e:8x8"]
+        assert [piece.name for _, piece in planned] == ["v5e:4x4", "v2:4x4", "v5e:8x8", "v3:8x8"]
         assert not service.resources
         assert jobs.names(BUCKET) == ["bert-base-4x4", "two-slices"]
         assert jobs.verdict(jobs.find(BUCKET, "bert-base-4x4")) == Verdict("done")
