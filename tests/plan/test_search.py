@@ -39,7 +39,7 @@ def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
     assert "15.75 GiB of a v5e:2x2 device" in str(error.value)
     best = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0]) // 4
     assert 120 <= best <= 132  # 132 rows fit exactly
-    assert str(error.value).endswith("or --training.accumulation 8.")  # 4 x 128 rows would need 0.4 GiB more
+    assert "or --training.accumulation 8, or try --training.rings off, " in str(error.value)  # 4 x 128 need 0.4 more
     assert len(compiles) <= 9 and len(set(compiles)) == len(compiles)
 
 
@@ -193,6 +193,6 @@ def test_too_large_a_batch_is_answered_with_one_that_fits():
     large = dataclasses.replace(experiment(batch_size=2**16), phases=(), data=Data(SentencePairs()))
     with pytest.raises(UserError, match=r"GiB.*--training\.batch_size \d+") as error:
         plan(large, "v5e:1x1")
-    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip("."))
+    rows = int(str(error.value).split("--training.batch_size ")[1].split(" ")[0].rstrip(".,"))
     assert 2**10 < rows < 2**16
     assert "\n" not in str(error.value)
