@@ -23,7 +23,7 @@ WRONG = {
     "rest": ("{} {}", "Extra data"),
 }
 READERS = {"plmjax/json_text.py", "plmjax/inference/embed.py", "plmjax/data/tokenizers/tokenizer.py"}
-READERS |= {"plmjax/data/tokenizers/training.py", "tpu/queue.py"}
+READERS |= {"plmjax/data/tokenizers/training.py", "plmjax/selfcheck/speed.py", "tpu/flex_start.py", "tpu/queue.py"}
 """Files that call json.loads: this module, and those that read JSON which a library of the same process wrote."""
 
 

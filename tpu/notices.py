@@ -1,4 +1,4 @@
-"""What the metadata server announces to a machine of Compute Engine: its preemption and its maintenance.
+"""Notices of the metadata server to a machine of Compute Engine: its preemption and its maintenance.
 
 `instance/preempted` becomes TRUE when a spot machine is about to end, `instance/maintenance-event` becomes something
 other than NONE before the maintenance of its host.

@@ -317,7 +317,7 @@ class Queue:
                 spot="spot " if job.spot else "",
                 slices=f"{job.slices} x {job.slice.accelerator_type}" if job.slices > 1 else job.slice.accelerator_type,
                 try_spot="" if job.spot else "try --spot, which has its own quota, ",
-                reservation=" and --reservation" if job.reservation else "",
+                named="--project and --reservation" if job.reservation else "--project",
                 error=type(error).__name__,
             )
         )
@@ -350,7 +350,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[Explained], str], ...] = (
     (
         ("NotFound",),
         UserError,
-        "Expected {slices} in {zone} of {project}, found none there ({reason}); correct --project{reservation}, or "
+        "Expected {slices} in {zone} of {project}, found none there ({reason}); correct {named}, or "
         "choose a --zone that has this --accelerator.",
     ),
     (

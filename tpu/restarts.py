@@ -1,4 +1,4 @@
-"""Whether and when a command that ended is run again, by its exit code."""
+"""The decision if and when a command that ended is run again, by its exit code."""
 
 import dataclasses
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plmjax import patience, storage
+from plmjax import json_text, patience, storage
 from plmjax.errors import CRASHED, DONE, MISTAKE, SAVED
 from tpu import crashes, events, stacks
 from tpu import job as jobs
@@ -162,7 +162,7 @@ class Worker:
 
     def _found(self) -> dict[str, Any]:
         """Return what a selfcheck of this attempt has found so far."""
-        return self._try(lambda: json.loads(self.bucket.read(self.job.selfcheck_report) or b"{}")) or {}
+        return self._try(lambda: json_text.parse(self.bucket.read(self.job.selfcheck_report) or b"{}")) or {}
 
     def _code(self, command: list[str], folder: Path | None) -> int | None:
         """Run a command. Return its exit code, or None if the verdict of another worker ended it.

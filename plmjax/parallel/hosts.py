@@ -316,8 +316,9 @@ def hold_workdir(run: Callable) -> Callable:
     @functools.wraps(run)
     def holding(*positional: Any, **named: Any) -> Any:
         arguments = inspect.signature(run).bind(*positional, **named).arguments
+        experiment = arguments["run"]
         locked = locks.locked(storage.path(arguments["workdir"])) if is_primary() else contextlib.nullcontext()
-        with watched(arguments["run"].hosts), locked:
+        with watched(experiment.hosts), locked:
             return run(*positional, **named)
 
     return holding

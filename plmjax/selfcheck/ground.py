@@ -43,9 +43,9 @@ def slice_name(devices: list[jax.Device]) -> str | None:
     if chip is None or not all(hasattr(device, "coords") for device in devices):
         return None
     slices = meshes.slices(devices)
-    extents = sorted(len({device.coords[axis] for device in devices}) for axis in range(chip.dimensions))
-    for shape in topologies.SHAPES[chip.dimensions]:
+    for shape in chip.shapes:
         sizes = sorted(map(int, shape.split("x")))
+        extents = sorted(len({device.coords[axis] for device in devices}) for axis in range(len(sizes)))
         if sizes == extents and math.prod(sizes) * chip.devices * slices == len(devices):
             return f"{chip.name}:{shape}" + (f"*{slices}" if slices > 1 else "")
     return None

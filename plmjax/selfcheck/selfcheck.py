@@ -52,10 +52,10 @@ def selfcheck(output: Path | None = None, report: Callable[[str], None] = lambda
     """
     made, rows = Report(machine()), checks()
     width, show = max(map(len, rows)), report if hosts.is_primary() else lambda line: None
-    with hosts.watched(Hosts(stall_minutes=STALL_MINUTES)) as progressed, _folder(output) as folder:
+    with hosts.watched(Hosts(stall_minutes=STALL_MINUTES)), _folder(output) as folder:
         ground = Ground(jax.devices(), folder)
         for name, check in rows.items():
-            progressed(f"checking {name}")
+            hosts.progressed(f"checking {name}")
             begin = time.perf_counter()
             found = _agreed(_outcome(check, ground))
             made.rows.append(Row(name, found, time.perf_counter() - begin))

@@ -166,7 +166,7 @@ def _job(folder: Path, given: Fixtures) -> None:
 
 def _read_job(folder: Path) -> None:
     if found := job.read(str(folder), "run"):
-        found.next_attempt().to_json()
+        found.after_loss(1).to_json()
         job.verdict(dataclasses.replace(found, bucket=str(folder)))
 
 

@@ -43,7 +43,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Batches]:
         placement, "residuals_of_rows", lambda run, some, platform, *of: asked.append(of) or [(0, 0)] * len(some)
     )
     monkeypatch.setattr(
-        placement, "state_bytes", lambda *given: asked.append(given[-2:]) or placement.StateBytes(0, 0, 0, False)
+        placement, "state_bytes", lambda *given: asked.append(given[-2:]) or placement.StateBytes(0, 0, 0, False, 0)
     )
     return asked
 

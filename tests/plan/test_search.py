@@ -96,7 +96,7 @@ def pretended(monkeypatch):
 
     # An estimate that says that everything fits, so that the compiler has to say what does not.
     monkeypatch.setattr("plmjax.training.placement.residuals_of_rows", lambda run, phases, *_: [(0, 0)] * len(phases))
-    monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False))
+    monkeypatch.setattr("plmjax.training.placement.state_bytes", lambda *_: placement.StateBytes(0, 0, 0, False, 0))
     return pretend
 
 
@@ -184,7 +184,7 @@ def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypa
     mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
     monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
     for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):
-        monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False))
+        monkeypatch.setattr(placement, "state_bytes", lambda *_, copy=copy: placement.StateBytes(0, copy, 0, False, 0))
         assert plan_search.fewest_microbatches(run, Batches.of_text(run), phase, mesh) == fewest
 
 

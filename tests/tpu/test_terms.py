@@ -253,7 +253,9 @@ def test_a_bucket_of_another_region_is_a_warning_before_the_request(tpu, service
         warnings = [line for line in printed.splitlines() if line.startswith("warning: ")]
         assert len(warnings) == 2
         assert warnings[0].startswith("warning: gs://far is in EUROPE-WEST4 and the slice in us-west4-a: every start")
-        assert "Cloud bills every GiB" in warnings[0] and printed.index(warnings[0]) < printed.index("requested v5e:4x4")
+        assert "Cloud bills every GiB" in warnings[0] and printed.index(warnings[0]) < printed.index(
+            "requested v5e:4x4"
+        )
 
 
 def test_the_text_may_be_on_a_disk_of_the_slice(submit, service, tpu, bucket: Path) -> None:
