@@ -202,12 +202,17 @@ def agree(name: str, value: str = "") -> None:
         _here.agree(name, value)
 
 
+def are_guarded() -> bool:
+    """Return whether this process is one of several hosts that `join` has joined."""
+    return _here.guard is not None
+
+
 def meet(name: str) -> bool:
     """Wait until every host has called this function. Return false if one does not come.
 
-    Several threads may wait at barriers of different names.
+    Several threads may wait at barriers of different names. There must be several hosts (`are_guarded`).
     """
-    return _here.guard is None or _here.meet(name)
+    return _here.meet(name)
 
 
 def abandon(prefix: str) -> None:

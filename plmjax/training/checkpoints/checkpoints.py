@@ -169,7 +169,9 @@ class Checkpoints:
                 best_fn=self._policy.best.score if self._policy.best.name else None,
                 enable_async_checkpointing=True,
                 async_options=ocp.options.AsyncOptions(
-                    post_finalization_callback=self._before_renaming, barrier_sync_fn=barrier
+                    post_finalization_callback=self._before_renaming,
+                    # Processes that somebody else has joined have no guards, and meet as Orbax has them meet.
+                    barrier_sync_fn=barrier if hosts.are_guarded() else None,
                 ),
                 multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=prefix),
             ),
