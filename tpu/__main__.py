@@ -293,6 +293,7 @@ def delete(name: Positional[Name], bucket: str = "") -> None:
     from tpu.queue import Queue
 
     job = jobs.find(_bucket(bucket), name)
+    jobs.decide(job, jobs.Verdict("failed", "The job was deleted."))  # before a watch requests another slice
     if job.queued:
         print("deleting the slice", flush=True)
         Queue(job).delete()

@@ -20,6 +20,8 @@ from plmjax.errors import Explained, Unavailable, UserError
 from tpu import capacity, flex_start
 from tpu.job import Job
 
+ATTEMPT = "plmjax-attempt"
+"""Label of a slice with the attempt for which it was requested."""
 ENDPOINT = "TPU_API_ENDPOINT"
 """Environment variable with host:port of a service that replaces Google's in rehearsals, without encryption."""
 WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
@@ -54,6 +56,8 @@ class State:
     """States of its slices, if it has any."""
     by_user: bool = False
     """True if a person suspended it and not the service."""
+    attempt: int = 0
+    """Attempt of the job for which it was requested; 0 if it does not say."""
 
     @property
     def lost(self) -> bool:
@@ -113,7 +117,7 @@ def create_request(job: Job, script: str) -> Any:
         service_account=tpu.ServiceAccount(
             email=job.service_account, scope=["https://www.googleapis.com/auth/cloud-platform"]
         ),
-        labels=capacity.labels(job.labels) | {"plmjax-job": job.name},
+        labels=capacity.labels(job.labels) | {"plmjax-job": job.name, ATTEMPT: str(job.attempt)},
         data_disks=[
             tpu.AttachedDisk(source_disk=disk.source(job.project, job.zone), mode=capacity.MODES[disk.mode])
             for disk in map(capacity.Disk.parse, job.data_disks)
@@ -242,6 +246,7 @@ class Queue:
                 mistaken=name == "FAILED" and _is_mistake(error),
                 nodes=self._nodes() if name == "ACTIVE" else (),
                 by_user=found.state.state_initiator.name == "USER",
+                attempt=_attempt(found),
             )
 
     def _nodes(self) -> tuple[str, ...]:
@@ -377,6 +382,11 @@ def _row(error: Any) -> tuple[type[Explained], str]:
         for names, kind, sentence in _REFUSALS
         if isinstance(error, tuple(getattr(exceptions, name) for name in names))
     )
+
+
+def _attempt(resource: Any) -> int:
+    labels = [specification.node.labels.get(ATTEMPT, "") for specification in resource.tpu.node_spec]
+    return next((int(label) for label in labels if label.isdecimal()), 0)
 
 
 def _is_mistake(status: Any) -> bool:

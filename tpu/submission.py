@@ -12,7 +12,7 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
-from plmjax.errors import Explained, UserError
+from plmjax.errors import Explained, Unavailable, UserError
 from plmjax.experiment import Data, Experiment, catalogue
 from plmjax.parallel import topologies
 from plmjax.training import checks
@@ -251,14 +251,15 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
             if slices is None:
                 machines.start(job, startup.render(job))
             else:
-                slices.create(startup.render(job))
-                events.event(job, "requested")
+                _request(slices, job, report)
             return job
         except Explained as error:
             if left and isinstance(error, queue.NoCapacity):
                 report(f"{error} Trying {job.in_next_zone().zone}.")
                 job = job.in_next_zone()
                 continue
+            if isinstance(error, Unavailable) and not isinstance(error, queue.NoCapacity) and _may_exist(slices):
+                raise
             if before is None:
                 Bucket(job.bucket).remove(f"jobs/{job.name}")
             else:
@@ -267,6 +268,26 @@ def ask(submission: Submission, report: Callable[[str], None] = print) -> Job:
                 raise UserError(str(error)) from error
             raise
     raise AssertionError("the last zone returns or raises")
+
+
+def _request(slices: queue.Queue, job: Job, report: Callable[[str], None]) -> None:
+    """Request the slices. Once Cloud TPU has taken the request, an answer that is missing is left to the watch."""
+    operation = slices.begin(startup.render(job))
+    events.event(job, "requested")
+    try:
+        slices.wait_for(operation)
+    except queue.NoCapacity:
+        raise
+    except Unavailable as error:
+        report(f"{error} The request was taken; the watch shows what comes of it.")
+
+
+def _may_exist(slices: queue.Queue | None) -> bool:
+    """Return whether a request whose answer is missing may have made a resource, whose record must not be lost."""
+    try:
+        return slices is not None and slices.state().name != "ABSENT"
+    except Explained:
+        return True
 
 
 def calls(submission: Submission, file: Path | None, manifest: str) -> Iterator[str]:

@@ -72,13 +72,16 @@ class Watch:
         self.soon = False
         job = jobs.read(self.job.bucket, self.job.name)
         if job is None:
-            return Verdict("failed", "The job was deleted.")
+            return self._abandon()
         self.job = self.queue.job = job
-        if self._notes is None or not self._notes.are_about(job):
-            self._notes = notes.read(job)
-            self._written = self._notes.to_json()
+        found = self.queue.state()
+        # After the state: another watch notes what it does before it does it. Where nobody has written since, the notes
+        # of this one are the newer ones: it may have failed to write them.
+        known = notes.read(job)
+        if self._notes is None or not self._notes.are_about(job) or known.to_json() != self._written:
+            self._notes, self._written = known, known.to_json()
         try:
-            ended = self._look(self._notes)
+            ended = self._look(self._notes, found)
             self._save()
             return ended
         finally:
@@ -95,15 +98,23 @@ class Watch:
         self._warned = ""
         self.report("the services answer again")
 
-    def _look(self, noted: notes.Notes) -> Verdict | None:
-        found = self.queue.state()
+    def _abandon(self) -> Verdict | None:
+        """Delete the slice of a job that was deleted while its slice was requested again."""
+        if self.job.queued and (found := self.queue.state()).name != "ABSENT":
+            self._delete(found)
+            return None
+        return Verdict("failed", "The job was deleted.")
+
+    def _look(self, noted: notes.Notes, found: State) -> Verdict | None:
         ended = jobs.verdict(self.job)  # read after the state: the hosts write it before they delete the slice
         progress = self._progress()
         deleting = noted.ended or (noted.wanted is not None and not noted.gone)
         if found.name not in ("ABSENT", "DELETING") and not deleting:
             self._show(f"{found}  {progress or ''}".rstrip())
         if noted.wanted is not None and ended is None:
-            if not noted.gone and found.name != "ABSENT":
+            # Another watch may have requested the wanted slice already.
+            old = found.attempt < noted.wanted or found.name in ("FAILED", *CHANGING)
+            if not noted.gone and found.name != "ABSENT" and old:
                 self._delete(found)
                 return None
             noted.gone = True
@@ -150,6 +161,8 @@ class Watch:
             return Verdict("failed", f"No host of the slice has written a log within {SILENCE / 60:.0f} minutes.")
         if found.mistaken or (found.name == "FAILED" and self.job.valid_until):
             return Verdict("failed", f"Cloud TPU could not provide the slice: {found.error or 'it gives no reason'}")
+        if found.name == "ABSENT" and not self._was_requested():
+            return None  # it is being submitted at this moment
         if found.name in ("ABSENT", "DELETING"):
             return Verdict("failed", "The queued resource was deleted before the run was complete.")
         if not found.lost:
@@ -158,6 +171,11 @@ class Watch:
             return Verdict("failed", "The queued resource was suspended by a user.")
         job = self.job.after_loss(worker.checkpoint(self.job.workdir))
         return Verdict("failed", job.lost_too_often(job.step)) if job.tries >= job.attempts else None
+
+    def _was_requested(self) -> bool:
+        """Return whether the slice of this attempt was ever requested."""
+        known = (one for one in reversed(events.events(self.job)) if one.kind in ("requested", "created", "active"))
+        return any(events.contents(self.job, one)["attempt"] == self.job.attempt for one in known)
 
     def _lose(self, noted: notes.Notes, progress: follow.Progress | None) -> None:
         """Note that the slice was lost."""

@@ -46,7 +46,7 @@ def test_every_term_reaches_the_request(submit, service) -> None:
     assert "spot" not in resource and "guaranteed" not in resource
     node = resource.tpu.node_spec[0].node
     assert not node.network_config.enable_external_ips
-    assert dict(node.labels) == {"plmjax-job": "tiny", "team": "nlp", "cost": "a-1"}
+    assert dict(node.labels) == {"plmjax-job": "tiny", "plmjax-attempt": "1", "team": "nlp", "cost": "a-1"}
     assert [(disk.source_disk, disk.mode.name) for disk in node.data_disks] == [
         ("projects/p/zones/us-west4-a/disks/words", "READ_ONLY"),
         ("projects/q/zones/us-west4-a/disks/more", "READ_ONLY"),
