@@ -70,8 +70,10 @@ def reach(target: str) -> None:
 
 
 def describe(target: str) -> str:
-    """Return a target for a message: a webhook without its path, which is a secret."""
-    return f"the webhook of {urlsplit(target).hostname}" if _is_url(target) else f"the command {target!r}"
+    """Return a target for a message: without the path of a webhook or the arguments of a command, which are secret."""
+    if _is_url(target):
+        return f"the webhook of {urlsplit(target).hostname}"
+    return f"the command {shlex.split(target)[0]!r}"
 
 
 def send(target: str, notice: Notice) -> None:
