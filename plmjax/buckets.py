@@ -155,7 +155,8 @@ def explained(error: BaseException, bucket: str = "") -> Explained | None:
         )
     if status is None:
         return unreachable(bucket, error)
-    kind = Unavailable if status in (408, 429) or status >= 500 else UserError
+    # 410 is an upload whose session was lost: a new one succeeds.
+    kind = Unavailable if status in (408, 410, 429) or status >= 500 else UserError
     return kind(f"Expected an answer of {where}, found an error ({text[:200]}); run the same command again.")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import buckets, json_text, storage
-from plmjax.errors import MISTAKE, Unavailable, UserError
+from plmjax.errors import UNAVAILABLE, Unavailable, UserError
 
 NAME = "lock.json"
 BEAT_SECONDS = 15.0
@@ -153,7 +153,7 @@ def _lost(folder: Path, path: Path, mine: str) -> int:
         file=sys.stderr,
         flush=True,
     )
-    os._exit(MISTAKE)
+    os._exit(UNAVAILABLE)
 
 
 # ------------------------------------------------------------------------------------------------------ the holder

@@ -85,8 +85,8 @@ Answer.__module__ = "gcsfs.retry"
     ("error", "passes"),
     [
         *(
-            (Answer(code), code in (401, 403, 408, 429) or code >= 500)
-            for code in (400, 401, 403, 404, 408, 412, 429, 500, 503)
+            (Answer(code), code in (401, 403, 408, 410, 429) or code >= 500)
+            for code in (400, 401, 403, 404, 408, 410, 412, 429, 500, 503)
         ),
         (Answer("408"), True),
         (Answer("401"), True),  # metadata servers refuse tokens for some seconds

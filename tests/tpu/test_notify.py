@@ -129,9 +129,7 @@ def test_a_command_has_the_event_in_its_environment(tmp_path: Path) -> None:
     command = f'printf "%s|%s|%s" "$PLMJAX_JOB" "$PLMJAX_EVENT" "$PLMJAX_TEXT" > {tmp_path}/told'
     notify.send(command, Notice("tiny", "lost", 'tiny lost "its slice"; $(false)'))
     assert (tmp_path / "told").read_text() == 'tiny|lost|tiny lost "its slice"; $(false)'
-    with pytest.raises(
-        Unavailable, match=r"Expected the command 'exit' to take the event 'lost', found: exit code 3"
-    ):
+    with pytest.raises(Unavailable, match=r"Expected the command 'exit' to take the event 'lost', found: exit code 3"):
         notify.send("exit 3", Notice("tiny", "lost", "tiny lost its slice."))
 
 
