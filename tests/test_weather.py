@@ -32,7 +32,7 @@ MOMENTS = {
     "logging": r"metrics\.jsonl",
     "saving": r"(PUT|POST) .*upload.*checkpoints",
 }
-"""What is at work -> the request at which the weather begins."""
+"""Work of a run -> pattern of the request at which the weather begins."""
 SECONDS = {"30 s": 30.0, "5 min": 300.0, "1 h": 3600.0}
 SLOW_SECONDS = 5.0
 """Simulated seconds of each answer of a slow service."""

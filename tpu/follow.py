@@ -1,77 +1,23 @@
 """Follow a job from outside: its progress, its status and its logs. tpu/watch.py requests lost slices again."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from plmjax import json_text, storage
+from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.training import metrics
+from plmjax.training import progress as records
+from plmjax.training.progress import Progress
 from tpu import goodput, machines, notes
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job
 from tpu.queue import Queue
 
-PROGRESS = "progress.json"
-"""Small record in a run directory, which the process that prints replaces at each logged line and checkpoint."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """Progress of a run."""
-
-    step: int
-    steps: int
-    loss: float | None = None
-    tokens_per_second: float | None = None
-    seconds_left: float | None = None
-    checkpoint: int | None = None
-    """Step of the newest finished checkpoint."""
-    time: float | None = None
-    """Seconds since 1970 at which it was recorded."""
-    worker: int = 0
-    """Number of the host that prints."""
-
-    def __str__(self) -> str:
-        parts = [f"step {self.step:,} of {self.steps:,}"]
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        if self.tokens_per_second:
-            parts.append(f"{metrics.compact(self.tokens_per_second)} tok/s")
-        if self.seconds_left is not None and self.step < self.steps:
-            parts.append(f"ETA {metrics.duration(self.seconds_left)}")
-        return "  ".join(parts)
-
-
-_NUMBER, _STEP = (float, type(None)), range(2**62)
-_SHAPE = {
-    "step": _STEP,
-    "steps": _STEP,
-    **dict.fromkeys(("loss", "tokens_per_second", "seconds_left", "time"), _NUMBER),
-    "checkpoint": (_STEP, type(None)),
-    "worker": range(2**31),
-}
-
 
 def progress(workdir: str) -> Progress | None:
-    """Return the progress in a run directory's progress.json, or None before it exists.
-
-    Raises:
-        UserError: it holds something else.
-    """
-    path = storage.path(workdir) / PROGRESS
-    try:
-        fields = json_text.parse(storage.contents(path))
-        json_text.check(fields, _SHAPE)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(
-            f"Expected the progress of a run in {path}, found another file ({json_text.reason(error)}); remove it, the "
-            f"run writes it again."
-        ) from None
-    return Progress(**{name: fields[name] for name in _SHAPE})
+    """Return the progress of a run, or None before there is any."""
+    return records.read(storage.path(workdir))
 
 
 def state(job: Job) -> str:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from plmjax import json_text, storage
+from plmjax import storage
 from plmjax.errors import Unavailable, UserError
-from plmjax.training import profiling
+from plmjax.training import profiling, progress
 from plmjax.training.profiling import Done, Request
 from tpu import job as jobs
 from tpu.job import Job
@@ -88,8 +88,5 @@ def _has_trace(folder: Path) -> bool:
 
 def _step(workdir: Path) -> str:
     """Return a line about the progress of the run."""
-    try:
-        found = json_text.parse(storage.contents(workdir / "progress.json"))
-        return f"the run is at step {found['step']:,} of {found['steps']:,}"
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return "the run has not begun"
+    found = progress.read(workdir)
+    return f"the run is at step {found.step:,} of {found.steps:,}" if found else "the run has not begun"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from plmjax import storage
 from plmjax.errors import Unavailable, UserError
 from plmjax.patience import waits
+from plmjax.training.progress import Progress
 from tpu import events, follow, notes, notify, startup, worker
 from tpu import job as jobs
 from tpu.bucket import Bucket
@@ -134,7 +135,7 @@ class Watch:
             self._delete(found)
         return None
 
-    def _observe(self, noted: notes.Notes, found: State, progress: follow.Progress | None) -> None:
+    def _observe(self, noted: notes.Notes, found: State, progress: Progress | None) -> None:
         """Note what changed, and tell that the run stands still."""
         now = time.time()
         if found.name != "ACTIVE":
@@ -177,7 +178,7 @@ class Watch:
         known = (one for one in reversed(events.events(self.job)) if one.kind in ("requested", "created", "active"))
         return any(events.contents(self.job, one)["attempt"] == self.job.attempt for one in known)
 
-    def _lose(self, noted: notes.Notes, progress: follow.Progress | None) -> None:
+    def _lose(self, noted: notes.Notes, progress: Progress | None) -> None:
         """Note that the slice was lost."""
         job = self.job.after_loss(worker.checkpoint(self.job.workdir))
         if job != self.job:
@@ -258,7 +259,7 @@ class Watch:
             self._show("deleting the slice")
             self.queue.ask_to_delete()
 
-    def _progress(self) -> follow.Progress | None:
+    def _progress(self) -> Progress | None:
         try:
             return follow.progress(self.job.workdir)
         except UserError as error:  # nothing that is watched depends on the record alone

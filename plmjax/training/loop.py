@@ -30,11 +30,12 @@ from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Des
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, mixture_metrics, on_device
-from plmjax.training.metrics import MetricsFile, Progress, Terminal
+from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.profiling import Profile
 from plmjax.training.program import Program, build
+from plmjax.training.progress import Progress
 from plmjax.training.state import TrainState
 
 
@@ -434,7 +435,8 @@ class _Session:
 
     def show_progress(self, step: int, *values: float) -> None:
         """Replace WORKDIR/progress.json. values: loss, tokens per second and seconds left, once they are known."""
-        self.file.write_progress(Progress(step, self.run.training.steps, hosts.worker(), self.keeper.finished, *values))
+        progress = Progress(step, self.run.training.steps, hosts.worker(), self.keeper.finished, *values)
+        progress.write(self.file.folder)
 
     def evaluate(self, program: Program, state: TrainState, step: int) -> TrainState:
         """Evaluate, if this step has not been evaluated, and log the metrics.

@@ -1,6 +1,5 @@
 """The output of a run: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
-import dataclasses
 import json
 import math
 import socket
@@ -49,14 +48,6 @@ class MetricsFile:
         if self._tracker:
             self._tracker.write(step, values)
 
-    def write_progress(self, progress: "Progress") -> None:
-        """Replace WORKDIR/progress.json, the small record for those who follow a run from outside."""
-        record = dataclasses.asdict(progress) | {"time": round(time.time(), 3)}
-        # Whoever reads it sees a whole record. Nothing is lost with it, so that no step waits for the disk.
-        file = self.folder / f"{PROGRESS}{storage.WRITING}"
-        file.write_text(to_json(record) + "\n", encoding="utf-8")
-        file.replace(self.folder / PROGRESS)
-
     def flush(self) -> None:
         """Wait until every record is in WORKDIR.
 
@@ -71,26 +62,6 @@ class MetricsFile:
         if self._tracker:
             self._tracker.close(whole)
         self._mirror.close(patient=whole)
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """The progress of a run: what a person asks for, in a record that stays small however long the run is.
-
-    worker: number of the host whose process prints, among all hosts of the run.
-    checkpoint: step of the newest finished checkpoint, or None.
-    """
-
-    step: int
-    steps: int
-    worker: int
-    checkpoint: int | None = None
-    loss: float | None = None
-    tokens_per_second: float | None = None
-    seconds_left: float | None = None
-
-
-PROGRESS = "progress.json"
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,13 @@ class Request:
         Raises:
             ValueError: the file holds something else.
         """
-        try:
-            found = json_text.parse(storage.contents(workdir / REQUEST))
-        except FileNotFoundError:
-            return None
         shape = {"id": str, "steps": range(1, LONGEST + 1), "first": json_text.COUNT, "time": float}
-        json_text.check(found, {name: kind for name, kind in shape.items() if name in ("id", "steps") or name in found})
-        return cls(**{name: found[name] for name in shape if name in found})
+        found = _read(workdir / REQUEST, shape, optional=("first", "time"))
+        return None if found is None else cls(**found)
 
     def write(self, workdir: Path) -> None:
         """Write the request into a run directory."""
-        storage.write(workdir / REQUEST, json.dumps(dataclasses.asdict(self)) + "\n")
+        _write(workdir / REQUEST, self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +70,27 @@ class Done:
         Raises:
             ValueError: the file holds something else.
         """
-        try:
-            found = json_text.parse(storage.contents(workdir / DONE))
-        except FileNotFoundError:
-            return None
         shape = {"id": str, "first": json_text.COUNT, "last": json_text.COUNT, "folder": str, "error": str}
-        json_text.check(found, shape)
-        return cls(**{name: found[name] for name in shape})
+        found = _read(workdir / DONE, shape)
+        return None if found is None else cls(**found)
 
     def write(self, workdir: Path) -> None:
         """Write the answer into a run directory."""
-        storage.write(workdir / DONE, json.dumps(dataclasses.asdict(self)) + "\n")
+        _write(workdir / DONE, self)
+
+
+def _read(path: Path, shape: dict[str, Any], optional: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return the fields of a record, or None without one; raise ValueError if the file holds something else."""
+    try:
+        found = json_text.parse(storage.contents(path))
+    except FileNotFoundError:
+        return None
+    json_text.check(found, {name: kind for name, kind in shape.items() if name not in optional or name in found})
+    return {name: found[name] for name in shape if name in found}
+
+
+def _write(path: Path, record: Request | Done) -> None:
+    storage.write(path, json.dumps(dataclasses.asdict(record)) + "\n")
 
 
 class Profile:

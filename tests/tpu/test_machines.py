@@ -59,7 +59,7 @@ def submit(tpu, service, bucket: Path):
 
 
 def said(workers: Workers) -> list[list[str]]:
-    """What the script said on each worker, once it has begun on all."""
+    """Return the output of the script on each worker, once it has begun on all."""
     files = [workers.home(worker) / "said" for worker in range(workers.workers)]
     end = time.monotonic() + 10
     while not all(file.exists() for file in files) and time.monotonic() < end:

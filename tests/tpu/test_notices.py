@@ -21,7 +21,7 @@ def server(monkeypatch: pytest.MonkeyPatch):
 
 
 class Heard(list):
-    """What a thread of notices called."""
+    """The calls of a thread of notices."""
 
     def thread(self) -> Notices:
         started = Notices(lambda: self.append("preempted"), self.append, lambda: self.append("missing"), every=0.005)

@@ -1,4 +1,4 @@
-"""What is asked of a running job: a profile, and the stacks of its hosts, from real workers and a real process."""
+"""Requests to a running job: a profile, and the stacks of its hosts, from real workers and a real process."""
 
 import contextlib
 import json
@@ -13,6 +13,7 @@ import pytest
 
 from plmjax.training import profiling
 from plmjax.training.profiling import Done, Profile
+from plmjax.training.progress import Progress
 from tests.tpu.jobs import job_of
 from tpu import job as jobs
 from tpu import profiles, stacks
@@ -117,7 +118,7 @@ def trained(job, monkeypatch: pytest.MonkeyPatch):
         for step in range(1, 101):
             if over.wait(0.05):
                 break
-            (workdir / "progress.json").write_text(json.dumps({"step": step, "steps": 100}))
+            Progress(step, 100).write(workdir)
             profile.before(step)
             state = state + 1
             profile.after(step, state)
