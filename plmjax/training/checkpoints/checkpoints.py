@@ -8,30 +8,26 @@ complete (in a bucket it adds a last object), so an interrupted save is never re
 """
 
 import base64
-import contextlib
 import dataclasses
 import logging
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from plmjax import __version__, experiment, json_text, patience, storage
-from plmjax.errors import WEATHER, Explained, Unavailable, UserError, in_file
+from plmjax.errors import Explained, UserError, in_file
 from plmjax.experiment import Experiment
 from plmjax.json_text import COUNT
 from plmjax.objectives.objective import LossInputs
-from plmjax.parallel import hosts, platform
+from plmjax.parallel import platform
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import items
 from plmjax.training.checkpoints.best import Best
+from plmjax.training.checkpoints.manager import Manager, Retention, explained_failures
 from plmjax.training.state import TrainState
 
 FORMAT = 2
@@ -86,29 +82,6 @@ CONSTANTS = "constants"
 ARRAYS = "arrays"
 
 
-@dataclasses.dataclass
-class Retention:
-    """The checkpoints to keep.
-
-     These are the newest, the best, and the newest `keep` of those whose step is a multiple of `every`; `keep` 0 keeps
-    all of the latter.
-    """
-
-    every: int
-    keep: int
-    best: Best
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Return whether to keep each checkpoint, in the order of steps (called by Orbax)."""
-        regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
-        kept = set(regular[-self.keep :] if self.keep else regular)
-        kept.add(max(info.step for info in checkpoints))
-        scores = {info.step: self.best.score(info.metrics) for info in checkpoints}
-        scored = [(score, step) for step, score in scores.items() if score is not None]
-        kept |= {min(scored)[1]} if scored else set()
-        return [info.step in kept for info in checkpoints]
-
-
 def _training(state: TrainState) -> dict[str, Any]:
     """Return the state that a resume needs besides the model.
 
@@ -121,69 +94,18 @@ def _training(state: TrainState) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
-
-    finished: step of the newest checkpoint that is known to be finished, or None.
-    """
+    """The checkpoints of one run."""
 
     def __init__(self, directory: Path, settings: experiment.Checkpoint) -> None:
-        # Orbax logs every file that it touches, and a traceback of every error that it raises.
-        for name in ("absl", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        # What a save that fails had still to do, Orbax drops.
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        if not isinstance(sys.unraisablehook, _WithoutLateWrites):
-            sys.unraisablehook = _WithoutLateWrites(sys.unraisablehook)
-        self._policy = Retention(settings.every, settings.keep, Best(settings.best))
         self.directory = storage.absolute(storage.path(directory))
         _check_links(self.directory)
-        self._saving, self._opened = -1, 0
-        self.finished: int | None = None
-        with items.explain_checkpoint_errors(self.directory):
-            self._manager: ocp.CheckpointManager | None = self._open()
-            self.finished = self._manager.latest_step()
+        policy = Retention(settings.every, settings.keep, Best(settings.best))
+        self._manager = Manager(self.directory, policy, ("params", "training", "description", "tokenizer"))
 
-    def _open(self) -> ocp.CheckpointManager:
-        # After a failure Orbax's list of checkpoints has one that does not exist, and lacks those that it would have
-        # replaced. A new manager reads the folder, and its barriers have new names.
-        self._opened += 1
-        prefix = f"manager {self._opened}"
-
-        def barrier(*, key: str, timeout_ms: int) -> None:
-            # An error on its way through the thread that finishes a save: this host will not come, so that the others
-            # need not wait until `timeout_ms`.
-            if sys.exception() is not None and threading.current_thread() is not threading.main_thread():
-                hosts.abandon(prefix)
-            elif not hosts.meet(key):
-                raise Unavailable(
-                    f"Expected every host to write its part of a checkpoint to {self.directory}, found that another "
-                    f"one could not."
-                )
-
-        return ocp.CheckpointManager(
-            self.directory,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=self._policy,
-                cleanup_tmp_directories=True,
-                # Without it Orbax saves no metrics, and a resumed run would not find the best checkpoint.
-                best_fn=self._policy.best.score if self._policy.best.name else None,
-                enable_async_checkpointing=True,
-                async_options=ocp.options.AsyncOptions(
-                    post_finalization_callback=self._before_renaming,
-                    # Processes that somebody else has joined have no guards, and meet as Orbax has them meet.
-                    barrier_sync_fn=barrier if hosts.are_guarded() else None,
-                ),
-                multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=prefix),
-            ),
-            item_names=("params", "training", "description", "tokenizer"),
-        )
-
-    def _before_renaming(self) -> None:
-        if storage.in_bucket(self.directory):  # A bucket cannot rename: a last object marks the checkpoint as complete.
-            items.write_manifest(self.directory / str(self._saving))
-            return
-        (directory,) = self.directory.glob(f"{self._saving}.orbax-checkpoint-tmp*")
-        items.write_manifest(directory)
+    @property
+    def finished(self) -> int | None:
+        """Return the step of the newest checkpoint that is known to be finished, or None. It asks no storage."""
+        return self._manager.finished
 
     def latest(self) -> int | None:
         """Return the step of the last finished checkpoint, or None without one."""
@@ -224,7 +146,7 @@ class Checkpoints:
         self, state: TrainState, description: Description, before: Callable[[], None], last: bool = False
     ) -> bool:
         """Start to save. Return whether that succeeded; see `save`."""
-        if not self._succeeds(lambda: self._on_all_hosts(before), last):
+        if not self._succeeds(lambda: self._manager.on_all_hosts(before), last):
             return False
         if jax.process_count() > 1:
             self._start(state, description)
@@ -263,25 +185,16 @@ class Checkpoints:
             "cores": platform.cores() if jax.default_backend() == "cpu" else 0,
         }
         files = {name: base64.b64encode(contents).decode() for name, contents in description.tokenizer.items()}
-        try:
-            with self._explained_failures():
-                self._manager = self._manager or self._open()
-                if step in self._manager.all_steps():
-                    return
-                self._saving = step
-                self._manager.save(
-                    step,
-                    args=ocp.args.Composite(
-                        params=ocp.args.StandardSave(arrays["params"]),
-                        training=ocp.args.StandardSave(arrays["training"]),
-                        description=ocp.args.JsonSave(text),
-                        tokenizer=ocp.args.JsonSave(files),
-                    ),
-                    metrics=description.metrics or None,
-                )
-        except Explained:
-            self._manager = None
-            raise
+        self._manager.start(
+            step,
+            ocp.args.Composite(
+                params=ocp.args.StandardSave(arrays["params"]),
+                training=ocp.args.StandardSave(arrays["training"]),
+                description=ocp.args.JsonSave(text),
+                tokenizer=ocp.args.JsonSave(files),
+            ),
+            description.metrics or None,
+        )
 
     def wait(self) -> None:
         """Wait until every save is finished, on all hosts.
@@ -289,27 +202,7 @@ class Checkpoints:
         Raises:
             Explained: a save failed, on this host or on another one.
         """
-        if self._manager is None:
-            return
-        try:
-            self._on_all_hosts(self._manager.wait_until_finished)
-            self.finished = self._saving if self._saving >= 0 else self.finished
-        except Explained:
-            self._manager = None
-            raise
-
-    def _on_all_hosts(self, work: Callable[[], None]) -> None:
-        """Do some work of this host, and raise an error on every host if it fails on any."""
-        failure: Explained | None = None
-        try:
-            with self._explained_failures():
-                work()
-        except Explained as error:
-            failure = error
-        if jax.process_count() > 1 and hosts.gathered(np.array(failure is not None)).any() and failure is None:
-            failure = Unavailable(f"Expected all hosts to save in {self.directory}, found that another one could not.")
-        if failure is not None:
-            raise failure
+        self._manager.wait()
 
     def close(self) -> None:
         """Wait for a save that is in progress, and close the folder.
@@ -317,9 +210,7 @@ class Checkpoints:
         Raises:
             Explained: the save failed.
         """
-        if self._manager is not None:
-            with self._explained_failures():
-                self._manager.close()
+        self._manager.close()
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, Description]:
         """Return the state of a checkpoint with the shardings of `abstract`; the saved mesh may be another one.
@@ -344,55 +235,11 @@ class Checkpoints:
         folder = self.directory.parent / CONSTANTS
         if jax.process_index() == 0:
             storage.remove(folder)  # A start that ended before its first checkpoint left it.
-        try:
+        with explained_failures(self.directory):
             with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
                 writer.save(folder / ARRAYS, args=ocp.args.StandardSave(state.constants), force=True)
             if jax.process_index() == 0:
                 items.write_manifest(folder)
-        except Exception as error:
-            raise self._failed(error) from error
-
-    @contextlib.contextmanager
-    def _explained_failures(self) -> Iterator[None]:
-        """Turn an error of a save into one sentence."""
-        try:
-            yield
-        except Exception as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> Explained:
-        explained = storage.explained(error)
-        if isinstance(explained, Unavailable) or isinstance(error, Unavailable):
-            return explained or error
-        if isinstance(error, RuntimeError) and WEATHER.match(str(error)):
-            return Unavailable(
-                f"Expected to write a checkpoint to {self.directory}, found: {items.first_line(error)}; run the same "
-                f"command again."
-            )
-        try:  # Orbax's own list omits checkpoints that it would remove after this save
-            kept = ", ".join(map(str, storage.finished_steps(self.directory))) or "none"
-        except Exception:
-            kept = "not known"
-        return UserError(
-            f"Expected to write a checkpoint to {self.directory}, found: {items.first_line(error)}; free some space, "
-            f"allow writing there or name another --workdir, then run again to continue from a finished one (steps: "
-            f"{kept})."
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _WithoutLateWrites:
-    """A hook for errors in threads that ignores writes which end after a save has failed.
-
-    Orbax closes its event loop at the first array that cannot be written. The threads of tensorstore, which still write
-    other arrays, then find the loop closed. The original error is raised by `save` and `wait`.
-    """
-
-    report: Callable[[Any], None]
-
-    def __call__(self, unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            self.report(unraisable)
 
 
 def _check_links(directory: Path) -> None:

@@ -22,7 +22,7 @@ from plmjax.errors import UserError
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import platform
 from plmjax.training import header, loop
-from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.checkpoints import checkpoints, items, manager
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.state import TrainState
@@ -125,7 +125,7 @@ def test_keeps_the_newest_the_multiples_and_the_best_also_after_a_resume(tmp_pat
 
 
 def test_a_larger_metric_can_be_the_better_one():
-    policy = checkpoints.Retention(every=1, keep=1, best=Best("-eval/accuracy"))
+    policy = manager.Retention(every=1, keep=1, best=Best("-eval/accuracy"))
     assert policy.best.score({"eval/accuracy": 0.5}) == -0.5
     assert policy.best.score({}) is None
 
@@ -399,7 +399,9 @@ def test_constants_that_are_not_beside_the_checkpoints_are_named(saved: Path, tm
 
 def test_a_save_that_cannot_start_names_what_is_kept(saved: Path, tmp_path: Path, monkeypatch) -> None:
     writer = keeper(shutil.copytree(saved, tmp_path / "run" / "checkpoints"))
-    monkeypatch.setattr(writer._manager, "save", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space; left")))
+    monkeypatch.setattr(
+        writer._manager._orbax, "save", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space; left"))
+    )
     with pytest.raises(UserError, match=r"checkpoints, found: \[Errno 28\] No space; free .* \(steps: 1, 2\)\."):
         writer.save_last(make_state(3), describe(3))
     writer.close()
@@ -407,7 +409,7 @@ def test_a_save_that_cannot_start_names_what_is_kept(saved: Path, tmp_path: Path
 
 def test_only_writes_that_end_after_a_failed_save_are_ignored() -> None:
     said: list[object] = []
-    hook = checkpoints._WithoutLateWrites(said.append)
+    hook = manager._WithoutLateWrites(said.append)
     late, other = (types.SimpleNamespace(exc_value=RuntimeError(text)) for text in ("Event loop is closed", "other"))
     hook(late)
     hook(other)
