@@ -1,5 +1,8 @@
 """Worker processes that each do a part of the work on a text. They end with the process that started them.
 
+A worker does not import the `__main__` of its parent, which multiprocessing would do. So a program without
+`if __name__ == "__main__":` can use workers.
+
 A terminal, or a machine that shuts down, sends a signal to every process of a command. Only the first process handles
 it: it prints the reason and ends the workers. A worker that ended by itself would look like one that ran out of memory.
 """
@@ -7,9 +10,13 @@ it: it prints the reason and ends the workers. A worker that ended by itself wou
 import collections
 import concurrent.futures
 import multiprocessing
+import multiprocessing.connection
 import os
+import pickle
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
@@ -24,16 +31,41 @@ LOOK_EVERY = 5.0
 class _Worker(multiprocessing.context.SpawnProcess):
     """A worker process that ends when the executor terminates it, although it blocks SIGTERM (`Workers._submit`).
 
-    If the system ends one process, the executor terminates the others and waits for them.
+    If one process ends, the executor terminates the others and waits for them. terminated: whether it did.
     """
+
+    terminated = False
+
+    def start(self) -> None:
+        """Start the process. It finds no file of `__main__` that it would have to import."""
+        with _STARTING:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            try:
+                super().start()
+            finally:
+                sys.modules["__main__"] = main
 
     def terminate(self) -> None:
         """Kill the process."""
+        # The executor may do this twice, and while another thread asks for the exit code.
+        self.terminated |= not multiprocessing.connection.wait([self.sentinel], 0)
         self.kill()
 
 
 class _Context(multiprocessing.context.SpawnContext):
-    Process = _Worker
+    """Keeps the processes that it makes. An executor whose process ended forgets its processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[_Worker] = []
+
+    def Process(self, *arguments: Any, **keywords: Any) -> _Worker:  # noqa: N802 - multiprocessing's name
+        self.workers.append(_Worker(*arguments, **keywords))
+        return self.workers[-1]
+
+
+_STARTING = threading.Lock()
 
 
 class Workers:
@@ -47,10 +79,11 @@ class Workers:
     def __init__(self, processes: int, make: Callable | None, *arguments: Any, doing: str, advice: str) -> None:
         self._processes, self._doing, self._advice = processes, doing, advice
         self._own, self._executor = (), None
+        self._context = _Context()
         if processes == 1:
             self._own = _made(make, arguments)
         else:
-            self._executor = concurrent.futures.ProcessPoolExecutor(processes, _Context(), _start, (make, arguments))
+            self._executor = concurrent.futures.ProcessPoolExecutor(processes, self._context, _start, (make, arguments))
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +98,8 @@ class Workers:
         tasks may be a stream.
 
         Raises:
-            UserError: the system ended a process.
+            UserError: a process ended, or the work has a part that was defined in the `__main__` of this program.
+            Exception: what `make` or the function raised.
         """
         if self._executor is None:
             yield from (function(*self._own, *task) for task in tasks)
@@ -79,10 +113,25 @@ class Workers:
             while pending:
                 yield self._result(pending.popleft())
         except concurrent.futures.process.BrokenProcessPool as error:
+            raise UserError(f"Expected the {self._doing} processes to continue, found {self._ended()}.") from error
+        except pickle.PicklingError as error:
+            if "__main__" not in str(error):
+                raise
             raise UserError(
-                f"Expected the {self._doing} processes to continue, found one ended by the system, most likely for "
-                f"lack of memory; {self._advice}."
+                f"Expected the parts of the work of {self._doing} processes in modules that these can import, found "
+                f"one that this program defines itself ({error}); put it into a file of its own and import it."
             ) from error
+
+    def _ended(self) -> str:
+        """Return how the process ended that ended first, and advice."""
+        self._executor.shutdown()  # it waits for all processes
+        started = (worker for worker in self._context.workers if worker.pid is not None)
+        code = next((worker.exitcode for worker in started if not worker.terminated), -signal.SIGKILL)
+        if code == -signal.SIGKILL:
+            return f"one ended by the system, most likely for lack of memory; {self._advice}"
+        if code < 0:
+            return f"one ended by {signal.Signals(-code).name}; repeat the command, or report it if it ends so again"
+        return f"one that ended by itself with code {code}; it printed the reason above"
 
     def _submit(self, function: Callable, task: tuple) -> concurrent.futures.Future:
         """Submit a task. A process that starts for it inherits the blocked signals."""
@@ -104,6 +153,7 @@ class Workers:
 
 
 _own: tuple = ()  # the object of a worker process
+_failure: Exception | None = None  # why there is none; a task tells the parent
 
 
 def _made(make: Callable | None, arguments: tuple) -> tuple:
@@ -111,10 +161,13 @@ def _made(make: Callable | None, arguments: tuple) -> tuple:
 
 
 def _start(make: Callable | None, arguments: tuple) -> None:
-    global _own
+    global _own, _failure
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are taken by processes
-    _own = _made(make, arguments)
+    try:
+        _own = _made(make, arguments)
+    except Exception as error:
+        _failure = error
 
 
 def _end_with_parent() -> None:
@@ -128,4 +181,6 @@ def _nothing(*own: object) -> None:
 
 
 def _run(function: Callable, task: tuple) -> Any:
+    if _failure is not None:
+        raise _failure
     return function(*_own, *task)

@@ -3,12 +3,16 @@
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from plmjax.data.workers import WAITING, Workers
 from plmjax.errors import UserError
+from tests.paths import ROOT
 
 
 class Scale:
@@ -28,6 +32,21 @@ def blocked() -> set[signal.Signals]:
 
 def ended(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashed(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def left(number: int) -> None:
+    os._exit(3)
+
+
+class Refused:
+    """An object that a process cannot make."""
+
+    def __init__(self) -> None:
+        raise UserError("Expected a file, found none; write it.")
 
 
 def ended_or_busy(number: int) -> None:
@@ -62,3 +81,53 @@ def test_the_others_end_with_a_process_that_the_system_ended(tasks: list[tuple[i
     with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
         list(workers.results(ended_or_busy, tasks))
     assert time.monotonic() - begin < 100
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (ended, "one ended by the system, most likely for lack of memory; wait"),
+        (crashed, "one ended by SIGSEGV; repeat"),
+        (left, "one that ended by itself with code 3; it printed the reason above"),
+    ],
+)
+def test_the_end_of_a_process_is_named(task: object, sentence: str) -> None:
+    with Workers(2, None, doing="reading", advice="wait") as workers, pytest.raises(UserError, match=sentence):
+        list(workers.results(task, [(0,)] * 4))
+
+
+def test_a_mistake_at_the_start_of_a_process_is_that_of_the_command() -> None:
+    with Workers(2, Refused, doing="reading", advice="wait") as workers, pytest.raises(UserError, match="write it"):
+        list(workers.results(blocked, [()]))
+
+
+PROGRAM = """
+from plmjax.data.workers import Workers
+from plmjax.errors import UserError
+
+print("once")
+
+class Own:
+    def value(self, number):
+        return number
+
+with Workers(2, None, doing="reading", advice="wait") as workers:
+    print(list(workers.results(abs, [(-1,), (-2,), (-3,)])))
+try:
+    with Workers(2, Own(), doing="reading", advice="wait") as workers:
+        print(list(workers.results(Own.value, [(1,)])))
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_program_without_a_guard_runs_once_and_uses_workers(tmp_path: Path) -> None:
+    """multiprocessing imports the `__main__` of its parent, which would run the program once more in every process."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    once, numbers, sentence = done.stdout.splitlines()
+    assert (once, numbers) == ("once", "[1, 2, 3]")
+    assert sentence.startswith("Expected the parts of the work of reading processes in modules") and "Own" in sentence
