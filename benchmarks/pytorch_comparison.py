@@ -29,7 +29,8 @@ def plmjax_step(run: "Experiment") -> Step:
     The rows are the same in each step. The process is set up as the command does.
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
-    from plmjax.parallel import mesh, platform
+    from plmjax import platform
+    from plmjax.parallel import mesh
 
     platform.keep_freed_memory()
     import jax

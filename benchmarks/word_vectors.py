@@ -25,12 +25,12 @@ import numpy as np
 from alternation import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
+from plmjax import platform
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.store import Dataset
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import platform
 from plmjax.training import feed, phases
 from plmjax.training import program as programs
 from plmjax.word_vectors.vectors import WordVectors

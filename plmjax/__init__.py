@@ -6,3 +6,8 @@ try:
     __version__ = importlib.metadata.version("plmjax")
 except importlib.metadata.PackageNotFoundError:  # run from its sources, which know no tag
     __version__ = "0.0.dev0"
+
+from plmjax import libraries, platform
+
+libraries.quiet()
+platform.choose()

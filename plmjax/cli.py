@@ -4,16 +4,14 @@ No module imported here imports JAX. JAX reads the environment only once, at its
 """
 
 import functools
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from plmjax import storage
+from plmjax import platform, storage
 from plmjax.command_line import experiment_options, parse, run_command, split_arguments
 from plmjax.commands import checking, compression, data, exchange, inference, planning, reporting, training
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.parallel import platform
 
 VERBS: dict[str, Callable] = {
     "tokenizer train": data.tokenizer_train,
@@ -118,16 +116,10 @@ def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
 
 def main() -> None:
     """Set the environment variables that libraries read, then run the command of sys.argv."""
-    platform.choose()
-    if not platform.has_tpu():
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
     if sys.argv[1:2] in (["pretrain"], ["finetune"], ["bench"]) and not platform.has_tpu() and not platform.has_gpu():
         platform.keep_freed_memory()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; no log line
     # After a command is killed, multiprocessing cleans up and would print a warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
-    logging.getLogger("absl").setLevel(logging.ERROR)
     # A run that is started again need not compile again.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
     # JAX caches programs that took a second to compile; a run has many that take less.

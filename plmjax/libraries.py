@@ -1,6 +1,9 @@
-"""The versions of the libraries that decide what a run computes."""
+"""The libraries below plmjax: the versions that decide what a run computes, and the messages that users do not need."""
 
+import contextlib
 import importlib.metadata
+import logging
+import os
 
 from plmjax import __version__
 
@@ -23,3 +26,26 @@ def _installed() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "none"
     return found
+
+
+QUIET = {"orbax": logging.CRITICAL, "tensorflow_datasets": logging.ERROR}
+"""Lowest level of a library's messages that is shown.
+
+Orbax logs every file that it touches, and a traceback of every error that it raises; TFDS warns of its own calls.
+"""
+
+
+def quiet() -> None:
+    """Hide messages of libraries in Python programs and commands; those of the caller's own code are shown."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # TensorFlow only reads and writes data; no log line
+    with contextlib.suppress(ImportError):
+        import absl.logging  # gives its logger a class, which names the file of a record
+
+        absl.logging.get_absl_logger().addFilter(_needed)
+
+
+def _needed(record: logging.LogRecord) -> bool:
+    """Return whether a record of absl's logger, which several libraries share, is to be shown."""
+    parts = record.pathname.split(os.sep)
+    return all(record.levelno >= level for library, level in QUIET.items() if library in parts)

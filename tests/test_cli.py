@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
-from plmjax.parallel import platform
+from plmjax import cli, platform
 
 
 @pytest.mark.parametrize(
@@ -19,25 +18,21 @@ from plmjax.parallel import platform
         ("pretrain", False, True, False),
     ],
 )
-def test_a_training_on_a_cpu_keeps_its_memory_and_a_tpu_is_asked_for_its_slice(
+def test_a_training_on_a_cpu_keeps_its_memory(
     verb: str, tpu: bool, gpu: bool, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    environment = {"XDG_CACHE_HOME": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "0"}
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
     monkeypatch.setattr(cli.os, "environ", environment)
     monkeypatch.setattr("sys.argv", ["plmjax", verb])
-    monkeypatch.setattr(platform, "choose", lambda: done.append("chosen"))
     monkeypatch.setattr(platform, "has_tpu", lambda: tpu)
     monkeypatch.setattr(platform, "has_gpu", lambda: gpu)
     monkeypatch.setattr(platform, "keep_freed_memory", lambda: done.append("kept"))
     monkeypatch.setattr(cli, "run_command", lambda command: done.append("run"))
     cli.main()
-    assert done == ["chosen", *(["kept"] if keeps else []), "run"]
-    assert ("TPU_SKIP_MDS_QUERY" in environment) is not tpu
+    assert done == [*(["kept"] if keeps else []), "run"]
     assert environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "plmjax" / "compilation")
-    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"  # the user's own choice stands
     assert environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0.2"
-    assert environment["TF_ENABLE_ONEDNN_OPTS"] == "0"
     assert environment["PYTHONWARNINGS"] == "ignore:resource_tracker:UserWarning"
 
 
@@ -46,14 +41,10 @@ def test_variables_that_the_user_has_set_stand(tmp_path: Path, monkeypatch: pyte
         "JAX_COMPILATION_CACHE_DIR",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
         "PYTHONWARNINGS",
-        "TF_ENABLE_ONEDNN_OPTS",
-        "TPU_SKIP_MDS_QUERY",
     )
     environment = {"XDG_CACHE_HOME": str(tmp_path)} | dict.fromkeys(own, "the user's own")
     monkeypatch.setattr(cli.os, "environ", environment)
     monkeypatch.setattr("sys.argv", ["plmjax", "evaluate"])
-    monkeypatch.setattr(platform, "choose", lambda: None)
-    monkeypatch.setattr(platform, "has_tpu", lambda: False)
     monkeypatch.setattr(cli, "run_command", lambda command: None)
     cli.main()
     assert {name: environment[name] for name in own} == dict.fromkeys(own, "the user's own")

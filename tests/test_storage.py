@@ -19,7 +19,7 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
-from plmjax import cli, storage
+from plmjax import cli, platform, storage
 from plmjax.data import store, tokenizers
 from plmjax.data.preparation import prepare
 from plmjax.data.store import ledger as ledgers
@@ -27,7 +27,6 @@ from plmjax.errors import Unavailable, UserError
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
-from plmjax.parallel import platform
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items, start
 from tests.object_store import Object, ObjectStore

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 import os
 from typing import Any
 
@@ -10,8 +9,6 @@ from typing import Any
 @functools.cache
 def tensorflow() -> Any:
     """Return the tensorflow module, without access to the accelerators, which belong to JAX."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # of no use to the pipeline, and it prints a message
     with contextlib.suppress(ImportError):
         # Triton and TensorFlow each bring their own LLVM. Triton, a part of PyTorch's usual build, crashes if loaded
         # second.
@@ -34,7 +31,6 @@ def tensorflow() -> Any:
 def tensorflow_datasets() -> Any:
     """Return the tensorflow_datasets module."""
     tensorflow()
-    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of its own deprecated calls
     import tensorflow_datasets as tfds
 
     return tfds

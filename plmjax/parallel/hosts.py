@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from plmjax import locks, storage
+from plmjax import locks, platform, storage
 from plmjax.errors import UNAVAILABLE, UserError, quoted
-from plmjax.parallel import guard, platform, slice_hosts, stopping
+from plmjax.parallel import guard, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
     import numpy as np

@@ -33,8 +33,8 @@ from pathlib import Path
 
 import jax
 
+from plmjax import platform
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.parallel import platform
 
 GIB = 2**30
 LOCK = Path("/tmp/libtpu_lockfile")

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
+from plmjax import platform
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import platform
 from plmjax.parallel.peak import PeakFlops
 from plmjax.training.metrics import compact, duration
 from plmjax.training.placement import Placement, mesh_text

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import experiment, storage
+from plmjax import experiment, platform, storage
 from plmjax.errors import SAVED, UNAVAILABLE
-from plmjax.parallel import guard, hosts, platform, slice_hosts
+from plmjax.parallel import guard, hosts, slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints

@@ -18,12 +18,11 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, json_text, patience, storage
+from plmjax import __version__, experiment, json_text, patience, platform, storage
 from plmjax.errors import Explained, UserError, in_file
 from plmjax.experiment import Experiment
 from plmjax.json_text import COUNT
 from plmjax.objectives.objective import LossInputs
-from plmjax.parallel import platform
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import items
 from plmjax.training.checkpoints.best import Best

@@ -59,9 +59,7 @@ class Manager:
     """
 
     def __init__(self, directory: Path, policy: Retention, item_names: Sequence[str]) -> None:
-        # Orbax logs every file that it touches, and a traceback of every error that it raises.
-        for name in ("absl", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it logs a traceback of every save that fails
         # What a save that fails had still to do, Orbax drops.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         if not isinstance(sys.unraisablehook, _WithoutLateWrites):

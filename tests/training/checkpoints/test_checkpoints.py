@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax import experiment, storage
+from plmjax import experiment, platform, storage
 from plmjax.errors import UserError
 from plmjax.parallel import mesh as meshes
-from plmjax.parallel import platform
 from plmjax.training import header, loop
 from plmjax.training.checkpoints import checkpoints, items, manager
 from plmjax.training.checkpoints.best import Best

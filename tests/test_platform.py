@@ -9,7 +9,7 @@ import sys
 import pytest
 from jax._src import hardware_utils
 
-from plmjax.parallel import platform
+from plmjax import platform
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def test_only_what_is_here_and_installed_is_started(libraries, driver, chosen, m
     monkeypatch.delenv("JAX_PLATFORMS")
     platform.choose()
     assert os.environ.pop("JAX_PLATFORMS", None) == chosen
+    assert os.environ["TPU_SKIP_MDS_QUERY"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_every_tpu_that_jax_knows_is_one():
 
 FREED = """
 import resource, sys, threading
-from plmjax.parallel import platform
+from plmjax import platform
 
 def faults():
     for _ in range(10):

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -44,9 +45,18 @@ def has_gpu() -> bool:
 
 
 def choose() -> None:
-    """Prevent JAX from starting libtpu where it is installed for planning only: it would print pages of errors."""
-    if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") and not has_tpu():
-        os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"
+    """Prevent JAX from starting libtpu where it is installed for planning only: it would print pages of errors.
+
+    JAX reads the environment at its import, which may have been earlier.
+    """
+    if has_tpu():
+        return
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # without a TPU JAX would wait for Google's metadata server
+    if "JAX_PLATFORMS" in os.environ or not importlib.util.find_spec("libtpu"):
+        return
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu" if has_gpu() else "cpu"
+    if "jax" in sys.modules and not sys.modules["jax"].config.jax_platforms:
+        sys.modules["jax"].config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 
 
 def keep_freed_memory() -> None:
