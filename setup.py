@@ -17,8 +17,9 @@ CORE = [
     "orbax-checkpoint>=0.12",
     "chex>=0.1.92",
     "sentencepiece>=0.2.1",
-    "tensorflow-cpu>=2.21; platform_system == 'Linux' and platform_machine == 'x86_64'",
-    "tensorflow>=2.21; platform_system != 'Linux' or platform_machine != 'x86_64'",
+    # Python 3.14 gets a release candidate, 3.15 has none yet: runs from prepared datasets do without.
+    "tensorflow-cpu>=2.21; python_version < '3.15' and platform_system == 'Linux' and platform_machine == 'x86_64'",
+    "tensorflow>=2.21; python_version < '3.15' and (platform_system != 'Linux' or platform_machine != 'x86_64')",
     "tensorflow-datasets>=4.9.10",
     "importlib_resources>=6",  # tensorflow-datasets uses it to build a dataset and does not declare it
     "google-crc32c>=1.8",

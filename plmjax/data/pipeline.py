@@ -1,13 +1,17 @@
 """Batches for the training loop: tf.data over global steps. Each batch depends on (seed, step) only.
 
 A batch is a pure function of its step. So a run resumes at any step as fast as at the first, and every host builds only
-its own rows of the same global batches, for any number of hosts.
+its own rows of the same global batches, for any number of hosts. Where TensorFlow is not installed, a thread of Python
+makes the same batches.
 """
 
 import abc
+import collections
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,7 +29,7 @@ _TOKENS = ("input_ids", "decoder_input_ids", "next_ids")
 
 
 class Batches(Iterator[Batch]):
-    """Batches `make(step)` of the steps start..stop-1, prefetched on a thread of tf.data. `close` ends the thread.
+    """Batches `make(step)` of the steps start..stop-1, prefetched on a thread. `close` ends the thread.
 
     ending: function that ends what `make` may wait for.
     """
@@ -38,30 +42,56 @@ class Batches(Iterator[Batch]):
         stop: int,
         ending: Callable[[], None] = lambda: None,
     ):
-        tf = tensorflow_runtime.tensorflow()
-        names = tuple(shapes)
-
-        def produce(step: np.ndarray) -> list[np.ndarray]:
-            batch = make(int(step))
-            return [batch[name] for name in names]
-
-        dtypes = [tf.as_dtype(shapes[name].dtype) for name in names]
-        options = tf.data.Options()
-        # One thread: the cores belong to the training step.
-        options.threading.private_threadpool_size = 1
-        options.threading.max_intra_op_parallelism = 1
-        options.autotune.enabled = False
-        steps = tf.data.Dataset.range(start, stop)
-        batches = steps.map(lambda step: tf.numpy_function(produce, [step], dtypes)).prefetch(_PREFETCHED)
-        self._names = names
-        self._state = {"iterator": batches.with_options(options).as_numpy_iterator()}
+        made = _of_tensorflow if tensorflow_runtime.installed() else _of_python
+        iterator = made(make, shapes, start, stop)
+        self._state = {"iterator": iterator}
         # Threads that still call Python while the interpreter ends would hang it; `finalize` also runs at exit.
         self.close = weakref.finalize(self, _end, ending, self._state)
 
     def __next__(self) -> Batch:
         if "iterator" not in self._state:
             raise StopIteration
-        return dict(zip(self._names, next(self._state["iterator"]), strict=True))
+        return next(self._state["iterator"])
+
+
+def _of_tensorflow(make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int) -> Iterator[Batch]:
+    """Yield the batches of a tf.data pipeline."""
+    tf = tensorflow_runtime.tensorflow()
+    names = tuple(shapes)
+
+    def produce(step: np.ndarray) -> list[np.ndarray]:
+        batch = make(int(step))
+        return [batch[name] for name in names]
+
+    dtypes = [tf.as_dtype(shapes[name].dtype) for name in names]
+    options = tf.data.Options()
+    # One thread: the cores belong to the training step.
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    options.autotune.enabled = False
+    steps = tf.data.Dataset.range(start, stop)
+    batches = steps.map(lambda step: tf.numpy_function(produce, [step], dtypes)).prefetch(_PREFETCHED)
+    iterator = batches.with_options(options).as_numpy_iterator()
+    return (dict(zip(names, fields, strict=True)) for fields in iterator)
+
+
+def _of_python(make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int) -> Iterator[Batch]:
+    """Yield the batches of a thread of this process."""
+
+    def produce(step: int) -> Batch:
+        batch = make(step)
+        return {name: batch[name] for name in shapes}
+
+    thread = ThreadPoolExecutor(1, "batches")
+    try:
+        steps = iter(range(start, stop))
+        pending = collections.deque(thread.submit(produce, step) for step in itertools.islice(steps, _PREFETCHED))
+        while pending:
+            batch = pending.popleft().result()
+            pending.extend(thread.submit(produce, step) for step in itertools.islice(steps, 1))
+            yield batch
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def _end(ending: Callable[[], None], state: dict[str, Any]) -> None:

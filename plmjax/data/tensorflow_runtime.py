@@ -1,14 +1,41 @@
-"""TensorFlow for input pipelines: on the CPU, and without its start-up messages."""
+"""TensorFlow for input pipelines: on the CPU, and without its start-up messages.
+
+A new Python has no TensorFlow for a while. A run from a prepared dataset does not need it (`plmjax.data.pipeline`).
+"""
 
 import contextlib
 import functools
+import importlib.util
 import os
+import sys
 from typing import Any
+
+from plmjax.errors import UserError
+
+
+def installed() -> bool:
+    """Return whether there is a TensorFlow."""
+    return importlib.util.find_spec("tensorflow") is not None
+
+
+def require(use: str) -> None:
+    """Raise UserError if there is no TensorFlow. use: what it does here, for the message."""
+    if not installed():
+        python = ".".join(map(str, sys.version_info[:2]))
+        raise UserError(
+            f"Expected TensorFlow, which {use}, found none on Python {python}; "
+            "install tensorflow, or do this on a Python that it is made for."
+        )
 
 
 @functools.cache
 def tensorflow() -> Any:
-    """Return the tensorflow module, without access to the accelerators, which belong to JAX."""
+    """Return the tensorflow module, without access to the accelerators, which belong to JAX.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    require("reads checkpoints and datasets of its own formats")
     with contextlib.suppress(ImportError):
         # Triton and TensorFlow each bring their own LLVM. Triton, a part of PyTorch's usual build, crashes if loaded
         # second.

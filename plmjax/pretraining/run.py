@@ -100,7 +100,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     Raises:
         UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
-    from plmjax.data import mixture, remote, store
+    from plmjax.data import mixture, remote, store, tensorflow_runtime
 
     size = run.model.vocab_size
     opened = functools.partial(remote.open_dataset, limit=run.data.cache_bytes, vocab_size=size, report=report)
@@ -142,6 +142,8 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
         if origin.description is None:
             advice += f" or take the dataset's own, --tokenizer.path {one.directory / 'tokenizer'}"
         one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
+    if not tensorflow_runtime.installed() and hosts.is_primary():
+        report("batches    from a thread of Python: TensorFlow is not installed")
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if history is None:
         return remote.source(layout, dataset, vocabulary, seed, run.data.shuffle_window), tokenizer

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.data import tensorflow_runtime
 from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
@@ -71,6 +72,22 @@ def test_a_restart_goes_on_with_the_same_batches(dataset, layout):
     straight = take(source(dataset, layout).train(phase(32, 8), 0), 12)
     for batch, expected in zip(take(source(dataset, layout).train(phase(32, 8), 7), 5), straight[7:], strict=True):
         assert_same(batch, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_without_tensorflow_a_thread_makes_the_same_batches(dataset, layout, monkeypatch):
+    expected = take(source(dataset, layout).train(phase(32, 8), 5), 7)
+    held_out = list(source(dataset, layout).evaluation(phase(32, 8)))
+    monkeypatch.setattr(tensorflow_runtime, "installed", lambda: False)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    batches = source(dataset, layout).train(phase(32, 8), 5)
+    for batch, same in zip([next(batches) for _ in range(7)], expected, strict=True):
+        assert_same(batch, same)
+    batches.close()
+    with pytest.raises(StopIteration):
+        next(batches)
+    for batch, same in zip(source(dataset, layout).evaluation(phase(32, 8)), held_out, strict=True):
+        assert_same(batch, same)
 
 
 def test_the_millionth_step_comes_as_fast_as_the_first(dataset):

@@ -2,6 +2,9 @@
 
 import html
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +22,9 @@ from plmjax.pretraining.run import pretrain
 from plmjax.report import page
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
+from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
+from tests.xla_flags import cpu_flags
 
 TINY = "experiments/bert_tiny.py"
 
@@ -42,6 +47,38 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     assert checkpoints.describe(checkpoints.find(tmp_path / "run")).step == 6
     cli.run(["report", str(tmp_path / "run"), "--output", str(tmp_path / "page.html")])
     assert "held-out" in fails("evaluate", tmp_path / "run")
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+
+sys.modules["tensorflow"] = None
+from plmjax import cli, errors
+
+cli.run(sys.argv[3:])
+try:
+    cli.run(["prepare", "--format", "text", "--input", sys.argv[1], "--tokenizer", sys.argv[2], "--output", "dataset"])
+except errors.UserError as error:
+    print(error)
+"""
+
+
+def test_without_tensorflow_a_run_from_a_prepared_dataset_is_the_same(
+    small_run: Path, prose: Path, tmp_path: Path
+) -> None:
+    own = [str(prose), str(small_run / "tokenizer")]
+    command = ["pretrain", str(ROOT / TINY), "--workdir", "run", "--data.path", str(small_run / "dataset"), *SMALL_BERT]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": cpu_flags(devices=1)}
+    program = [sys.executable, "-c", WITHOUT_TENSORFLOW, *own, *command]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("batches    from a thread of Python: TensorFlow is not installed\n") == 1
+    assert "Expected TensorFlow, which describes a prepared dataset" in done.stdout.splitlines()[-1]
+    losses, others = (
+        [{name: value for name, value in json.loads(line).items() if "loss" in name} for line in file.open()]
+        for file in (tmp_path / "run" / "metrics.jsonl", small_run / "metrics.jsonl")
+    )
+    assert losses == others and any("eval/loss" in record for record in losses)
 
 
 def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, tmp_path: Path) -> None:

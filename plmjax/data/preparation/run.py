@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import storage
-from plmjax.data import cleaning, formats, sentences, store
+from plmjax.data import cleaning, formats, sentences, store, tensorflow_runtime
 from plmjax.data.formats import records
 from plmjax.data.preparation import files, output_folder
 from plmjax.data.preparation.conversion import Conversion, Sizes
@@ -73,6 +73,7 @@ def prepare(
         UserError: unreadable input, no document in it, too many unknown tokens, a full disk, an `output` that holds
             something else, or a runner that is not installed.
     """
+    tensorflow_runtime.require("describes a prepared dataset, for TensorFlow Datasets too")
     output = storage.path(output)
     sentences.check(language)
     if not 0 <= validation < 1:
