@@ -39,7 +39,10 @@ from plmjax.models.electra import ElectraConfig
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.longformer.encoder_decoder import LedConfig
+from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
@@ -75,6 +78,12 @@ def _translation_of_text(config: TransformerConfig) -> Pretraining:
     return Pretraining(SequenceToSequence(label_smoothing=0.1), PairedStreams(start=start), 128)
 
 
+def _reformer(config: ReformerConfig) -> Pretraining:
+    """Return the next token of enwik8's rows for a decoder; no encoder was published."""
+    decoder = Pretraining(NextToken(), Blocks(), 65_536)
+    return decoder if config.is_decoder else Pretraining(MaskedLanguageModel(), FullSentences(), 65_536)
+
+
 _SPANS = SpanCorruption(z_loss=1e-4)
 
 PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
@@ -86,7 +95,10 @@ PRETRAINING: Mapping[type, Pretraining | Callable[[Any], Pretraining]] = {
     ElmoConfig: Pretraining(BidirectionalLanguageModel(), TwoWayStreams(), 20),
     GptConfig: Pretraining(NextToken(), Blocks(), 512),
     Gpt2Config: lambda config: Pretraining(NextToken(), Blocks(), config.longest),
+    LedConfig: lambda config: Pretraining(Denoising(), FullSentences(), config.longest_target),  # which it writes whole
+    LongformerConfig: Pretraining(RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: Pretraining(BertPretraining(), SentencePairs(), 128),
+    ReformerConfig: _reformer,
     RobertaConfig: Pretraining(RobertaPretraining(), FullSentences(), 512),
     T5Config: Pretraining(_SPANS, Blocks(), _SPANS.row_length(512)),  # sources of 512 tokens, as released
     TransformerConfig: _translation_of_text,

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import numpy as np
 
 from plmjax.interop import bart, config_json, encoder, marian
 from plmjax.interop.adapter import Adapter, Architecture
@@ -80,19 +79,16 @@ NAMES = bart.BartNames(
 )
 
 
-def example(config: LedConfig) -> dict[str, np.ndarray]:
-    """Return an example as Marian's. Its first token is global, since transformers has no global token by default."""
-    return with_a_global_token(marian.example(config))
-
-
 ADAPTER = Adapter(
     config=LedConfig,
     architectures={
-        "LEDForConditionalGeneration": Architecture(LedForConditionalGeneration, MODEL, marian.LOGITS, tied=True),
-        "LEDModel": Architecture(LedModel, BODY, marian.HIDDEN, within="led", tied=True),
+        "LEDForConditionalGeneration": Architecture(
+            LedForConditionalGeneration, MODEL, marian.LOGITS, batch=with_a_global_token, tied=True
+        ),
+        "LEDModel": Architecture(LedModel, BODY, marian.HIDDEN, batch=with_a_global_token, within="led", tied=True),
     },
     read_config=read_config,
     write_config=write_config,
     names=NAMES,
-    example=example,
+    example=marian.example,
 )

@@ -1,10 +1,11 @@
 """Comparison of the text that transformers generates from a folder's model with our model's predictions.
 
 transformers generates the likeliest token at each step. Our model reads this text. It must give the same scores to
-every token, and each generated token must be its likeliest one.
+every token, and each generated token must be its likeliest one. Both are given the inputs of the architecture's
+`batch`: LED's first token is global.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ LONGEST = 24
 """Maximum number of tokens of a prompt or a source."""
 CLOSE = 1e-4
 """Maximum difference of two scores that count as equal, relative to the largest score or to one."""
+Batch = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+"""`Architecture.batch`."""
 KEPT = ("decoder_start_token_id", "bos_token_id")
 """Settings of generation that belong to a model. The other settings of a folder are a user's choice of search."""
 
@@ -48,6 +51,7 @@ def compare(
     """
     name = huggingface.architecture_of(model) if architecture == "auto" else architecture
     module, params = huggingface.as_architecture(model, params, name)
+    batch = huggingface.adapter_of(model).architecture(name).batch
     vocabulary, config = tokenizer.vocabulary, module.config
     apart = config.system.kind is Kind.ENCODER_DECODER
     longest = huggingface.adapter_of(model).longest(config)
@@ -56,8 +60,8 @@ def compare(
     if not prompts or (longest or NEW) < NEW:
         return 0
     never = _never(vocabulary, config.vocab_size)
-    texts, expected = _written_there(directory, name, prompts, vocabulary, never)
-    for number, scores in enumerate(_scores(module, params, prompts, texts)):
+    texts, expected = _written_there(directory, name, batch, prompts, vocabulary, never)
+    for number, scores in enumerate(_scores(module, params, batch, prompts, texts)):
         _check(texts[number], scores, expected[number], directory)
         scores[:, never] = -np.inf
         _check_likeliest(texts[number], scores, tokenizer, directory)
@@ -77,7 +81,12 @@ def _never(vocabulary: Vocabulary, size: int) -> list[int]:
 
 
 def _written_there(
-    directory: str | Path, name: str, prompts: Sequence[list[int]], vocabulary: Vocabulary, never: list[int]
+    directory: str | Path,
+    name: str,
+    batch: Batch,
+    prompts: Sequence[list[int]],
+    vocabulary: Vocabulary,
+    never: list[int],
 ) -> tuple[list[list[int]], list[np.ndarray]]:
     """Return the tokens of each text, including the end token if there is one, and their scores [tokens V]."""
     import torch
@@ -95,15 +104,16 @@ def _written_there(
             eos_token_id=end if end >= 0 else None,
             pad_token_id=max(vocabulary.pad, 0),
             suppress_tokens=never or None,
+            use_cache=False,  # transformers' cache of a T5 has as many layers as its encoder
         )
         texts, scores = [], []
         for prompt in prompts:
-            ids = torch.tensor([prompt])
+            inputs = {field: torch.from_numpy(rows).long() for field, rows in batch(_filled([prompt])).items()}
             before = 1 if theirs.config.is_encoder_decoder else len(prompt)
             told = {"return_dict_in_generate": True, "output_logits": True}
             try:
-                written = theirs.generate(ids, attention_mask=torch.ones_like(ids), **told)
-            except ValueError as error:  # such as an encoder-decoder without the first token of its texts
+                written = theirs.generate(**inputs, **told)
+            except Exception as error:  # of any type; a ValueError for one without the first token of its texts
                 reason = " ".join(str(error).split())[:200]
                 raise UserError(
                     f"Expected transformers to write with {directory}, found: {reason} Correct generation_config.json."
@@ -114,15 +124,15 @@ def _written_there(
 
 
 def _scores(
-    module: nn.Module, params: Mapping[str, Any], prompts: Sequence[list[int]], texts: Sequence[list[int]]
+    module: nn.Module, params: Mapping[str, Any], batch: Batch, prompts: Sequence[list[int]], texts: Sequence[list[int]]
 ) -> list[np.ndarray]:
     """Return [tokens V] for each text: the scores of every token, given the prompt and the tokens before it."""
     start = module.config.decoder_start_token_id
     if module.config.system.kind is not Kind.ENCODER_DECODER:
-        inputs = _filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)])
+        inputs = batch(_filled([[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]))
         firsts = [len(prompt) - 1 for prompt in prompts]
     else:
-        inputs = _filled(prompts) | _filled([[start, *text[:-1]] for text in texts], "decoder_")
+        inputs = batch(_filled(prompts)) | _filled([[start, *text[:-1]] for text in texts], "decoder_")
         firsts = [0] * len(prompts)
     logits = np.array(huggingface.outputs(module, params, inputs, ("logits",))["logits"])
     return [row[first : first + len(text)] for row, first, text in zip(logits, firsts, texts, strict=True)]

@@ -31,7 +31,10 @@ from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.gpt2 import Gpt2Config
+from plmjax.models.longformer.encoder_decoder import LedConfig
+from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.mobilebert import MobileBertConfig
+from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig, TransformerModel
@@ -59,7 +62,10 @@ PRETRAINING: dict[type[ModelConfig], tuple[Any, Any, int]] = {
     ElmoConfig: (BidirectionalLanguageModel(), TwoWayStreams(), 20),
     GptConfig: (NextToken(), Blocks(), 512),
     Gpt2Config: (NextToken(), Blocks(), 1024),
+    LedConfig: (Denoising(), FullSentences(), 1024),
+    LongformerConfig: (RobertaPretraining(), FullSentences(), 4096),
     MobileBertConfig: (BertPretraining(), SentencePairs(), 128),
+    ReformerConfig: (NextToken(), Blocks(), 65_536),
     RobertaConfig: (RobertaPretraining(), FullSentences(), 512),
     T5Config: (SpanCorruption(z_loss=1e-4), Blocks(), 568),
     XlnetConfig: (PermutationLanguageModel(), ContinuedPairs(), 512),
