@@ -7,7 +7,9 @@ wheel of 99 MB), syntok 1.1 to 1.4, sentencesplit 0.3, pysbd 0.14 to 0.22. F1 of
 second.
 """
 
+import functools
 import re
+import unicodedata
 from collections.abc import Iterable
 
 import sentencex
@@ -19,6 +21,11 @@ LANGUAGES = tuple(
 )
 """ISO 639-1 codes of the languages with their own abbreviations or stops in sentencex. It silently treats other
 languages as English or as a related language."""
+_SYMBOLS = frozenset("#%&*@/\\·・•†‡§¶‰‱′″‴※")
+"""Punctuation in Unicode that does not end a sentence. Commas are others, known by their names."""
+_UNSTOPPED = re.compile(r"[\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua980-\ua9df]")
+"""Thai, Lao, Tibetan, Burmese, Khmer, and others that are written without spaces between words."""
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
 # A Chinese stop always ends a sentence. sentencex takes a stop before a digit for a decimal point, which
 # explains all but a few of the boundaries it misses in UD Chinese-GSDSimp.
 _CHINESE_STOP = re.compile(r"(?<=[。！？])(?=[0-9])")
@@ -45,5 +52,32 @@ def split(paragraphs: Iterable[str], language: str = "en") -> list[str]:
         parts = sentencex.segment(language, " ".join(paragraph.split()))
         if language == "zh":
             parts = [part for whole in parts for part in _CHINESE_STOP.split(whole)]
-        sentences += filter(None, map(str.strip, parts))
+        for part in filter(None, map(str.strip, parts)):
+            if sentences and _INVISIBLE.fullmatch(part):  # sentencex divides a mark of direction from its stop
+                sentences[-1] += part
+            else:
+                sentences.append(part)
     return sentences
+
+
+def ends(text: str) -> bool:
+    """Return whether a text ends as a sentence does: with a stop, colon, semicolon, bracket or quotation mark.
+
+    Marks of every script count. Invisible characters at the end do not, such as the marks of direction of Hebrew.
+    """
+    return _is_end(next((char for char in reversed(text) if unicodedata.category(char) != "Cf"), " "))
+
+
+def is_unstopped(text: str) -> bool:
+    """Return whether the last letter of a text is of a script whose sentences may end without any mark, as Thai."""
+    return bool(_UNSTOPPED.match(next(filter(str.isalpha, reversed(text)), " ")))
+
+
+@functools.cache
+def _is_end(char: str) -> bool:
+    kind = unicodedata.category(char)
+    return kind in ("Pe", "Pf", "Pi") or (
+        kind == "Po"
+        and unicodedata.normalize("NFKC", char) not in _SYMBOLS
+        and "COMMA" not in unicodedata.name(char, "")
+    )

@@ -2,11 +2,13 @@
 
 import gzip
 import re
+import unicodedata
 
 import pytest
 
 from plmjax.data import sentences
 from plmjax.errors import UserError
+from tests.data.paragraphs import PARAGRAPHS, UNSTOPPED
 
 
 def test_english():
@@ -83,3 +85,25 @@ def _ends(parts: list[str]) -> set[int]:
         position += len("".join(part.split()))
         ends.add(position)
     return ends
+
+
+@pytest.mark.parametrize("language", [*PARAGRAPHS, *UNSTOPPED])
+def test_no_character_is_lost_between_sentences(language: str) -> None:
+    text = (PARAGRAPHS | UNSTOPPED)[language]
+    parts = sentences.split([text], language if language in PARAGRAPHS else "en")
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
+    assert all(any(map(str.isalnum, part)) for part in parts)
+
+
+def test_every_mark_that_ends_a_sentence_in_unicode_does() -> None:
+    """Unicode's property, as another library has it; of terminal punctuation, commas separate words."""
+    regex = pytest.importorskip("regex")
+    everything = "".join(map(chr, range(0x110000)))
+    stops = regex.findall(r"\p{Sentence_Terminal}", everything)
+    stops = [stop for stop in stops if unicodedata.category(stop) != "Cn"]  # the library may have a newer Unicode
+    assert len(stops) > 140 and all(map(sentences.ends, stops))
+    for stop in ("»", "“", "”", "’", "」", ")", "›", ":", ";", "…", '"', ".\u200f", "؟\u200e"):
+        assert sentences.ends(f"A fox{stop}")
+    for none in ("", " ", "A fox", "A fox,", "حيوان،", "狐狸、", "狐狸，", "50%", "・", "#", "A fox -", "A fox*"):
+        assert not sentences.ends(none)
+    assert sentences.is_unstopped("เกิดในปี 2475") and sentences.is_unstopped("ວັນ") and not sentences.is_unstopped("Fox")

@@ -4,6 +4,9 @@ Raffel et al. 2020, "Exploring the limits of transfer learning with a unified te
 and tensorflow/datasets, tensorflow_datasets/text/c4_utils.py. The code tests the lines of a page one after another. A
 rule here tests all lines that the rules before it kept, which gives the same page.
 
+Deviation: the code is for English, where a line ends with one of four marks. In another language any mark that ends a
+sentence in it does, such as a danda or a closing guillemet.
+
 Deviation: the code counts sentences with the English model of NLTK's Punkt, which has to be downloaded. Here sentencex
 counts them (plmjax.data.sentences).
 """
@@ -12,7 +15,7 @@ import heapq
 import re
 
 from plmjax.data import sentences
-from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, kept_lines
+from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, is_ended, kept_lines
 
 CODE = "tensorflow/datasets, tensorflow_datasets/text/c4_utils.py"
 LONGEST_PAGE = 190_000
@@ -45,7 +48,7 @@ def _citations(text: str, settings: Settings) -> str:
 
 
 def _end_marks(text: str, settings: Settings) -> str:
-    return kept_lines(text, lambda line: line.endswith(END_MARKS) and not line.endswith("..."))
+    return kept_lines(text, lambda line: is_ended(line, END_MARKS, settings) and not line.endswith("..."))
 
 
 def _short_lines(text: str, settings: Settings) -> str:

@@ -2,10 +2,13 @@
 
 Penedo et al. 2024, "The FineWeb datasets", arXiv 2406.17557, section 3, with the thresholds of the released code:
 huggingface/datatrove, src/datatrove/pipeline/filters/.
+
+Deviation: in another language than English a line ends with any mark that ends a sentence (see c4.py). The code has a
+list of such marks for all languages since FineWeb 2.
 """
 
 from plmjax.data.cleaning.c4 import few_sentences
-from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, kept_lines, share, words
+from plmjax.data.cleaning.rule import Dropped, Settings, TextRule, duplicates, is_ended, kept_lines, share, words
 
 CODE = "huggingface/datatrove, src/datatrove/pipeline/filters"
 END_MARKS = (".", "'", '"', "!", "?")
@@ -23,7 +26,7 @@ LEAST_WORDS, LEAST_SENTENCES = 3, 5
 
 def _line_ends(text: str, settings: Settings) -> str | Dropped:
     lines = text.split("\n")
-    ended = share(sum(line.endswith(END_MARKS) for line in lines), len(lines))
+    ended = share(sum(is_ended(line, END_MARKS, settings) for line in lines), len(lines))
     return Dropped(f"{ended:.2f} of the lines end with a mark") if ended <= LEAST_ENDED else text
 
 

@@ -2,10 +2,13 @@
 
 import functools
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from plmjax.data import sentences
 
 
 class Dropped(NamedTuple):
@@ -56,7 +59,14 @@ class CorpusRule(NamedTuple):
 
 Rule = TextRule | CorpusRule
 
-_WORD = re.compile(r"\w+(?:[.,'’/-]\w+)*|\.+|[^\w\s]")
+# The signs of vowels in Indic and other scripts are no word characters for `re`.
+_SIGNS = "".join(map(chr, (code for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")))
+_WORD = re.compile(rf"\w+(?:[.,'’/-]\w+|(?![\0-\x7f])[{_SIGNS}]\w*)*|\.+|[^\w\s]")
+
+
+def is_ended(line: str, marks: tuple[str, ...], settings: Settings) -> bool:
+    """Return whether a line ends with one of the published marks, or in another language than English as a sentence."""
+    return line.endswith(marks) or (settings.language != "en" and sentences.ends(line))
 
 
 def kept_lines(text: str, keeps: Callable[[str], bool]) -> str:

@@ -3,8 +3,10 @@
 import re
 import statistics
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
+from plmjax.data import sentences
 from plmjax.data.formats import cutting
 from plmjax.data.formats.document import Format
 from plmjax.data.text_files import characters
@@ -30,17 +32,28 @@ _HEADING = re.compile(
     r"|第[一二三四五六七八九十百千零〇\d]+[回章节節卷部集](?:\s.{0,60})?|《[^》]{1,30}》\S{0,10}",
     re.IGNORECASE,
 )
-_CLOSED = tuple(".!?:;\"'”’)]…。！？：；”’」』）")
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _STRESS = re.compile(r"(?<!\w)_([^_\n]+)_(?!\w)")
 
 
 def recognise(head: str) -> bool:
-    """Return whether a file starts like a book: with Project Gutenberg, or with lines broken at one width."""
+    """Return whether a file starts like a book: with Project Gutenberg, or with lines broken at one width.
+
+    A line is broken where the next word would not fit, in the middle of most sentences. Lines that are sentences end
+    with a stop, and have any length.
+    """
     if "Project Gutenberg" in head[:4000]:
         return True
-    widths = sorted(len(line) for line in head.split("\n")[:-1] if line.strip())
-    return len(widths) >= 20 and statistics.median(widths) >= 50 and widths[int(0.98 * len(widths))] <= 85
+    lines = [line.rstrip() for line in head.split("\n")[:-1] if line.strip()]
+    widths = sorted(map(len, lines))
+    if len(widths) < 20 or statistics.median(widths) < 50 or widths[int(0.98 * len(widths))] > 85:
+        return False
+    width = widths[int(0.9 * (len(widths) - 1))]
+    broken = [
+        len(line) + 1 + len(after.split()[0]) > width for line, after in pairwise(lines) if not sentences.ends(line)
+    ]
+    # The novels of which this was measured have 0.35 or more, and lines of sentences without stops 0.28 or less.
+    return len(broken) > len(lines) / 3 and sum(broken) > 0.3 * len(broken)
 
 
 def prose(text: str) -> list[str]:
@@ -66,7 +79,7 @@ def prose(text: str) -> list[str]:
         words = " ".join(line.split())
         if not words:
             # Some Chinese texts have a blank line after every wrapped line.
-            if paragraph and (paragraph.endswith(_CLOSED) or not _CJK.match(paragraph[-1])):
+            if paragraph and (sentences.ends(paragraph) or not _CJK.match(paragraph[-1])):
                 paragraphs.append(paragraph)
                 paragraph = ""
             continue
@@ -79,7 +92,7 @@ def prose(text: str) -> list[str]:
             paragraphs.append(paragraph)
             paragraph = ""
         paragraph = _join(paragraph, words)
-        if len(line) < short and paragraph.endswith(_CLOSED):
+        if len(line) < short and sentences.ends(paragraph):
             paragraphs.append(paragraph)
             paragraph = ""
     paragraphs.append(paragraph)
@@ -94,7 +107,7 @@ def _is_heading(words: str, alone: bool) -> bool:
         return not words.endswith((",", ";"))
     letters = [c for c in words if c.isalpha()]
     capitals = len(letters) > 3 and all(c.isupper() for c in letters)
-    return capitals and (alone or not words.endswith(_CLOSED)) and len(words) <= 70
+    return capitals and (alone or not sentences.ends(words)) and len(words) <= 70
 
 
 def _join(text: str, words: str) -> str:

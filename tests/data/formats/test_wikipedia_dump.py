@@ -1,9 +1,13 @@
 """MediaWiki markup to prose."""
 
+from pathlib import Path
+
 import pytest
 
 from plmjax.data import formats
-from plmjax.data.formats import wikipedia_dump
+from plmjax.data.formats import wikipedia_dump, wikipedia_languages
+from tests.data.formats.samples import read
+from tests.data.paragraphs import PARAGRAPHS, UNSTOPPED
 
 
 def test_no_markup_is_left_in_a_real_dump(shared_data):
@@ -21,7 +25,7 @@ def test_unbalanced_markup_ends():
 
 OPAQUE = (
     "ref references math chem ce score gallery timeline syntaxhighlight source code pre imagemap hiero graph mapframe "
-    "maplink templatestyles section table nowiki"
+    "maplink templatestyles section table"
 )
 
 
@@ -71,3 +75,126 @@ def test_a_line_without_a_stop_is_no_sentence(stop: str) -> None:
         f"They dig{stop}",
         f"They sleep{stop}",
     ]
+
+
+@pytest.mark.parametrize("language", [*PARAGRAPHS, *UNSTOPPED])
+def test_a_paragraph_of_every_language_survives_whole(language: str) -> None:
+    """Between blank lines, after another paragraph, and as a list item, which needs a stop or the script of Thai."""
+    text = (PARAGRAPHS | UNSTOPPED)[language]
+    assert wikipedia_dump.prose(f"A title\n\n{text}\n\n* A name\n* {text}\n== Life ==\n{text}") == [text] * 3
+
+
+def test_lines_of_one_paragraph_are_joined_as_mediawiki_shows_them() -> None:
+    wrapped = (
+        "The normal-model based analysis of variance assumes the\nindependence of the observations and the\nnormality."
+    )
+    assert wikipedia_dump.prose(f"{wrapped}\n\nFoxes dig.\nThey sleep.") == [
+        wrapped.replace("\n", " "),
+        "Foxes dig.",
+        "They sleep.",
+    ]
+    assert wikipedia_dump.prose(
+        "Ohio\nIowa\nThe arithmetic mean of a list is defined by the formula\n:<math>x</math>"
+    ) == ["The arithmetic mean of a list is defined by the formula"]
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("[[CSI: Miami]] ended.", "CSI: Miami ended."),
+        ("novels such as [[Ben-Hur: A Tale of the Christ|Ben-Hur]] end.", "novels such as Ben-Hur end."),
+        ("[[Up: A Novel|]] ended.", "Up: A Novel ended."),
+        ("[[Alien (film)|Alien [1979]]] ended.", "Alien [1979] ended."),
+        ("An unclosed [[link stays.\n\nThen ]] it ends.", "An unclosed [[link stays. Then ]] it ends."),
+        ("[[File:a.png|thumb|A caption of [http://x.org a site] and [[a|b]].]]It ends.", "It ends."),
+        ("l'autore dell'''Iliade'' fu Omero.", "l'autore dell'Iliade fu Omero."),
+        ("The ''Eagle'''s crew slept.", "The Eagle's crew slept."),
+        ("'''l''''amour'' est fini.", "l'amour est fini."),
+        ("'''''Both''''' and ''''one'''' end.", "Both and 'one' end."),
+        ("The ''Eagle''<nowiki/>'s crew ''{{x}}'' slept.", "The Eagle's crew slept."),
+        ("Write <nowiki>[[a|b]] ''c'' {{d}}</nowiki> there.", "Write [[a|b]] ''c'' {{d}} there."),
+        ("<nowiki>#</nowiki>1 was <!-- <nowiki> -->first.", "#1 was first."),
+        ("Foxes<br>dig<br/>and<BR clear=all />sleep.", "Foxes dig and sleep."),
+        ("<p>Foxes dig.</p><p>They sleep.</p>", "Foxes dig. They sleep."),
+        ("<div>Foxes dig.</div>They sleep.<ul><li>One.<li>Two.</ul>", "Foxes dig. They sleep. One. Two."),
+        ("H<sub>2</sub>O and a List<String> where a <x and y> d.", "H2O and a List<String> where a <x and y> d."),
+        ("这是-{zh-hans:计算机;zh-hant:電腦;}-和-{A|zh-cn:软件; zh-tw:軟體}-。", "这是计算机和软件。"),
+        ("-{H|zh-cn:博客;zh-tw:部落格;}--{T|标题}-这是-{原文}-和-{R|代码}-。", "这是原文和代码。"),
+        ("The function main() and the .NET framework ... end.", "The function main() and the .NET framework ... end."),
+        ("'''!Kung''' is spoken there.", "!Kung is spoken there."),
+        ("__INHALTSVERZEICHNIS__Foxes use __init__ here.", "Foxes use __init__ here."),
+    ],
+)
+def test_text_beside_markup_is_kept(markup: str, text: str) -> None:
+    assert " ".join(wikipedia_dump.prose(markup)) == text
+
+
+DUMP = """<mediawiki xml:lang="xx"><siteinfo><namespaces><namespace key="-2">{media}</namespace>
+<namespace key="0" /><namespace key="6">{file}</namespace><namespace key="14">{category}</namespace>
+</namespaces></siteinfo><page><title>A</title><ns>0</ns><revision><text>{text}</text></revision></page></mediawiki>"""
+
+
+@pytest.mark.parametrize(
+    ("media", "file", "category"),
+    [
+        ("Medium", "Datei", "Kategorie"),
+        ("Média", "Fichier", "Catégorie"),
+        ("Медиа", "Файл", "Категория"),
+        ("Phương tiện", "Tập tin", "Thể loại"),
+        ("媒体", "ファイル", "分類"),
+    ],
+)
+def test_a_dump_names_its_own_namespaces(media: str, file: str, category: str, tmp_path: Path) -> None:
+    links = (
+        f"[[{file}:x|mini|A caption.]][[{file.lower()}:x]][[ {file.replace(' ', '_')} : x|thumb]][[File:x|A caption.]]"
+        f"[[{media}:x|a sound]][[{category}:x]][[Image:x.jpg|A caption.]]"
+    )
+    path = tmp_path / "dump.xml"
+    path.write_text(DUMP.format(media=media, file=file, category=category, text=f"Foxes {links}dig [[:{file}:x]]."))
+    assert read([path]) == [("wikipedia-dump", [f"Foxes dig {file}:x."])]
+
+
+def test_a_link_to_a_media_file_is_a_picture_by_any_name() -> None:
+    """Earlier names of a namespace, such as Bild, are in no dump."""
+    for name in ("Bild", "Изображение", "画像"):
+        assert wikipedia_dump.prose(f"Foxes [[{name}:A fox.JPG|thumb|A caption.]]dig.") == ["Foxes dig."]
+
+
+def test_a_prefix_is_that_of_a_wikipedia_or_a_title() -> None:
+    for code in wikipedia_languages.CODES:
+        assert wikipedia_dump.prose(f"Foxes dig.[[{code.title()}:x]]") == ["Foxes dig."]
+    for title in ("CSI", "Ben-Hur", "NCIS", "Wikt", "s"):
+        assert wikipedia_dump.prose(f"They saw [[{title}: X]].") == [f"They saw {title}: X."]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        *("Einzelnachweise", "Weblinks", "Notes et références", "Liens externes", "Véase también", "Примечания"),
+        *(
+            "См. также",
+            "Ver também",
+            "Collegamenti esterni",
+            "Przypisy",
+            "サッカー",
+            "出典",
+            "脚注",
+            "関連項目",
+            "각주",
+        ),
+        *("المراجع", "सन्दर्भ", "ծանոթագրություններ", "มาทริกซ์", "อ้างอิง", "References and notes", "Sources:"),
+    ],
+)
+def test_sections_after_the_text_are_known_in_other_languages(heading: str) -> None:
+    kept = ["A secret."] if heading in ("サッカー", "มาทริกซ์") else []
+    assert wikipedia_dump.prose(f"They dig.\n== {heading} ==\n* A secret.\n") == ["They dig.", *kept]
+
+
+def test_of_a_section_about_literature_the_lists_are_left_out() -> None:
+    for heading in ("Literatur", "Литература", "Գրականություն"):
+        assert wikipedia_dump.prose(
+            f"== {heading} ==\n* A. Author: A book.\nThe oldest book is of 1956.\n== B ==\n* Yes."
+        ) == [
+            "The oldest book is of 1956.",
+            "Yes.",
+        ]

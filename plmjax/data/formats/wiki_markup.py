@@ -1,0 +1,194 @@
+"""MediaWiki markup to the paragraphs of a page.
+
+Templates, tables, references, pictures and their captions, headings, lists of names and sections of references are left
+out. The text is read as MediaWiki shows it otherwise: lines that follow each other are one paragraph, apostrophes are
+paired by its rules (includes/parser/Parser.php, doQuotes), and `<nowiki>` shows markup as text.
+
+Regular expressions remove the innermost templates, tables and links first. mwparserfromhell, which has a grammar, is
+much slower than a tokenizer, and its text has the names of local namespaces, unpaired apostrophes, and `<ref` wherever
+a page does not close what it opens.
+"""
+
+import html
+import re
+
+from plmjax.data import sentences
+from plmjax.data.formats import wikipedia_languages
+
+_GONE = "\0"
+"""What a removed part leaves until the end, so that the marks before and after it stay apart. No XML has it."""
+_MARKS = "'\"[]{}|=*#:;<>!_~/-\n"
+# Elements whose content is not prose. <ref ... /> has no content.
+_OPAQUE = re.compile(
+    r"<!--.*?(?:-->|\Z)"
+    r"|<nowiki\b[^<>]*?(?:/>|>(?P<shown>.*?)</nowiki\s*>)"
+    r"|<(ref|references|math|chem|ce|score|gallery|timeline|syntaxhighlight|source|code|pre|imagemap|hiero|graph|mapframe|"
+    r"maplink|templatestyles|section|table)\b[^<>]*?(?:/>|>(?:.*?</\2\s*>))",
+    re.DOTALL | re.IGNORECASE,
+)
+_TEMPLATE = re.compile(r"\{\{(?:[^{}]|(?<!\{)\{(?!\{)|(?<!\})\}(?!\}))*\}\}")
+_VARIANTS = re.compile(r"-\{((?:(?!-\{|\}-).)*)\}-", re.DOTALL)
+_VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:=]*=>\s*)?[a-z]{2,4}(?:-[a-z]+)?\s*:\s*([^;]*)", re.I)
+_TABLE = re.compile(r"^[ \t:*#\0]*\{\|(?:(?!^[ \t:*#\0]*\{\|).)*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
+_WITHIN = r"[^\[\]\n]*+(?:(?:\n(?!\s*\n|=)|\[[^\[\]\n]*+\])[^\[\]\n]*+)*+"  # a link ends in its paragraph
+_LINK = re.compile(
+    rf"\[(?:\[(?P<target>[^\[\]|\n]*+)(?:\|(?P<text>{_WITHIN}))?\]\]"
+    r"|(?<!\[\[)(?:(?:https?:|ftp:|mailto:)?//|mailto:)[^\s\[\]]*[ \t]*(?P<words>[^\[\]\n]*)\])",
+    re.IGNORECASE,
+)
+_URL = re.compile(r"https?://[^\s<>\[\]|]+")
+_LINE_TAG = re.compile(r"<br\b[^<>]*>", re.I)
+_BLOCK_TAG = re.compile(r"</?(?:p|div|blockquote|center|h[1-6]|hr|ul|ol|dl|tr|td|th|caption|poem)\b[^<>]*>", re.I)
+_ITEM_TAG = re.compile(r"<(?:li|dd|dt)\b[^<>]*>", re.I)
+_TAG = re.compile(
+    r"</?(?:a|abbr|b|bdi|bdo|big|cite|data|dd|del|dfn|dt|em|font|i|includeonly|ins|kbd|li|link|mark|meta|noinclude|"
+    r"onlyinclude|q|rb|rbc|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|tbody|tfoot|thead|time|tt|u|var|wbr|"
+    r"ref|references|math|chem|ce|score|gallery|timeline|syntaxhighlight|source|code|pre|imagemap|hiero|graph|mapframe|"
+    r"maplink|templatestyles|section|table|nowiki|indicator|inputbox|langconvert|languages|phonos|categorytree)"
+    r"(?=[\s/>])[^<>]*>",
+    re.I,
+)
+_QUOTES = re.compile(r"('{2,})")
+_SWITCH = re.compile(r"__(?:(?![a-z])\w)+?__")
+# Links that show a picture or put the page into a category, and those to the same page of another Wikipedia. The names
+# are English and Chinese; the dump replaces those of other languages.
+_HIDDEN = wikipedia_languages.CODES | {
+    *("file", "image", "media", "category", "文件", "檔案", "档案", "图像", "圖像", "分类", "分類")
+}
+_PICTURE = re.compile(
+    r":.*\.(?:jpe?g|png|gif|svg|tiff?|webp|xcf|pdf|djvu|og[agv]|webm|mp[34g]|wav|flac|midi?|stl)\s*", re.I
+)
+_EMPTY = re.compile(r"(?<![a-zA-Z0-9_])\(\s*[,;:\s]*\)|（\s*[，；：、\s]*）")
+_LEADING = re.compile(r"\(\s*[,;:]\s*|（\s*[，；：、]\s*")
+# French has a space before other marks, German one before an ellipsis.
+_GAP = re.compile(r" +(?=[,)]|\.(?:[\s\"'”’)]|$))")
+_HEADING = re.compile(r"(=+)\s*(.*?)\s*\1")
+_AND = re.compile(r"\s*(?:[,&/、]|\s(?:and|und|et|y|e|en|och|og|i|a|и|та|й|ja|και|și|ve|و|at)\s|及|與|与|と)\s*", re.I)
+_LEAST = 40
+"""Characters of a line that may be running text without the end of a sentence; a shorter one is a title or a name."""
+
+
+def prose(markup: str) -> list[str]:
+    """Return the paragraphs of a page: running text, without sections of references and links only."""
+    text = _OPAQUE.sub(_shown_as_text, markup.replace(_GONE, ""))
+    text = _replace_nested(_TEMPLATE, _GONE, text)
+    text = _replace_nested(_VARIANTS, _variant, text)
+    text = _replace_nested(_TABLE, _GONE, text)
+    text = _replace_nested(_LINK, _shown, text)
+    text = _LINE_TAG.sub(" ", _URL.sub("", text))
+    text = _TAG.sub("", _ITEM_TAG.sub("\n*", _BLOCK_TAG.sub("\n", text)))
+    paragraphs: list[str] = []
+    pending = ""  # lines of a paragraph that is not at its end
+    section, left_out = 0, ""  # level of the section whose text is left out, and which: its lists, or all
+
+    def end() -> None:
+        nonlocal pending
+        if len(pending) > 1 and _is_prose(pending, listed=False):
+            paragraphs.append(pending)
+        pending = ""
+
+    for raw in _SWITCH.sub("", text).split("\n"):
+        source = _without_quotes(raw).replace(_GONE, "").strip()
+        if heading := _HEADING.fullmatch(source):
+            end()
+            level = len(heading[1])
+            if not left_out or level <= section:
+                section, left_out = level, _left_out(html.unescape(heading[2]))
+            continue
+        if left_out == "all" or not source or raw.lstrip(f"{_GONE} \t")[0] in "|!{}":
+            end()
+            continue
+        line = _tidy(html.unescape(html.unescape(source.lstrip("*#:; "))))
+        if raw[0] in "*#:; \t":
+            end()
+            # List items that are not sentences (names, titles, links) are not prose.
+            if not left_out and len(line) > 1 and _is_prose(line, listed=True):
+                paragraphs.append(line)
+            continue
+        if len(pending) < _LEAST or sentences.ends(pending) or sentences.is_unstopped(pending):
+            end()
+        pending = f"{pending} {line}".strip()
+    end()
+    return paragraphs
+
+
+def _shown_as_text(element: re.Match) -> str:
+    """Return what is left of a comment or an element: nothing, or of <nowiki> its content with marks as entities."""
+    if element[0].startswith("<!--"):
+        return ""
+    return _GONE + "".join(f"&#{ord(char)};" if char in _MARKS else char for char in element["shown"] or "")
+
+
+def _replace_nested(pattern: re.Pattern, replacement, text: str) -> str:
+    """Replace until nothing matches, so that nested constructs are removed from the inside out."""
+    count = 1
+    while count:
+        text, count = pattern.subn(replacement, text)
+    return text
+
+
+def _variant(found: re.Match) -> str:
+    """Return the first of a text's variants, which `-{zh-hans:...; zh-hant:...}-` gives for scripts or countries."""
+    flags, bar, rest = found[1].rpartition("|")
+    if bar and set(flags.strip().upper().split(";")) & {"H", "T", "-", "D"}:
+        return ""  # a rule for the rest of the page, or its title
+    variant = _VARIANT.search(rest)
+    return variant[1].strip() if variant else rest
+
+
+def _shown(link: re.Match) -> str:
+    target, text = link["target"], link["text"]
+    if target is None:
+        return link["words"] or _GONE
+    prefix = target.partition(":")[0].strip().lower() if ":" in target else ""
+    if prefix and (prefix in _HIDDEN or _PICTURE.search(target)):
+        return _GONE
+    return (text or "").rpartition("|")[2] or target.strip().lstrip(":")
+
+
+def _without_quotes(line: str) -> str:
+    """Return a line without the apostrophes of italic and bold text; those that are left over are text."""
+    if "''" not in line:
+        return line
+    parts = _QUOTES.split(line)
+    runs = range(1, len(parts), 2)
+    for at in runs:
+        extra = 1 if len(parts[at]) == 4 else max(0, len(parts[at]) - 5)
+        parts[at - 1] += "'" * extra
+        parts[at] = parts[at][extra:]
+    bold, italic = (sum(len(parts[at]) in (length, 5) for at in runs) for length in (3, 2))
+    if bold % 2 and italic % 2:
+        # One of the bold marks is an apostrophe before an italic one: after a word of one letter, or else another.
+        places: dict[str, int] = {}
+        for at in runs:
+            if len(parts[at]) == 3:
+                before = parts[at - 1]
+                kind = "space" if before.endswith(" ") else "letter" if before[-2:-1] == " " else "word"
+                places.setdefault(kind, at)
+        if chosen := places.get("letter") or places.get("word") or places.get("space"):
+            parts[chosen - 1] += "'"
+    return "".join(parts[::2])
+
+
+def _left_out(heading: str) -> str:
+    """Return what is left out of a section by its heading, or by each part of it: "all", its "lists", or nothing."""
+    whole, *parts = (" ".join(name.split()).rstrip(":").casefold() for name in (heading, *_AND.split(heading)))
+    for names, left_out in (
+        (wikipedia_languages.END_MATTER, "all"),
+        (wikipedia_languages.END_MATTER | wikipedia_languages.LITERATURE, "lists"),
+    ):
+        if whole in names or names.issuperset(parts):
+            return left_out
+    return ""
+
+
+def _tidy(line: str) -> str:
+    """Return a line without empty brackets and without the spaces that removed parts leave."""
+    if "(" in line or "（" in line:
+        line = _LEADING.sub(lambda found: found[0][0], _EMPTY.sub("", line))
+    return _GAP.sub("", " ".join(line.split()))
+
+
+def _is_prose(text: str, listed: bool) -> bool:
+    """Return whether a text ends a sentence, or without that is no title: two of long, no list item, and as in Thai."""
+    return sentences.ends(text) or (len(text) >= _LEAST) + (not listed) + sentences.is_unstopped(text) >= 2
