@@ -43,11 +43,12 @@ from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.contracts.visibility import EXCLUDED, Condition, Visibility
+from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_shift import PositionalScores, copied
 from plmjax.layers.feed_forward import FeedForward
+from plmjax.layers.kinks import clamp
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.stack import stack
 from plmjax.layers.tokens import check_token_inputs
@@ -57,6 +58,11 @@ from plmjax.models.families.segments import Memory, SegmentOutput, segment_docum
 
 ROW = ("batch", "length", "embed")
 LAYER_NORM_EPSILON = 1e-5
+SMALLEST = 2.0**-80
+"""Added to every mask: a masked key has this weight instead of none, which no sum in float32 shows.
+
+Times the derivative of the logarithm, 1 / SMALLEST, it gives the gradient of a mask of 0, from which spans grow.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,11 +207,10 @@ class SoftSpan(ScoreTerm):
     def scores(
         self, query: jax.Array, key: jax.Array, query_positions: jax.Array, key_positions: jax.Array
     ) -> jax.Array:
-        """Return the term, float32 [B N T S]; a large negative number where the mask is 0."""
+        """Return the term, float32 [B N T S]; log `SMALLEST` where the mask is 0."""
         distance = query_positions[..., None] - key_positions
-        mask = jnp.clip((self.ramp + self.spans + 1 - distance) / self.ramp, 0, 1)
-        mask = jnp.where(key_positions < self.persistent, 1, mask)
-        return jnp.where(mask > 0, jnp.log(jnp.where(mask > 0, mask, 1)), EXCLUDED)
+        mask = clamp((self.ramp + self.spans + 1 - distance) / self.ramp, 0, 1)
+        return jnp.log(jnp.where(key_positions < self.persistent, 1, mask) + SMALLEST)
 
 
 class AdaptiveSpanLayer(nn.Module):

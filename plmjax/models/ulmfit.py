@@ -31,6 +31,7 @@ from plmjax.contracts.system import Purpose, System, declare
 from plmjax.errors import SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
+from plmjax.layers.kinks import largest
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.recurrent.lstm import LstmState
@@ -183,9 +184,9 @@ class PoolingClassifier(nn.Module):
         exists = number == jnp.arange(1, ends.shape[1] + 1)
         own = ((number[..., None] == segments[:, None]) & exists[..., None])[..., None]  # [B K T 1]
         last = jnp.take_along_axis(x, ends[..., None], axis=1, mode="clip")
-        largest = jnp.max(jnp.where(own, x[:, None], -jnp.inf), axis=2)
+        highest = largest(jnp.where(own, x[:, None], -jnp.inf), axis=2)
         mean = jnp.einsum("BKT,BTE->BKE", own[..., 0].astype(jnp.float32), x) / jnp.maximum(jnp.sum(own, axis=2), 1)
-        features = jnp.concatenate([last, jnp.where(exists[..., None], largest, 0), mean], axis=-1)
+        features = jnp.concatenate([last, jnp.where(exists[..., None], highest, 0), mean], axis=-1)
         features = nn.with_logical_constraint(features, ("batch", None, "embed"))
         of_features, of_hidden = self.dropouts
         hidden = nn.relu(self._mapped("hidden", HIDDEN_FEATURES, of_features, features, exists, deterministic))

@@ -13,6 +13,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
+from plmjax.layers.attention.backends import BACKENDS
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.models.adaptive_span import (
     AdaptiveSpanConfig,
@@ -23,6 +24,7 @@ from plmjax.models.adaptive_span import (
     WithinSpan,
 )
 from tests.families.memories import SPAN
+from tests.optional import torch
 from tests.products import step_flops
 from tests.systems.modules import random_params, recorded_draws
 
@@ -137,6 +139,39 @@ def test_the_span_begins_behind_the_persistent_keys() -> None:
         for query, key in np.ndindex(2, 7):
             share = 1 if key < 2 else np.clip((4 + span + 1 - (5 + query - key)) / 4, 0, 1)
             np.testing.assert_allclose(found[0, head, query, key], share, rtol=1e-6)
+
+
+def released(spans: Any, queries: Any, keys: Any, values: Any, ramp: int, persistent: int) -> Any:
+    """The context by torch as adaptive_span.py has it: softmax, clamped mask, and a sum of 1 again, [T N H]."""
+    scores = torch.einsum("tnh,snh->nts", queries, keys)
+    back = torch.arange(len(queries))[:, None] + len(keys) - len(queries) - torch.arange(len(keys))
+    scores = scores.masked_fill((back < 1) & (torch.arange(len(keys)) >= persistent), -torch.inf)
+    mask = ((1 - back + spans[:, None, None]) / ramp + 1).clamp(0, 1)
+    mask = torch.where(torch.arange(len(keys)) < persistent, torch.ones(()), mask)
+    weights = torch.softmax(scores, -1) * mask
+    return torch.einsum("nts,snh->tnh", weights / (weights.sum(-1, keepdim=True) + 1e-8), values)
+
+
+@pytest.mark.parametrize("persistent", [0, 2])
+@pytest.mark.parametrize("backend", ["dense", "blockwise"])
+def test_a_span_is_learned_from_both_ends_of_its_mask(backend: str, persistent: int) -> None:
+    """Spans of 0, where every head begins, of the whole text, and between, at an end of the mask or not."""
+    spans, ramp = np.array([0, 12, 5, 3.3], np.float32), 4
+    queries, keys, values = np.random.default_rng(2).normal(size=(3, 16, 4, 5)).astype(np.float32)
+    queries, readings = queries[-6:] / 3, np.random.default_rng(3).normal(size=(6, 4, 5)).astype(np.float32)
+    given = [torch.tensor(x, requires_grad=True) for x in (spans, queries, keys, values)]
+    (released(*given, ramp, persistent) * torch.tensor(readings)).sum().backward()
+
+    def context(spans: jax.Array, *rows: jax.Array) -> jax.Array:
+        documents = jnp.ones((1, 16), jnp.int32)
+        visibility = Visibility((WithinSpan(documents[:, -6:], documents, 16, persistent),), query_offset=10)
+        terms = (SoftSpan(spans[None, :, None, None], ramp, persistent),)
+        return jnp.sum(BACKENDS[backend](*(x[None] for x in rows), visibility, terms, 0.0, None)[0] * readings)
+
+    found = jax.jit(jax.grad(context, argnums=(0, 1, 2, 3)))(spans, queries, keys, values)
+    assert abs(float(found[0][0])) > 0.01 < abs(float(found[0][1]))
+    for ours, theirs in zip(found, given, strict=True):
+        np.testing.assert_allclose(ours, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("queries", "before"), [(3, 5), (1, 2), (6, 9)])

@@ -49,6 +49,7 @@ from plmjax.compression.distillation.terms import (
 )
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import ABOVE_0, FROM_0, UserError, check_choice, check_ranges
+from plmjax.layers.kinks import absolute
 from plmjax.models.mobilebert import MobileBertConfig, norm
 from plmjax.objectives.objective import Batch, Objective
 from plmjax.training.optimizers.layer_rates import Factor
@@ -134,7 +135,7 @@ class Variances(LayerTransfer):
     def distance(self, student: Reading, teacher: Reading, layer: jax.Array, batch: Batch) -> jax.Array:
         """Return the absolute difference."""
         (_, mine), (_, taught) = (moments(one.hidden_states[layer + 1]) for one in (student, teacher))
-        return jnp.abs(mine - taught)
+        return absolute(mine - taught)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,39 +140,45 @@ def _scan_forward(
         admit, emit = jax.nn.sigmoid(summed[0]), jax.nn.sigmoid(summed[3])
         forget, candidate = jax.nn.sigmoid(summed[1] + settings.forget_bias), jnp.tanh(summed[2])
         cell = _clip(forget * before.cell + admit * candidate, settings.cell_clip)
-        output = (emit * jnp.tanh(cell)).astype(x.dtype)
+        output, within = (emit * jnp.tanh(cell)).astype(x.dtype), None
         if projection is not None:
-            output = _clip(to_output @ output, settings.projection_clip)
+            projected = to_output @ output
+            output, within = _clip(projected, settings.projection_clip), _within(projected, settings.projection_clip)
         after = LstmState(cell, output) if shown is None else where(shown, LstmState(cell, output), before)
         activations = jnp.stack([admit, forget, candidate, emit]).astype(x.dtype)
-        return after, (after, activations)
+        return after, (after, activations, within)
 
-    last, (states, activations) = jax.lax.scan(step, first, (gates, starts, visible), reverse=settings.reverse)
+    last, kept = jax.lax.scan(step, first, (gates, starts, visible), reverse=settings.reverse)
+    states = kept[0]
     outputs = states.output if visible is None else jnp.where(visible[:, None], states.output, 0)
-    return (outputs, last), (starts, visible, kernels, first, states, activations)
+    return (outputs, last), (starts, visible, kernels, first, *kept)
 
 
 def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array, LstmState]) -> tuple:
-    starts, visible, (recurrent, projection), first, states, activations = kept
+    starts, visible, (recurrent, projection), first, states, activations, within = kept
     of_outputs, of_last = cotangents
     dtype = activations.dtype
     before = found(states, first, starts, settings.reverse)
 
     def step(of_after: LstmState, inputs: Any) -> tuple[LstmState, Any]:
-        of_emitted, after, cell_before, activated, start, shown = inputs
+        of_emitted, cell_after, cell_before, activated, within, start, shown = inputs
         admit, forget, candidate, emit = activated.astype(jnp.float32)
         of_state = LstmState(of_after.cell, of_after.output + of_emitted.astype(jnp.float32))
         if shown is not None:
             of_state = where(shown, of_state, jax.tree.map(jnp.zeros_like, of_state))
         of_projected = of_state.output
+        if within is not None:
+            of_projected = jnp.where(within, of_projected, 0)
+        of_hidden = of_projected
         if projection is not None:
-            of_projected = (of_projected * _within(after.output, settings.projection_clip)).astype(dtype)
+            of_projected = of_projected.astype(dtype)
             of_hidden = float32_product(jnp.matmul, projection, of_projected)
-        else:
-            of_hidden = of_projected
-        squashed = jnp.tanh(after.cell)
+        squashed = jnp.tanh(cell_after)
         of_cell = of_state.cell + of_hidden * emit * (1 - jnp.square(squashed))
-        of_cell = of_cell * _within(after.cell, settings.cell_clip)
+        if (limit := settings.cell_clip) is not None:
+            # The sum before the clip tells a cell at the limit from one beyond it.
+            at_most = _within(forget * cell_before + admit * candidate, limit) | (jnp.abs(cell_after) < limit)
+            of_cell = jnp.where(at_most, of_cell, 0)
         of_summed = [
             of_cell * candidate * admit * (1 - admit),
             of_cell * cell_before * forget * (1 - forget),
@@ -186,7 +192,7 @@ def _scan_backward(settings: _Settings, kept: tuple, cotangents: tuple[jax.Array
         of_before = where(start, jax.tree.map(jnp.zeros_like, of_before), of_before)
         return of_before, (of_gates, None if projection is None else of_projected)
 
-    inputs = (of_outputs, states, before.cell, activations, starts, visible)
+    inputs = (of_outputs, states.cell, before.cell, activations, within, starts, visible)
     of_last = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_last)
     of_first, (of_gates, of_projected) = jax.lax.scan(step, of_last, inputs, reverse=not settings.reverse)
     of_recurrent = jnp.einsum("TPB,TGHB->PGH", before.output, of_gates)
@@ -205,9 +211,9 @@ def _clip(x: jax.Array, largest: float | None) -> jax.Array:
     return x if largest is None else jnp.clip(x, -largest, largest)
 
 
-def _within(clipped: jax.Array, largest: float | None) -> jax.Array | float:
-    """Return the derivative of `_clip`, computed from its result."""
-    return 1.0 if largest is None else (jnp.abs(clipped) < largest).astype(jnp.float32)
+def _within(x: jax.Array, largest: float | None) -> jax.Array | None:
+    """Return whether the gradient of `_clip` passes into x, at the limits too (tf.clip_by_value, torch.clamp)."""
+    return None if largest is None else jnp.abs(x) <= largest
 
 
 class Lstm(RecurrentLayer):

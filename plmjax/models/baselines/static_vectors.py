@@ -26,6 +26,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
+from plmjax.layers.kinks import absolute
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
@@ -172,7 +173,7 @@ def texts(vectors: jax.Array, own: jax.Array, types: jax.Array) -> jax.Array:
         sizes.append(jnp.sum(mask, axis=-1, keepdims=True))
         means.append(jnp.einsum("BKT,BTD->BKD", mask, vectors.astype(jnp.float32)) / jnp.maximum(sizes[-1], 1))
     first, second = means
-    return jnp.concatenate([first, second, jnp.abs(first - second) * (sizes[1] > 0), first * second], axis=-1)
+    return jnp.concatenate([first, second, absolute(first - second) * (sizes[1] > 0), first * second], axis=-1)
 
 
 SYSTEM = declare(

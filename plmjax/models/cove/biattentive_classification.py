@@ -35,6 +35,7 @@ from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
+from plmjax.layers.kinks import largest
 from plmjax.layers.normalization import BatchNorm
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
@@ -132,9 +133,9 @@ class SelfAttentivePooling(nn.Module):
         attended = jnp.einsum("BTO,BTD->BD", weights.astype(self.dtype), y)
         own = own[..., None]
         # Outputs of an LSTM lie between -1 and 1.
-        largest, smallest = jnp.max(jnp.where(own, y, -1), axis=1), jnp.min(jnp.where(own, y, 1), axis=1)
+        highest, lowest = largest(jnp.where(own, y, -1), axis=1), -largest(jnp.where(own, -y, -1), axis=1)
         mean = jnp.sum(jnp.where(own, y, 0), axis=1) / jnp.maximum(jnp.sum(own, axis=1), 1).astype(self.dtype)
-        return jnp.concatenate([largest, mean, smallest, attended], axis=-1)
+        return jnp.concatenate([highest, mean, lowest, attended], axis=-1)
 
 
 class BiattentiveNetwork(nn.Module):
@@ -180,7 +181,8 @@ class BiattentiveNetwork(nn.Module):
             x = dropout(BatchNorm(name=f"norm_{number}")(x, exists, deterministic), deterministic)
             last = number == 2
             sizes, axes = (config.pieces, outputs), ("embed", None, None if last else "mlp")
-            x = jnp.max(Projection(sizes, axes, fan_in_uniform, dtype, logits=last, name=f"maxout_{number}")(x), axis=1)
+            x = Projection(sizes, axes, fan_in_uniform, dtype, logits=last, name=f"maxout_{number}")(x)
+            x = largest(x, axis=1)
         return x
 
 
