@@ -6,16 +6,17 @@ Sukhbaatar et al. (ACL 2019, arXiv 1905.07799, section 3.2); facebookresearch/ad
 
 An evaluation has the nats alone.
 
-The program reads no more tokens than the longest span of any head asks for. It is built again when spans shrink, and
-when they grow.
+A step reads no more tokens than the longest span of any head asks for, and its program depends on the spans before it
+alone, so that a run that was killed repeats it to the last bit.
 
-Deviation: the released code looks at the spans in each step. Here the loop looks at those of two steps before, and a
-program that reads up to a quarter more is kept.
+Deviation: the released code reads a multiple of 64 tokens. Here long spans are read in coarser steps, so that fewer
+programs are compiled, and up to a quarter more is read. A token at which a mask just becomes 0 is always read, since
+its gradient makes the span grow.
 """
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -34,8 +35,6 @@ STEP = 64
 @dataclasses.dataclass(frozen=True)
 class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
     """Mean nats of each token given the tokens before it in the row and in the memory, and the spans of all heads."""
-
-    statistic: ClassVar[str] = "longest_span"
 
     span_coefficient: float = 5e-7
     """Factor of the spans in the loss; 5e-7 for the published models, 2e-6 for the small one."""
@@ -63,19 +62,18 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
         return {"span": self.span_coefficient}
 
     def measured(self, config: AdaptiveSpanConfig, params: Any) -> jax.Array:
-        """Return the largest number of tokens that a head looks back, with its ramp."""
-        longest = jnp.ceil(config.attn_span * jnp.max(_shares(params).astype(jnp.float32))) + config.ramp
+        """Return the largest number of tokens that a head looks back, with its ramp and the end of it."""
+        longest = jnp.floor(config.attn_span * jnp.max(_shares(params).astype(jnp.float32))) + config.ramp + 1
         return jnp.minimum(longest, config.attn_span)
 
     def adapted(self, config: AdaptiveSpanConfig, statistic: float) -> AdaptiveSpanConfig:
         """Return the config that reads the longest span, rounded up to a multiple of `STEP` tokens.
 
-        A config that reads at most a quarter more is kept.
+        From four steps on, a step is at most a quarter of the span, and twice as long with each power of two.
         """
-        needed = min(STEP * math.ceil(statistic / STEP), config.attn_span)
-        if needed <= config.span <= max(needed + needed // 4, needed + STEP):
-            return config
-        return dataclasses.replace(config, computed_span=needed)
+        step = STEP << max(0, (int(statistic) // (4 * STEP)).bit_length() - 1)
+        needed = step * math.ceil(statistic / step)
+        return config if needed >= config.span else dataclasses.replace(config, computed_span=needed)
 
     def computes(self, config: AdaptiveSpanConfig) -> str:
         """Return the number of tokens that are read before each."""
@@ -90,7 +88,7 @@ class AdaptiveSpanPretraining(AdaptsModel, SegmentRecurrence):
     ) -> LossSums:
         """Return the nats of the next tokens, the spans once for each row, and the memory after the rows.
 
-        The metric `longest_span` is the largest number of tokens that a head looks back, with its ramp.
+        The metric `longest_span` is the largest number of tokens that a head looks back, as `measured` has it.
         """
         sums = super().sums(module, loss_inputs, batch, key, training=training)
         config, rows = module.config, jnp.asarray(len(batch["input_ids"]), jnp.float32)

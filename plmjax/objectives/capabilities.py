@@ -86,12 +86,9 @@ class Remembers(abc.ABC):
 class AdaptsModel(abc.ABC):
     """An objective whose program computes no more than a statistic of the parameters asks for, such as a longest span.
 
-    The loop builds the program again when the statistic has changed so much that `adapted` returns another config. All
-    these configs have the same state.
+    Each step takes the program of the parameters before it, and nothing else decides about it: two programs may differ
+    in their last bits, and a run that was killed must repeat a step with the same one. All configs have the same state.
     """
-
-    statistic: ClassVar[str]
-    """Name of the metric of `Objective.sums` that is the statistic."""
 
     @abc.abstractmethod
     def measured(self, config: Any, params: Any) -> jax.Array:
@@ -99,7 +96,7 @@ class AdaptsModel(abc.ABC):
 
     @abc.abstractmethod
     def adapted(self, config: Any, statistic: float) -> Any:
-        """Return the config to compute with; `config` itself if it computes enough and not much more."""
+        """Return the config to compute with, of few ones that any run may have; at most `config`, the run's own."""
 
     @abc.abstractmethod
     def computes(self, config: Any) -> str:

@@ -6,6 +6,7 @@ again repeats the logging and the evaluation that were not finished, and ends wi
 
 import contextlib
 import dataclasses
+import functools
 import math
 import signal
 import time
@@ -17,6 +18,7 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax import storage
+from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import AdaptsModel
@@ -177,11 +179,10 @@ def train(
         for program in programs:
             if step == program.phase.first_step:
                 state = state.replace(carry=program.start_carry())
-            while step < program.phase.last_step and not session.exhausted:
-                program = session.adapted(program, state)
+            if step < program.phase.last_step and not session.exhausted:
                 with memory.explain_out_of_memory(run, program.phase, placed.mesh.devices.flat[0]):
                     state, step = session.phase(program, state, step)
-        program = session.adapted(program, state)
+        program = session.adapted(program, state.params)
         state = session.evaluate(program, state, step)
         session.save(state, step, last=True)
     if session.stop.received and jax.process_count() == 1:  # After the last step; on several hosts the run is done.
@@ -231,6 +232,9 @@ class _Session:
         self.votes = votes
         self.evaluation = evaluation
         self.program_of = program_of
+        self.programs: dict[tuple[ResolvedPhase, ModelConfig], Program] = {}
+        adapts = isinstance(run.objective, AdaptsModel)
+        self.measured = jax.jit(functools.partial(run.objective.measured, run.model)) if adapts else None
         self.is_primary = hosts.is_primary()
 
     def __enter__(self) -> "_Session":
@@ -280,30 +284,26 @@ class _Session:
         """Return whether the metric of the best checkpoint has not improved for `training.patience` evaluations."""
         return self.best.exhausted(self.record)
 
-    def adapted(self, program: Program, state: TrainState) -> Program:
+    def adapted(self, program: Program, params: Any) -> Program:
         """Return the program of the same phase that computes as much of the model as the parameters need."""
-        objective, run = self.run.objective, self.run
-        if not isinstance(objective, AdaptsModel):
+        if self.measured is None:
             return program
-        statistic = float(jax.jit(objective.measured, static_argnums=0)(run.model, state.params))
-        model = objective.adapted(program.model, statistic)
+        model = self.run.objective.adapted(self.run.model, float(self.measured(params)))
         if model == program.model:
             return program
-        return self.program_of(dataclasses.replace(run, model=model), program.phase)
-
-    def fits(self, program: Program, metrics: Mapping[str, float]) -> bool:
-        """Return whether a program computes as much of the model as the parameters needed in a finished step."""
-        objective = self.run.objective
-        if not isinstance(objective, AdaptsModel):
-            return True
-        return objective.adapted(program.model, metrics[objective.statistic]) == program.model
+        known = program.phase, model
+        if known not in self.programs:
+            self.programs[known] = self.program_of(dataclasses.replace(self.run, model=model), program.phase)
+        return self.programs[known]
 
     def phase(self, program: Program, state: TrainState, done: int) -> tuple[TrainState, int]:
         """Run the steps after step `done` to the end of the phase, and return (state, last step).
 
-        The phase ends early if the best metric stops improving, and if the program must be built again.
+        The phase ends early if the best metric stops improving.
         """
-        compiled, rates = self.compile(program, state, done)
+        program = self.adapted(program, state.params)
+        known = {program: self.compile(program, state, done)}
+        compiled, rates = known[program]
         hosts.agree(f"the start of phase {program.phase.index}")
         rows = self.source.train(program.phase, done - program.phase.first_step, local_rows(program.batch))
         batches, pace = on_device(rows, program.batch), Pace()
@@ -313,19 +313,20 @@ class _Session:
             self.profile.before(step)
             if earlier := pace.throttle():
                 self.show_unlogged(step - 2, earlier, pace, rates)
-                if not self.fits(program, earlier):
-                    step -= 1
-                    self.gather(pace, step)
-                    break
             self.progressed(f"waiting for the batch of step {step}", limit)
             batch = pace.next_batch(batches)
+            if (needed := self.adapted(program, state.params)) is not program:
+                self.gather(pace, step - 1)
+                if needed not in known:
+                    known[needed] = self.compile(needed, state, step - 1)
+                program, (compiled, rates), pace = needed, known[needed], Pace()
             self.progressed(f"computing step {step}", limit)
             self.stop.unsaved = True
             state, metrics = compiled(state, batch)
             pace.add(metrics)
             self.profile.after(step, state)
             if due := self.due(step, last=step == program.phase.last_step):
-                finished = self.gather(pace, step)
+                finished = self.gather(pace, step)[-1]
                 if due.log:
                     self.log(step, finished, pace, rates)
                 else:
@@ -341,7 +342,7 @@ class _Session:
                     batches.close()
                     where = "" if self.stop.received else " on another host"
                     raise Interrupted(f"Stopped by {signal.Signals(due.stop).name}{where} and saved at step {step}.")
-                if self.exhausted or not self.fits(program, finished):
+                if self.exhausted:
                     break
                 pace.resume()
         batches.close()
@@ -379,8 +380,8 @@ class _Session:
             stop=stop,
         )
 
-    def gather(self, pace: Pace, step: int) -> dict[str, float]:
-        """Add the finished steps to the window of the next logged line, and return the metrics of the last one.
+    def gather(self, pace: Pace, step: int) -> list[dict[str, float]]:
+        """Add the steps up to `step` to the window of the next logged line, and return their metrics.
 
         Raises:
             UserError: a loss is not finite.
@@ -397,7 +398,7 @@ class _Session:
                     f"{'step ' + str(kept) if kept is not None else 'no step yet'})."
                 )
             self.window.add(metrics)
-        return values[-1]
+        return values
 
     def show_unlogged(self, step: int, metrics: Mapping[str, float], pace: Pace, rates: "_Rates") -> None:
         """Show a finished step that is not logged."""
@@ -446,7 +447,9 @@ class _Session:
         if self.evaluated == step:
             return state
         self.progressed(f"evaluating at step {step}", hosts.ACTIVITY)
-        means = self.evaluation(program, program.loss_inputs(state), self.run.training.evaluation_batches)
+        inputs = program.loss_inputs(state)
+        program = self.adapted(program, inputs.params)
+        means = self.evaluation(program, inputs, self.run.training.evaluation_batches)
         values = {f"eval/{name}": value for name, value in means.items()}
         if self.is_primary and values:
             self.file.write(step, values)

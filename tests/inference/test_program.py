@@ -18,7 +18,7 @@ def test_rows_are_as_long_as_those_of_the_last_phase() -> None:
     assert program_of(run, ChainSource(run.data)).phase.sequence_length == 12
 
 
-@pytest.mark.parametrize(("shares", "span"), [((0.1, 0.2), 64), ((0.9, 0.1), None)])
+@pytest.mark.parametrize(("shares", "span"), [((0.1, 0.2), 64), ((0.95, 0.1), None)])
 def test_a_program_computes_what_its_parameters_need(
     shares: tuple[float, ...], span: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -365,6 +365,7 @@ def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optim
     session = SimpleNamespace(
         run=experiments.changed(options(), training={"evaluation_batches": 3}),
         evaluation=lambda program, inputs, limit: asked.append((inputs, limit)) or {"accuracy": 0.5, "loss": 2.0},
+        adapted=lambda program, params: program,
         progressed=lambda *_, **__: None,
         evaluated=4,
         is_primary=False,
@@ -373,10 +374,11 @@ def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optim
         exhausted=False,
     )
     program = SimpleNamespace(
-        loss_inputs=lambda state: f"of {state}", on_evaluation=lambda state, loss: f"{state} after {loss}"
+        loss_inputs=lambda state: SimpleNamespace(params=f"of {state}"),
+        on_evaluation=lambda state, loss: f"{state} after {loss}",
     )
     assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6 after 2.0"
-    assert asked == [("of step 6", 3)] and session.record == (-0.75, 2)
+    assert asked == [(SimpleNamespace(params="of step 6"), 3)] and session.record == (-0.75, 2)
     assert (session.evaluated, session.metrics) == (6, {"eval/accuracy": 0.5, "eval/loss": 2.0})
     assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6" and len(asked) == 1
 
