@@ -85,7 +85,8 @@ def evaluate(
         max_unknown: largest fraction of unknown tokens of raw text or of examples; 0.2 by default. A prepared dataset
             was checked when it was prepared.
         settings: settings of the task that change how the file is read (`text="review"`, `label="stars"`); of the
-            objective, how a prediction is chosen; of a run on text, how raw text is read (`text_key="body"`).
+            objective, how a prediction is chosen; of a run on text, how raw text is read (`text_key="body"`). One that
+            has the name of another argument is given by its full name: `**{"data.stride": 32}`.
 
     Raises:
         UserError: no checkpoint, no data, data that does not fit it, too many unknown tokens, or a window, a stride, a
@@ -93,16 +94,21 @@ def evaluate(
     """
     directory = checkpoints.find(checkpoint)
     description = checkpoints.describe(directory)
+    settings = task_settings.full_names(description.experiment, settings, labelled=True)
     run = task_settings.with_settings(description.experiment, settings, labelled=True)
     limit = MAX_UNKNOWN if max_unknown is None else max_unknown
     signatures: dict[str, str] = {}
     predictions: dict[str, str] = {}
+    for name, value in {"window": window, "stride": stride, "memory": memory, "split": split}.items():
+        if value is not None and isinstance(run.data, Task):
+            own = f", or give --data.{name}" if name in run.data.settings(labelled=True) else ""
+            raise UserError(
+                f"Expected a run on text for --{name}, found one on a task in {checkpoint}; leave it out{own}."
+            )
     if memory is not None:
         run = perplexity.remembering(run, memory)
     if window is not None or stride is not None:
         perplexity.language_model(run)
-    if split is not None and isinstance(run.data, Task):
-        raise UserError(f"Expected a run on text for --split, found one on a task in {checkpoint}; leave it out.")
     if ensemble and not isinstance(run.data, Task):
         raise UserError(f"Expected a run on a task for --ensemble, found {checkpoint}; leave --ensemble out.")
     if isinstance(run.data, Task) and ensemble:
@@ -131,14 +137,16 @@ def evaluate(
     elif isinstance(run.data, Data):
         text = None if data is None else storage.path(data)
         raw = text is not None and not _is_prepared(text)
-        changed = [f"--data.{name}" for name in settings] + ([] if max_unknown is None else ["--max_unknown"])
+        changed = [f"--{name}" for name in settings] + ([] if max_unknown is None else ["--max_unknown"])
         if changed and not raw:
             raise UserError(
                 f"Expected raw text in --data for {changed[0]}, found {data or 'none'}; leave {changed[0]} out, as a "
                 f"prepared dataset cannot be changed."
             )
         if raw:  # its format may differ from that of the run's own text
-            run = dataclasses.replace(run, data=dataclasses.replace(run.data, format=settings.get("format", "auto")))
+            run = dataclasses.replace(
+                run, data=dataclasses.replace(run.data, format=settings.get("data.format", "auto"))
+            )
         split = _split(split, run.data.format if raw else "")
         described = dataclasses.replace(description, experiment=run)
         with options_named(TEXT_OPTIONS):

@@ -42,7 +42,8 @@ def predict(
             labels and of choices, or numbers.
         max_unknown: largest fraction of unknown tokens in the examples read so far.
         settings: settings of the task that change how this file is read (`text="review"`); of the objective, how a
-            prediction is chosen (`null_threshold=1.5`).
+            prediction is chosen (`null_threshold=1.5`). One that has the name of another argument is given by its full
+            name, as for `evaluate`.
 
     Returns:
         dicts of plain data, with the keys that the objective's `records` documents.

@@ -1,4 +1,8 @@
-"""Run settings that change how another file is read, predicted or evaluated, such as `--data.text review`."""
+"""Run settings that change how another file is read, predicted or evaluated, such as `--data.text review`.
+
+A setting has the name of its option, `data.text`. The part before the first point may be left out, `text`, unless both
+the data and the objective have such a setting.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,8 +26,7 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
     Raises:
         UserError: an option that the command does not take, or a value of the wrong type.
     """
-    groups = _groups(run, labelled)
-    known = [f"--{group}.{name}" for name, group in groups.items()]
+    known = [f"--{name}" for name in _names(run, labelled)]
     named = [experiments.normalized_option(option.partition("=")[0]) for option in options if option.startswith("--")]
     for name in named:
         if name not in known:
@@ -31,27 +34,44 @@ def from_options(run: Experiment, options: Sequence[str], command: str, labelled
                 f"Expected an option of {command} for this {_kind(run)}, found {quoted(name)}; {nearest(name, known)}"
             )
     composed = experiments.override(run, options, command)
-    names = [name.removeprefix("--").partition(".")[2] for name in named]
-    return {name: _at(getattr(composed, groups[name]), name.split(".")) for name in names}
+    return {name: _at(composed, name.split(".")) for name in (option.removeprefix("--") for option in named)}
+
+
+def full_names(run: Experiment, settings: Mapping[str, Any], labelled: bool) -> dict[str, Any]:
+    """Return the settings by their full names, such as data.text.
+
+    Raises:
+        UserError: a setting that does not change how a file is read or predicted, or a short name of two settings.
+    """
+    known = _names(run, labelled)
+    short = [name.partition(".")[2] for name in known]
+    found = {}
+    for name, value in settings.items():
+        meant = [name] if name in known else [full for full, end in zip(known, short, strict=True) if end == name]
+        if not meant:
+            raise UserError(
+                f"Expected a setting of {'evaluating' if labelled else 'predicting'} this {_kind(run)}, found "
+                f"{quoted(name)}; {nearest(name, [*known, *short])}"
+            )
+        if len(meant) > 1:
+            raise UserError(f"Expected one setting, found {quoted(name)}, which is {' and '.join(meant)}; name one.")
+        found[meant[0]] = value
+    return found
 
 
 def with_settings(run: Experiment, settings: Mapping[str, Any], labelled: bool) -> Experiment:
     """Return the run with other settings of its task and its objective.
 
     Raises:
-        UserError: a setting that does not change how a file is read or predicted, or rows longer than the model's
-            positions.
+        UserError: an error of `full_names`, or rows longer than the model's positions.
     """
-    groups = _groups(run, labelled)
-    for name, value in settings.items():
-        if name not in groups:
-            raise UserError(
-                f"Expected a setting of {'evaluating' if labelled else 'predicting'} this {_kind(run)}, found "
-                f"{quoted(name)}; {nearest(name, groups)}"
-            )
-        if groups[name] == "data":
-            run = dataclasses.replace(run, data=_replaced(run.data, name.split("."), value))
-    of_objective = {name: value for name, value in settings.items() if groups[name] == "objective"}
+    of_objective = {}
+    for name, value in full_names(run, settings, labelled).items():
+        group, _, field = name.partition(".")
+        if group == "data":
+            run = dataclasses.replace(run, data=_replaced(run.data, field.split("."), value))
+        else:
+            of_objective[field] = value
     if of_objective:
         run = dataclasses.replace(run, objective=run.objective.predicting(of_objective))
     if isinstance(run.data, Task):
@@ -63,12 +83,12 @@ def _kind(run: Experiment) -> str:
     return "task" if isinstance(run.data, Task) else "text"
 
 
-def _groups(run: Experiment, labelled: bool) -> dict[str, str]:
-    """Return a dict from setting to the part of the experiment that contains it."""
+def _names(run: Experiment, labelled: bool) -> list[str]:
+    """Return the full names of the settings."""
     if not isinstance(run.data, Task):
-        return dict.fromkeys(TEXT_SETTINGS, "data")
-    of_objective = dict.fromkeys(run.objective.prediction_settings, "objective")
-    return dict.fromkeys(run.data.settings(labelled), "data") | of_objective
+        return [f"data.{name}" for name in TEXT_SETTINGS]
+    of_objective = [f"objective.{name}" for name in run.objective.prediction_settings]
+    return [f"data.{name}" for name in run.data.settings(labelled)] + of_objective
 
 
 def _at(value: Any, path: Sequence[str]) -> Any:

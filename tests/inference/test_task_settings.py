@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -84,17 +85,39 @@ def test_a_task_among_several_has_options_of_its_own() -> None:
     assert set(Sentences().settings(True)) - set(Sentences().settings(False)) == {"label"}
 
 
+def test_a_setting_of_data_and_objective_alike_is_given_by_its_full_name() -> None:
+    """A setting may also have the name of an argument, as `stride` and a class of a user's own."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Columns(Questions):
+        prediction_settings: ClassVar[tuple[str, ...]] = ("best", "checkpoint", "output", "stride")
+        best: str = "a"
+        checkpoint: str = "b"
+        output: str = "c"
+
+    run = Experiment(model=BertConfig.tiny(), objective=SpanExtraction(), data=Columns())
+    full = {f"data.{name}": name for name in ("best", "checkpoint", "output")} | {"objective.best": 7, "stride": 9}
+    changed = task_settings.with_settings(run, full, labelled=False)
+    assert changed.data == Columns(best="best", checkpoint="checkpoint", output="output", stride=9)
+    assert changed.objective == SpanExtraction(best=7)
+    with pytest.raises(UserError, match=r"found 'best', which is data\.best and objective\.best; name one"):
+        task_settings.with_settings(run, {"best": 7}, labelled=False)
+    options = ["--data.best", "x", "--objective.best", "3", "--data.stride=5"]
+    found = task_settings.from_options(run, options, "plmjax predict", labelled=False)
+    assert found == {"data.best": "x", "objective.best": 3, "data.stride": 5}
+
+
 def test_rows_of_another_file_may_have_all_positions_of_the_model() -> None:
     """A setting of the objective beside it is taken too, and both leave all others as they were."""
     run = Experiment(
         model=BertConfig.tiny(max_position_embeddings=40),
-        objective=SpanExtraction(best=7),
+        objective=SpanExtraction(impossible=True, best=7),
         data=Questions(sequence_length=32, stride=9),
     )
     changed = task_settings.with_settings(run, {"sequence_length": 40, "null_threshold": 1.5}, labelled=False)
     assert (changed.data, changed.objective) == (
         Questions(sequence_length=40, stride=9),
-        SpanExtraction(best=7, null_threshold=1.5),
+        SpanExtraction(impossible=True, best=7, null_threshold=1.5),
     )
     with pytest.raises(UserError, match=r"40 positions, found a sequence length of 41;"):
         task_settings.with_settings(run, {"sequence_length": 41}, labelled=False)
