@@ -125,12 +125,25 @@ def _translation(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjectiv
     return Translation(max_new_tokens=length - 1), TextPairs(target_length=length)
 
 
+def _questions(objective: type[SpanExtraction], module: nn.Module) -> tuple[TaskObjective, Task]:
+    """Return windows that fit the model: a third of a row at most for the question, half of the rest as the stride.
+
+    A config does not say if the model was trained on questions without an answer.
+    """
+    longest = module.config.longest or Questions.sequence_length
+    length = min(Questions.sequence_length, longest)
+    question = max(min(Questions.question_length, length // 3), 1)
+    rest = length - question - module.config.template.specials(2)
+    stride = max(min(Questions.stride, rest // 2), 1)
+    return objective(impossible=None), Questions(sequence_length=length, stride=stride, question_length=question)
+
+
 FINETUNING: Mapping[Purpose, Callable[[nn.Module, Sequence[str]], tuple[TaskObjective, Task]]] = {
     Purpose.TEXT_LABELS: _sentences,
     Purpose.TOKEN_LABELS: _tagging,
     Purpose.CHOICES: lambda module, labels: (MultipleChoice(), Choices()),
-    Purpose.ANSWERS: lambda module, labels: (SpanExtraction(), Questions()),
-    Purpose.ANSWER_SEARCH: lambda module, labels: (AnswerSearch(), Questions()),
+    Purpose.ANSWERS: lambda module, labels: _questions(SpanExtraction, module),
+    Purpose.ANSWER_SEARCH: lambda module, labels: _questions(AnswerSearch, module),
 }
 """Purpose of a module with a head -> module, names of its labels -> the task and its data."""
 

@@ -40,6 +40,11 @@ class AnswerSearch(SpanExtraction):
     per_token: ClassVar[bool] = False
     packs: ClassVar[bool] = False
 
+    @property
+    def scores_impossible(self) -> bool:
+        """Return whether the output for "no answer" is trained."""
+        return self.impossible is not False
+
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the model with the search."""
         return config.module(Purpose.ANSWER_SEARCH, execution)

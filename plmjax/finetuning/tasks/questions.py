@@ -13,7 +13,7 @@ their own sequence, since rows are packed.
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -187,10 +187,16 @@ class SpanExtraction(TaskObjective):
 
     language: str = "en"
     """Language of the metrics: en as in SQuAD, zh as in CMRC."""
-    impossible: bool = False
-    """If true, a question may have no answer; set to true where the train file has such questions."""
+    impossible: bool | None = False
+    """If true, a question may have no answer; set to true where the train file has such questions.
+
+    None, for a model whose train file is not known, is true in predictions, and in an evaluation if its file has such
+    questions.
+    """
     null_threshold: float = 0.0
-    """Margin by which the score of "no answer" must exceed that of the best answer to be predicted."""
+    """Margin by which the score of "no answer" must exceed that of the best answer to be predicted; another value than
+    0 sets impossible, and inf predicts an answer always.
+    """
     best: int = 20
     """Number of starts, ends and answers that are considered."""
     answer_length: int = 30
@@ -205,7 +211,34 @@ class SpanExtraction(TaskObjective):
     def fit_labels(self, train: QuestionExamples) -> Self:
         """Return the objective, with `impossible` set if some questions have no answer."""
         check_choice("--objective.language", self.language, SCORES)
-        return dataclasses.replace(self, impossible=self.impossible or not all(train.answers))
+        impossible = bool(self.impossible) or self.null_threshold != 0 or not all(train.answers)
+        return dataclasses.replace(self, impossible=impossible)
+
+    @property
+    def scores_impossible(self) -> bool:
+        """Return true: every window without the answer points at the summary position, in training too."""
+        return True
+
+    def predicting(self, settings: Mapping[str, Any]) -> Self:
+        """Return the objective with other settings; with a null_threshold "no answer" may be predicted.
+
+        Raises:
+            UserError: a null_threshold for a model that does not score "no answer".
+        """
+        changed = super().predicting(settings)
+        if "null_threshold" not in settings:
+            return changed
+        if not self.scores_impossible:
+            raise UserError(
+                "Expected a run that was trained on questions without an answer for --objective.null_threshold, found "
+                "one that was not; leave it out, or name another run."
+            )
+        return dataclasses.replace(changed, impossible=True)
+
+    def judging(self, examples: QuestionExamples) -> Self:
+        """Return the objective for a labelled file: a question may have no answer if the file has such questions."""
+        impossible = bool(self.impossible) or (self.scores_impossible and not all(examples.answers))
+        return dataclasses.replace(self, impossible=impossible)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
         """Return the encoder with two scores per token."""
@@ -277,14 +310,14 @@ class SpanExtraction(TaskObjective):
 
         It comes with nbest_predictions.json and, where questions may have no answer, null_odds.json.
         """
-        found = self._candidates(examples, encoded, outputs)
-        records = self._records(examples, found)
+        judge, found = self.judging(examples), self._candidates(examples, encoded, outputs)
+        records = judge._records(examples, found)
         names = {"predictions.json": "prediction", "nbest_predictions.json": "nbest"}
-        if self.impossible:
+        if judge.impossible:
             names["null_odds.json"] = "null_odds"
         written = {file: {record["id"]: record[name] for record in records} for file, name in names.items()}
         contents = {name: json.dumps(value, ensure_ascii=False, indent=1) + "\n" for name, value in written.items()}
-        return self._metrics(examples, found, [record["prediction"] for record in records]), contents
+        return judge._metrics(examples, found, [record["prediction"] for record in records]), contents
 
     def records(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> list[Record]:
         """Return line, id, prediction (empty for no answer), nbest with scores and probabilities.
@@ -292,7 +325,8 @@ class SpanExtraction(TaskObjective):
         Where questions may have no answer, also return null_odds, the score of "no answer" minus that of the best
         answer.
         """
-        return self._records(examples, self._candidates(examples, encoded, outputs))
+        writer = dataclasses.replace(self, impossible=self.impossible is not False)
+        return writer._records(examples, self._candidates(examples, encoded, outputs))
 
     def official(self, records: Iterable[Record]) -> Iterator[str]:
         """Yield predictions.json of the official scripts: id -> answer."""

@@ -1,0 +1,161 @@
+"""Questions without an answer: who may say so, for imported models and for runs with and without such questions."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
+from plmjax.exchange.run_directories import import_checkpoint
+from plmjax.experiment import Experiment
+from plmjax.finetuning.tasks.answer_search import AnswerSearch
+from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.inference.evaluate import evaluate
+from plmjax.inference.predict import predict
+from plmjax.inference.rows import inputs
+from plmjax.interop import huggingface
+from plmjax.models.bert import BertConfig
+from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.training.checkpoints import checkpoints
+from tests.systems.modules import random_params
+
+TEXTS = [f"the film {number} was a fine plot of great actors and poor scenes in town {number}" for number in range(8)]
+KINDS = ("has_answer_f1", "no_answer_f1", "best_f1", "best_threshold")
+
+
+def asked(path: Path, unanswered: int) -> Path:
+    """A file of SQuAD's form; every `unanswered`-th of its questions has no answer, with 0 none."""
+    paragraphs = []
+    for number, text in enumerate(TEXTS):
+        none = bool(unanswered) and number % unanswered == 0
+        answers = [] if none else [{"text": "plot", "answer_start": text.index("plot")}]
+        entry = {"id": f"q{number}", "question": "what was fine?", "answers": answers, "is_impossible": none}
+        paragraphs.append({"context": text, "qas": [entry]})
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A question model of 128 positions as transformers has it, its import, and runs that knew their train file."""
+    folder = tmp_path_factory.mktemp("questions")
+    tokenizer = tokenizers.train("wordpiece", 120, TEXTS * 3, folder / "hf")
+    config = BertConfig.tiny(vocab_size=tokenizer.vocabulary.size, max_position_embeddings=128)
+    module = config.module(Purpose.ANSWERS, Execution())
+    params = random_params(module)
+    huggingface.save(module, params, folder / "hf")
+    encoder, of_encoder = huggingface.load(folder / "hf", architecture="BertModel")
+    given = inputs(config, tokenizer, [("what was fine?", TEXTS[0])])
+    first = encoder.apply({"params": of_encoder}, **given).last_hidden_state[0, 0]
+    # A vector has its largest product with itself: the model points at [CLS], so that no question has an answer.
+    params["classifier"]["kernel"] = np.stack([first, first], axis=1)
+    huggingface.save(module, params, folder / "hf")
+    import_checkpoint(folder / "hf", folder / "imported")
+    for name, unanswered in (("v1", 0), ("v2", 3)):
+        data = Questions(validation=str(asked(folder / f"{name}.json", unanswered)), sequence_length=64, stride=20)
+        data = dataclasses.replace(data, train=data.validation, question_length=20)
+        run = Experiment(model=config, objective=SpanExtraction().fit_labels(data.read("train")), data=data)
+        checkpoints.save_parameters(folder / name, params, run, checkpoints.tokenizer_files(folder / "hf"))
+    bare = json.loads((folder / "v2.json").read_text())
+    for paragraph in bare["data"][0]["paragraphs"]:
+        for entry in paragraph["qas"]:
+            del entry["answers"], entry["is_impossible"]
+    (folder / "bare.json").write_text(json.dumps(bare))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "possible"),
+    [
+        ("imported", "v1.json", False), ("imported", "v2.json", True), ("v1", "v1.json", False),
+        ("v1", "v2.json", True), ("v2", "v1.json", True), ("v2", "v2.json", True),
+    ],
+)  # fmt: skip
+def test_a_labelled_file_with_such_questions_may_be_answered_by_none(
+    name: str, file: str, possible: bool, folder: Path, tmp_path: Path
+) -> None:
+    found = evaluate(folder / name, folder / file, tmp_path)
+    assert all((f"eval/{kind}" in found) == possible for kind in KINDS)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert (tmp_path / "null_odds.json").exists() == possible
+    if possible:
+        odds = json.loads((tmp_path / "null_odds.json").read_text())
+        assert {key: not text for key, text in predictions.items()} == {key: odd > 0 for key, odd in odds.items()}
+        assert min(odds.values()) > 0
+    else:
+        assert all(predictions.values())
+
+
+@pytest.mark.parametrize(("name", "possible"), [("imported", True), ("v1", False), ("v2", True)])
+def test_a_file_without_labels_is_answered_as_the_run_was_trained(name: str, possible: bool, folder: Path) -> None:
+    found = list(predict(folder / name, folder / "bare.json"))
+    assert all(("null_odds" in record) == possible for record in found)
+    assert {not record["prediction"] for record in found} == {possible}
+
+
+@pytest.mark.parametrize(("name", "file"), [("imported", "v1.json"), ("v1", "bare.json")])
+def test_a_threshold_has_its_effect_everywhere(name: str, file: str, folder: Path, tmp_path: Path) -> None:
+    for threshold, none in ((-1e9, True), (math.inf, False)):
+        if file == "bare.json":
+            texts = [record["prediction"] for record in predict(folder / name, folder / file, null_threshold=threshold)]
+        else:
+            found = evaluate(folder / name, folder / file, tmp_path, null_threshold=threshold)
+            assert "eval/best_threshold" in found
+            texts = json.loads((tmp_path / "predictions.json").read_text()).values()
+        assert {not text for text in texts} == {none}
+
+
+def test_windows_of_an_import_fit_its_positions_and_the_command_changes_them(
+    folder: Path, capsys: pytest.CaptureFixture, fails
+) -> None:
+    data = checkpoints.describe(checkpoints.find(folder / "imported")).experiment.data
+    assert (data.sequence_length, data.question_length, data.stride) == (128, 42, 41)
+    run = ["evaluate", str(folder / "imported"), "--data", str(folder / "v2.json")]
+    capsys.readouterr()
+    cli.run([*run, "--data.stride", "8", "--data.sequence_length", "32", "--data.question_length", "9", "--json"])
+    shorter = json.loads(capsys.readouterr().out)
+    settings = {"data.stride": 8, "data.sequence_length": 32, "question_length": 9}
+    assert shorter == evaluate(folder / "imported", folder / "v2.json", **settings)
+    assert shorter["eval/loss"] != evaluate(folder / "imported", folder / "v2.json")["eval/loss"]
+    cli.run(["predict", *run[1:2], "--input", str(folder / "bare.json"), "--data.stride", "32"])
+    assert capsys.readouterr().out.count("\n") == len(TEXTS)
+    said = fails(*run, "--stride", 8)
+    assert "Expected a run on text for --stride" in said and "leave it out, or give --data.stride." in said
+    for option in ("--window", "--memory"):
+        said = fails(*run, option, 8)
+        assert f"Expected a run on text for {option}" in said and said.endswith("leave it out.")
+
+
+@pytest.mark.parametrize("positions", [24, 64, 128, 200, 384, 512])
+def test_every_import_of_a_question_model_can_read_a_question(positions: int) -> None:
+    module = BertConfig(max_position_embeddings=positions).module(Purpose.ANSWERS, Execution())
+    objective, data = task_of(module)
+    assert objective == SpanExtraction(impossible=None) and data.sequence_length == min(positions, 384)
+    assert 0 < data.stride <= data.sequence_length - data.question_length - 3
+    assert positions < 384 or data == Questions()
+    assert task_of(XlnetConfig().module(Purpose.ANSWER_SEARCH, Execution())) == (
+        AnswerSearch(impossible=None), Questions(),
+    )  # fmt: skip
+
+
+def test_a_search_that_was_never_trained_on_such_questions_takes_no_threshold() -> None:
+    with pytest.raises(UserError, match=r"trained on questions without an answer for --objective\.null_threshold"):
+        AnswerSearch(impossible=False).predicting({"null_threshold": 1.0})
+    for trained in (None, True):
+        assert AnswerSearch(impossible=trained).predicting({"null_threshold": 1.0}).impossible is True
+    assert AnswerSearch(impossible=False).predicting({"best": 3}) == AnswerSearch(impossible=False, best=3)
+
+
+def test_a_threshold_of_an_experiment_has_its_effect_in_its_evaluations(folder: Path) -> None:
+    train = Questions(train=str(folder / "v1.json")).read("train")
+    assert SpanExtraction().fit_labels(train).impossible is False
+    assert SpanExtraction(null_threshold=1.0).fit_labels(train).impossible is True
+    assert SpanExtraction(impossible=None).fit_labels(train).impossible is False
