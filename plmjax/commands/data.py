@@ -44,8 +44,8 @@ def tokenizer_train(
         format: Format of the input.
         text_key: Key of the text in a JSON object, a row of a table, Parquet or Arrow file, or an example of TFDS.
         streams: Several texts of every document to train on, each as NAME=KEY, as in plmjax prepare.
-        lowercase: Lower-case the text; wordpiece, bpe and word strip accents too. By default all kinds do so, except
-            for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
+        lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. By
+            default all kinds do so, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
     from plmjax.data import formats, tokenizers
     from plmjax.data.formats import records

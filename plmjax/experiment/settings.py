@@ -35,8 +35,8 @@ class Tokenizer:
     vocab_size: int = 8192
     """Number of tokens of a tokenizer to train, including special tokens."""
     lowercase: bool | None = None
-    """Lower-case the text; wordpiece, bpe and word strip accents too. None does so except for byte-bpe,
-    gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
+    """Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. None does so
+    except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
 
 

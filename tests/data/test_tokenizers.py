@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
-from plmjax.data.tokenizers import engines, word_cache
+from plmjax.data.tokenizers import word_cache
 from plmjax.errors import UserError
 
 PROSE = [
@@ -555,10 +555,6 @@ def test_the_system_of_a_spiece_model_is_that_beside_it_then_that_of_the_caller(
             assert tokenizers.load(tmp_path, system).encode("THE Fox") == expected
     (tmp_path / "config.json").write_text('{"model_type": "t5", "tokenizer_class": "AlbertTokenizer"}')
     assert tokenizers.load(tmp_path).encode("THE Fox") == albert
-
-
-def test_one_capital_in_a_hundred_tokens_is_an_uncased_vocabulary():
-    assert not engines.cased(["A", *"b" * 99]) and engines.cased(["A", *"b" * 98])
 
 
 def test_an_id_that_the_table_lacks_counts_as_one(tmp_path):

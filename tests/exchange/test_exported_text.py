@@ -48,7 +48,7 @@ def parameters(module: nn.Module, sides: tuple[str, ...]) -> Any:
 
 def a_run(folder: Path, config: Any, run: Any = None) -> Path:
     """The run directory of an encoder-decoder or, given its experiment, of a decoder."""
-    tokenizer = tokenizers.from_words(WORDS, folder / "tokenizer", lowercase=True)
+    tokenizer = tokenizers.from_words(WORDS, folder / "tokenizer")
     if run is not None:
         tokenizer = tokenizer.with_special(["start", "delimiter", "extract"])
         tokenizer.save(folder / "tokenizer")
@@ -105,7 +105,7 @@ def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     config = dataclasses.replace(TRANSLATOR, **IDS)
     module, tokenizer = (
         config.module(Purpose.WRITING, Execution()),
-        tokenizers.from_words(WORDS, tmp_path, lowercase=True),
+        tokenizers.from_words(WORDS, tmp_path),
     )
     params = parameters(module, ("", "decoder_"))
     huggingface.save(module, params, tmp_path)

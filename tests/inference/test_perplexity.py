@@ -122,7 +122,7 @@ def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     assert unknown > 10 and perplexity.unknown_tokens(words, dataset.all_held_out()).count == unknown
     assert perplexity.lowercases(words)
     # One that knows neither "a" nor "A" keeps the capitals of the words that it knows.
-    names = tokenizers.from_words(["It", "The"], tmp_path / "names", lowercase=False)
+    names = tokenizers.from_words(["It", "The"], tmp_path / "names")
     assert not perplexity.lowercases(names)
 
 

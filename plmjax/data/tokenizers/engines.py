@@ -1,8 +1,7 @@
 """The published tokenizers as pipelines of the tokenizers library."""
 
-from collections.abc import Collection
-
 from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
+from plmjax.data.tokenizers.spelling import cased
 from plmjax.errors import UserError, quoted
 
 MOST_SENTINELS = 1 << 14
@@ -50,13 +49,13 @@ def bpe(model, lowercase: bool):
     return engine
 
 
-def word(lowercase: bool):
-    """Return a tokenizer of whole words and punctuation marks, split as in BERT."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+def word(normalizer, splitter=None, table: dict[str, int] | None = None):
+    """Return a tokenizer of whole words and punctuation marks, split as in BERT without another `splitter`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    engine = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-    engine.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    engine = Tokenizer(models.WordLevel(table, unk_token="[UNK]"))
+    engine.normalizer = normalizer
+    engine.pre_tokenizer = splitter or pre_tokenizers.BertPreTokenizer()
     # The prefix marks pieces that continue a word. There are none here. With an empty prefix every word would be one.
     engine.decoder = decoders.WordPiece(prefix="\0")
     return engine
@@ -103,11 +102,6 @@ def byte(lowercase: bool):
     )
     engine.decoder = decoders.ByteLevel()
     return engine
-
-
-def cased(tokens: Collection[str]) -> bool:
-    """Return whether a vocabulary comes from cased text: more than one token in a hundred has a capital letter."""
-    return sum(token != token.lower() for token in tokens) > len(tokens) / 100
 
 
 def sentencepiece(content: bytes, config: dict, model_type: str = ""):
@@ -163,9 +157,9 @@ def _spelling(proto, config: dict, model_type: str) -> list:
 
     ALBERT and XLNet unify quotation marks and drop accents. ALBERT also folds case (transformers
     tokenization_albert.py). The tokenizer class tells the system of a model, or else the model_type. A model with
-    neither is treated as ALBERT's if it has ALBERT's special tokens and no capital letters, and its own normalization
-    keeps capital letters, which would all be unknown. `remove_space` makes no difference: SentencePiece treats a run of
-    spaces as one.
+    neither is treated as ALBERT's if it has ALBERT's special tokens, no capital letters and no accents, and its own
+    normalization keeps capital letters, which would all be unknown. `remove_space` makes no difference: SentencePiece
+    treats a run of spaces as one.
 
     Deviation: both releases also separate a comma from the number before it where a piece joins them; transformers'
     readers of a spiece.model do not either. Those readers add a space after every symbol that the model's user defined
@@ -193,7 +187,9 @@ def _looks_like_albert(proto) -> bool:
     pieces = [piece.piece for piece in proto.pieces if piece.type == piece.NORMAL]
     table = proto.normalizer_spec.precompiled_charsmap
     folds = table and normalizers.Precompiled(table).normalize_str("A") != "A"
-    return {"[CLS]", "[SEP]"} <= marks and not cased(pieces) and not folds
+    unaccented = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()])
+    changed = sum(unaccented.normalize_str(piece) != piece for piece in pieces)
+    return {"[CLS]", "[SEP]"} <= marks and not cased(pieces) and changed <= len(pieces) / 100 and not folds
 
 
 def _merges(proto, table: dict[str, int]) -> list[tuple[str, str]]:

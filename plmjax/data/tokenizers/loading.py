@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from plmjax import json_text, storage
-from plmjax.data.tokenizers import engines
+from plmjax.data.tokenizers import engines, spelling
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.errors import UserError, in_file, quoted
 
@@ -13,8 +13,8 @@ def load(path: str | Path, model_type: str = "") -> Tokenizer:
     """Load a tokenizer folder or a published vocabulary file.
 
     A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model. The first of these that
-    exists is read. Options come from its tokenizer_config.json. A vocab.txt without options is uncased unless more than
-    one token in a hundred has a capital letter. A spiece.model without a tokenizer class is normalized as the
+    exists is read. Options come from its tokenizer_config.json. A vocab.txt without options has the
+    spelling of its tokens (`spelling.of_pieces`). A spiece.model without a tokenizer class is normalized as the
     model_type of the config.json beside it requires, or else `model_type`. Without any of these it is treated as
     ALBERT's, with accents dropped and case folded, if it holds [CLS], [SEP] and no capital letters; else it is used as
     it is.
@@ -104,10 +104,12 @@ def _read(forms: dict[str, Path], config: dict, model_type: str):
             )
         engine = engines.wordpiece(
             table,
-            lowercase=config.get("do_lower_case", not engines.cased(tokens)),
+            lowercase=config.get("do_lower_case", not spelling.cased(tokens)),
             strip_accents=config.get("strip_accents"),
             chinese=config.get("tokenize_chinese_chars", True),
         )
+        if not config.keys() & {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}:
+            engine.normalizer = spelling.of_pieces(tokens)
         return engine, ["vocab.txt"]
     if "merges.txt" in forms:
         files = [str(forms[name]) for name in ("vocab.json", "merges.txt")]

@@ -3,13 +3,13 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from plmjax.data.tokenizers import engines
+from plmjax.data.tokenizers import engines, spelling
 from plmjax.data.tokenizers.kinds import (
     BYTE_LEVEL,
     BYTES,
@@ -21,6 +21,7 @@ from plmjax.data.tokenizers.kinds import (
     byte_alphabet,
 )
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
+from plmjax.data.tokenizers.word_splitter import word_splitter
 from plmjax.errors import UserError, nearest, quoted
 
 CLASSES = {
@@ -48,8 +49,11 @@ def train(
     """Train a tokenizer of `vocab_size` tokens (with special tokens) on `texts` and save it to `directory`.
 
     The same texts give the same tokenizer. They are held in memory, so pass a `sample` of them (`formats.texts`);
-    a kind of `COUNTED` reads them one by one. `lowercase` also strips accents in the kinds that split words as BERT
-    does (wordpiece, bpe, word). None lowercases all kinds that are not in `CASED`.
+    a kind of `COUNTED` reads them one by one. `lowercase` also strips the accents of Latin, Greek and Cyrillic in the
+    kinds that split words as BERT does (wordpiece, bpe, word). None lowercases all kinds that are not in `CASED`.
+
+    Deviation: BERT's published tokenizer strips the marks of all scripts, which takes Korean, Hindi and Japanese apart
+    (`spelling.folded`).
 
     Raises:
         UserError: an unknown kind, no text, or a vocabulary too large or too small for the text.
@@ -80,22 +84,23 @@ def train(
             engine = engines.byte_bpe(models.BPE(), prefix_space=False, lowercase=lowercase)
             trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
         else:
-            engine = engines.word(lowercase) if kind == "word" else engines.char(lowercase)
+            engine = engines.word(spelling.trained(lowercase)) if kind == "word" else engines.char(lowercase)
             trainer = trainers.WordLevelTrainer(**options)
         engine.train_from_iterator(texts, trainer)
     return _finished(engine, kind, lowercase, directory, files)
 
 
-def from_words(words: Iterable[str], directory: str | Path, *, lowercase: bool) -> Tokenizer:
-    """Return a tokenizer whose tokens are the special tokens and then these words, each once.
+def from_words(words: Sequence[str], directory: str | Path) -> Tokenizer:
+    """Return a tokenizer whose tokens are the special tokens and then these words, each once, most frequent first.
 
-    It is saved to `directory`.
+    The words decide its spelling (`spelling.of_words`), and what a word is (`word_splitter`). It lowercases unless one
+    word in a hundred has a capital letter. It is saved to `directory`.
     """
-    from tokenizers import models
-
-    engine = engines.word(lowercase)
+    lowercase = not spelling.cased(words)
+    normalizer = spelling.of_words(words, lowercase)
+    splitter = word_splitter([word for word in words if word == word.lower()] if lowercase else words)
     tokens = dict.fromkeys([*KINDS["word"].values(), *words])
-    engine.model = models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
+    engine = engines.word(normalizer, splitter, {token: number for number, token in enumerate(tokens)})
     return _finished(engine, "word", lowercase, directory, {})
 
 
@@ -174,9 +179,10 @@ def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: 
 
     special = list(KINDS[kind].values())
     if kind == "wordpiece":
-        engine = engines.wordpiece({"[UNK]": 0}, lowercase=lowercase)
+        engine = engines.wordpiece({"[UNK]": 0}, lowercase=False)
     else:
-        engine = engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+        engine = engines.bpe(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase=False)
+    engine.normalizer = normalizer = spelling.trained(lowercase)
     chunks = Counter(chain.from_iterable(engine.normalizer.normalize_str(text).split() for text in texts))
     characters: Counter[str] = Counter()
     marked: set[str] = set()
@@ -193,11 +199,15 @@ def _train_word_merges(kind: str, vocab_size: int, texts: list[str], lowercase: 
     options |= {"vocab_size": vocab_size, "show_progress": False}
     if kind == "wordpiece":
         engine.train_from_iterator(texts, trainers.WordPieceTrainer(**options))
-        return engines.wordpiece(engine.get_vocab(), lowercase=lowercase)
+        trained = engines.wordpiece(engine.get_vocab(), lowercase=False)
+        trained.normalizer = normalizer
+        return trained
     engine.train_from_iterator(texts, trainers.BpeTrainer(end_of_word_suffix="</w>", **options))
     model = json.loads(engine.to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
-    return engines.bpe(models.BPE(model["vocab"], merges, unk_token="[UNK]", end_of_word_suffix="</w>"), lowercase)
+    trained = engines.bpe(models.BPE(model["vocab"], merges, unk_token="[UNK]", end_of_word_suffix="</w>"), False)
+    trained.normalizer = normalizer
+    return trained
 
 
 def _train_sentencepiece(kind: str, vocab_size: int, texts: list[str], lowercase: bool) -> bytes:
@@ -249,13 +259,13 @@ def _native_files(engine, kind: str, lowercase: bool, special: dict[str, str]) -
         files["vocab.json"] = json.dumps(model["vocab"], ensure_ascii=False).encode()
         files["merges.txt"] = "".join(["#version: 0.2\n", *(f"{a} {b}\n" for a, b in model["merges"])]).encode()
     config = {f"{role}_token": token for role, token in special.items()}
-    # These classes rebuild normalization from their options. RoBERTa's and GPT-2's have no option for lower case.
-    if kind == "wordpiece":
-        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    # These classes rebuild normalization from their options. None has an option for our lower case.
+    if kind == "wordpiece" and not lowercase:
+        config |= {"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": True}
     if kind == "byte-bpe":
         mask = {"content": special["mask"], "lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
         config["mask_token"] = {"__type": "AddedToken", "special": True} | mask
-    if kind in BYTE_LEVEL and lowercase:
+    if kind in ("wordpiece", *BYTE_LEVEL) and lowercase:
         own_class = None
     if kind == "t5-unigram":
         config |= {"extra_ids": SENTINELS}

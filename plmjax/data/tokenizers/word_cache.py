@@ -10,6 +10,8 @@ from itertools import chain
 
 import numpy as np
 
+from plmjax.data.tokenizers.spelling import ACCENTS
+
 CACHED = 300_000
 """Number of entries of a cache. With two levels this takes about 100 MB per process."""
 LONGEST_CACHED = 32
@@ -104,10 +106,12 @@ def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | 
         return None, None
     if kinds == ["BertPreTokenizer"]:
         chinese = any(n.get("handle_chinese_chars") for n in normalizers)
-        # A replacement could join the parts on both sides of a punctuation mark.
-        plain = {n["type"] for n in normalizers} <= {"BertNormalizer"}
+        # A replacement could join the parts on both sides of a punctuation mark. That of accents does not.
+        accents = {"type": "Replace", "pattern": {"Regex": ACCENTS}, "content": ""}
+        kinds_left = {n["type"] for n in normalizers if n != accents}
+        plain = kinds_left <= {"BertNormalizer", *(("NFD", "Lowercase", "NFC") if accents in normalizers else ())}
         return _at_spaces, (_MARKS_CHINESE_AND_RUNS if chinese else _MARKS_AND_RUNS) if plain else None
-    if kinds in (["WhitespaceSplit", "Metaspace"], ["WhitespaceSplit"]):
+    if kinds in (["WhitespaceSplit", "Metaspace"], ["WhitespaceSplit"], ["WhitespaceSplit", "Split"]):
         return _at_spaces, None
     if kinds == ["ByteLevel", "Split"]:
         return _WORDS_AND_SPACES.findall, None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from plmjax.data.tokenizers import word_cache
+from plmjax.data.tokenizers import spelling, word_cache
 from plmjax.data.tokenizers.word_cache import WordCache, _at_spaces, _before_spaces, _separation
 
 
@@ -20,6 +20,7 @@ def description(pre_tokenizers: list[dict[str, Any]], normalizers: list[dict[str
 
 
 BERT, SPLIT = [{"type": "BertPreTokenizer"}], [{"type": "Split"}]
+FOLDED = json.loads(spelling.folded().__getstate__())["normalizers"][1:]
 CHINESE, PLAIN = ({"type": "BertNormalizer", "handle_chinese_chars": handles} for handles in (True, False))
 
 
@@ -29,6 +30,9 @@ CHINESE, PLAIN = ({"type": "BertNormalizer", "handle_chinese_chars": handles} fo
         (BERT, [CHINESE], "WordPiece", (_at_spaces, word_cache._MARKS_CHINESE_AND_RUNS)),
         (BERT, [PLAIN], "WordPiece", (_at_spaces, word_cache._MARKS_AND_RUNS)),
         (BERT, [CHINESE, {"type": "Replace"}], "WordPiece", (_at_spaces, None)),
+        (BERT, [CHINESE, *FOLDED], "WordPiece", (_at_spaces, word_cache._MARKS_CHINESE_AND_RUNS)),
+        (BERT, [CHINESE, {"type": "NFC"}], "WordPiece", (_at_spaces, None)),
+        ([{"type": "WhitespaceSplit"}, *SPLIT], [*FOLDED], "WordLevel", (_at_spaces, None)),
         (BERT, [{"type": "Strip"}], "WordPiece", (None, None)),
         (BERT, [CHINESE, {"type": "Prepend"}], "WordPiece", (None, None)),
         (

@@ -1,0 +1,123 @@
+"""Lower case that leaves other scripts whole, and the normalizer that a vocabulary has."""
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.data import tokenizers
+from plmjax.data.tokenizers import spelling
+from plmjax.interop import word2vec
+from tests.optional import transformers
+
+TEXTS = {
+    "korean": "한국어 문장을 읽는 모델은 조선말도 읽는다",
+    "japanese": "がんばってパーティーでピアノをひいた ガギグゲゴ",
+    "hindi": "हिन्दी में ज़्यादा पढ़ने की ज़रूरत है",
+    "bengali": "বাংলা ভাষার কোনো শব্দ হারায় না",
+    "thai": "ที่นี่ ไม่มี ปัญหา น้ำ",
+    "arabic": "قَرَأَ الطَّالِبُ آخِرَ كِتَابٍ",
+    "hebrew": "בְּרֵאשִׁית בָּרָא אֱלֹהִים",
+    "tamil": "தமிழ் மொழி பேசுகிறோம்",
+}
+BERT = spelling.of_bert(lowercase=True)
+
+
+def test_lower_case_is_berts_on_latin_greek_and_cyrillic():
+    """Deviation named in `training.train`: BERT drops marks of all scripts, not only of these."""
+    scripts = ("LATIN", "GREEK", "CYRILLIC", "DIGIT", "MODIFIER", "MATHEMATICAL", "SUPERSCRIPT", "NOT", "LESS-THAN")
+    letters = [
+        chr(code)
+        for code in range(0x20, 0x1D800)
+        if unicodedata.name(chr(code), "").split(" ")[0] in scripts and "GEORGIAN" not in unicodedata.name(chr(code))
+    ]
+    assert len(letters) > 3000
+    random = np.random.default_rng(0)
+    marks = [chr(code) for code in range(0x300, 0x370)] + ["\ufe0f", "\u20e3"]
+    spelt = "".join(letter + mark for letter in letters for mark in ("", random.choice(marks), random.choice(marks)))
+    odd = "❤️ 1️⃣ a≠b c≮d\u0301 é.\u0301 \u212bngstr\u00f6m \u212a İstanbul ẞ 我e\u0301 \u0301 ſ\u200d\u0301"
+    for text in (spelt, unicodedata.normalize("NFD", spelt), odd):
+        assert spelling.folded().normalize_str(text) == BERT.normalize_str(text)
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_lower_case_leaves_other_scripts_whole(language: str):
+    text = unicodedata.normalize("NFC", TEXTS[language])
+    assert BERT.normalize_str(text) != text
+    for form in ("NFC", "NFD"):
+        assert spelling.folded().normalize_str(unicodedata.normalize(form, text)) == text
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "word"])
+@pytest.mark.parametrize("language", TEXTS)
+def test_a_trained_tokenizer_knows_the_words_of_its_text(kind: str, language: str, tmp_path: Path):
+    """A folder of any of its files gives the same ids, here and in transformers."""
+    text = unicodedata.normalize("NFC", TEXTS[language])
+    tokenizer = tokenizers.train(kind, 300, [f"{text} Café"] * 5, tmp_path / "tokenizer")
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text and tokenizer.vocabulary.unknown not in ids
+    assert tokenizer.encode("CAFÉ") == tokenizer.encode("cafe")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "tokenizer"))
+    assert theirs(text, add_special_tokens=False)["input_ids"] == ids
+    if kind == "wordpiece":
+        (tmp_path / "tokenizer" / "tokenizer.json").unlink()
+        assert tokenizers.load(tmp_path / "tokenizer").encode(text) == ids
+        assert tokenizers.load(tmp_path / "tokenizer" / "vocab.txt").encode(text) == ids
+
+
+@pytest.mark.parametrize(
+    ("words", "normalizer"),
+    [
+        (["the", "##s", "de", "я", "##й".replace("й", "и"), "か", "我", "##我"], BERT),
+        (["the", "é"], spelling.uncased()),
+        (["für", "##ä", "한국", "##어"], spelling.uncased()),
+        (["한국", "##어", "the", "cafe"], spelling.folded()),
+        (["が", "##ज़्"], spelling.folded()),
+        ([*"ABCDEFGH", "é"], spelling.of_bert(lowercase=False)),
+        (["[ENTITY]", "<URL>", *"abcdefgh"], BERT),
+    ],
+)
+def test_a_vocabulary_of_pieces_without_options_has_the_spelling_of_its_pieces(words, normalizer, tmp_path: Path):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, *words]), "utf-8")
+    found, table = tokenizers.load(tmp_path / "vocab.txt"), [*special, *words]
+    assert found.normalize("Ab É 한국 が ज़्") == normalizer.normalize_str("Ab É 한국 が ज़्")
+    for word in words:
+        if not word.startswith(("##", "[", "<")):
+            assert found.encode(word) == [table.index(word)]
+
+
+def test_names_of_special_tokens_are_no_capital_letters():
+    assert not spelling.cased(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"])
+    assert spelling.cased(["[PAD]", "the", "The"])
+    assert not spelling.cased(["A", *"b" * 99]) and spelling.cased(["A", *"b" * 98])
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_words_are_left_as_they_are(lowercase: bool):
+    """The normalizer helps words without accents, and words in one form, to match other writings of them."""
+
+    def spelt(words: list[str], text: str) -> str:
+        return spelling.of_words(words, lowercase).normalize_str(text)
+
+    decomposed = unicodedata.normalize("NFD", "été")
+    assert spelt(["ete"], "été") == spelt(["ete"], decomposed) == "ete"
+    assert spelt(["été"], "été") == spelt(["été"], decomposed) == "été"
+    assert spelt([decomposed], "été") == decomposed
+    assert spelt([decomposed, "été"], "été") == "été" and spelt([decomposed, "été"], decomposed) == decomposed
+    jamo = BERT.normalize_str("한국어")
+    assert spelt([jamo], "한국어") == jamo
+    assert spelt(["می\u200cخواهم"], "می\u200cخواهم") == "می\u200cخواهم" and spelt(["the"], "th\u200ce") == "the"
+    assert spelt(["the"], "İT") == ("it" if lowercase else "IT")
+
+
+def test_word2vec_knows_its_own_words(tmp_path: Path):
+    """Vectors of a run whose words are in these scripts find each of their words again after export and import."""
+    words = [word for text in TEXTS.values() for word in unicodedata.normalize("NFC", text).split()]
+    words = [*dict.fromkeys(words)]
+    word2vec.write(tmp_path / "vectors.txt", words, np.eye(len(words), dtype=np.float32))
+    cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
+    tokenizer = tokenizers.load(tmp_path / "run" / "tokenizer")
+    assert tokenizer.tokens(tokenizer.encode(" ".join(words))) == words
