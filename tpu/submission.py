@@ -42,7 +42,7 @@ def resolve(accelerator: str, topology: str, slices: int) -> topologies.Slice:
     topology: the shape in chips; empty to take the usual one of Cloud's name.
 
     Raises:
-        UserError: no such slice, or a shape of another size.
+        UserError: no such slice, a shape of another size, or several slices that Cloud does not join.
     """
     if slices < 1:
         raise UserError(f"Expected --slices of at least 1, found {slices}; correct it.")
@@ -63,7 +63,7 @@ def resolve(accelerator: str, topology: str, slices: int) -> topologies.Slice:
         )
     else:
         named = topologies.parse(f"{accelerator}:{topology}")
-    return dataclasses.replace(named, slices=slices)
+    return topologies.several(named, slices)
 
 
 def prepare(

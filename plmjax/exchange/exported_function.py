@@ -4,14 +4,18 @@ The folder is read with jax and safetensors alone:
 
     function.bin              jax.export.deserialize(content).call(parameters, inputs)
     parameters.safetensors    the parameters, name -> array
-    signature.json            names, shapes and dtypes of the inputs and outputs, and the platforms
+    signature.json            names, shapes and dtypes of the inputs and outputs, the platforms, JAX and the date
     tokenizer.json, ...       the tokenizer, in the form of transformers
 
 The function is that of the task if the checkpoint was fine-tuned, else that of the encoder, else the pretrained model.
 It takes a fixed number of rows and of tokens, since attention divides its work by them.
+
+A JAX of more than six months later may refuse to read function.bin (JAX's documentation, "Export and serialization of
+staged-out computations"). The checkpoint can be exported again.
 """
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +44,9 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 FUNCTION, PARAMETERS, SIGNATURE = "function.bin", "parameters.safetensors", "signature.json"
 TOLERANCE = 1e-5
 """Largest difference of the read function's outputs, relative to the largest output or to one."""
+
+READABLE = datetime.timedelta(days=180)
+"""Time for which JAX promises that later versions read a serialized function."""
 
 Arrays = dict[str, jax.Array]
 
@@ -96,8 +103,13 @@ def export_function(
         checked = _compared(folder, function, flat, _example(run.model, rows, length), platforms)
     return (
         f"exported   {type(module).__name__} of step {description.step} to {directory}, a function of {rows} rows of "
-        f"{length} tokens for {', '.join(platforms)}; {checked}"
+        f"{length} tokens for {', '.join(platforms)}; {checked}; keep the checkpoint and export it again: later "
+        f"versions of JAX read the function until {_today() + READABLE} at least"
     )
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def _module(run: Experiment, checkpoint: str | Path) -> tuple[nn.Module, Template]:
@@ -159,6 +171,8 @@ def _signature(exported: jax.export.Exported, module: nn.Module) -> dict[str, An
     return {
         "function": type(module).__name__,
         "platforms": list(exported.platforms),
+        "jax": jax.__version__,
+        "date": _today().isoformat(),
         "inputs": described(inputs),
         "outputs": described(outputs),
     }

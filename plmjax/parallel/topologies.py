@@ -112,6 +112,8 @@ class Chip:
     to libtpu."""
     in_service: bool = True
     """True where Cloud TPU's own API offers it, besides GKE."""
+    multislice: bool = True
+    """True where Cloud joins slices by the data-center network: from v4 on (Multislice supports no older ones)."""
     rings: bool = False
     """True where libtpu permutes beside computation, so that parameters can travel along rings."""
     libtpu_name: str = ""
@@ -124,10 +126,12 @@ CHIPS = {
     chip.name: chip
     for chip in (
         Chip("v2", "TPU v2", 46e12, 16 * GIB, 700e9, 62e9, 0.70e9, 2, 2, wrap=16,
-             shapes=("2x2", "4x4", "8x8", "8x16", "16x16"), accelerator="v2", runtime="tpu-ubuntu2204-base"),
+             shapes=("2x2", "4x4", "8x8", "8x16", "16x16"), accelerator="v2", runtime="tpu-ubuntu2204-base",
+             multislice=False),
         Chip("v3", "TPU v3", 123e12, 32 * GIB, 900e9, 82e9, 0.94e9, 2, 2, wrap=32,
              shapes=("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
-             accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice"),
+             accelerator="v3", runtime="tpu-ubuntu2204-base", label="tpu-v3-slice",
+             multislice=False),
         # Cloud runs v4 with its two cores as one device ("megacore"); libtpu alone would describe them apart.
         Chip("v4", "TPU v4", 275e12, 32 * GIB, 1200e9, 45e9, 1.05e9, 2, 1, wrap=4, shapes=solids(4096),
              accelerator="v4", runtime="tpu-ubuntu2204-base", label="tpu-v4-podslice",
@@ -379,7 +383,22 @@ def parse(name: str) -> Slice:
             f"Expected a number of slices from 2 after the *, found {quoted(count)}; write {generation}:{shape}*2, or "
             f"{generation}:{shape} for one."
         )
-    return Slice(chip, sizes, int(count))
+    return several(Slice(chip, sizes), int(count))
+
+
+def several(part: Slice, count: int) -> Slice:
+    """Return `count` such slices, joined by the data-center network.
+
+    Raises:
+        UserError: Cloud does not join slices of the generation.
+    """
+    if count > 1 and not part.chip.multislice:
+        joined = [chip.name for chip in CHIPS.values() if chip.multislice]
+        raise UserError(
+            f"Expected one slice of {part.chip.name}, since Cloud joins several from v4 on, found {count}; choose a "
+            f"larger shape, or one of {', '.join(joined)}."
+        )
+    return dataclasses.replace(part, slices=count)
 
 
 def of_accelerator_type(name: str) -> Slice:

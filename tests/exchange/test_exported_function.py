@@ -1,5 +1,6 @@
 """Functions of jax.export, read back and called without the project's own code."""
 
+import datetime
 import functools
 import json
 
@@ -82,6 +83,9 @@ def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     assert "3 rows of 7 tokens for cpu, tpu" in line and "read back" in line
 
     described = json.loads((tmp_path / "out" / "signature.json").read_text())
+    written = datetime.date.fromisoformat(described["date"])
+    assert described["jax"] == jax.__version__ and (datetime.datetime.now(datetime.UTC).date() - written).days in (0, 1)
+    assert f"until {written + datetime.timedelta(days=180)} at least" in line
     assert described["platforms"] == ["cpu", "tpu"] and described["outputs"][output]["dtype"] == "float32"
     function = jax.export.deserialize(bytearray((tmp_path / "out" / "function.bin").read_bytes()))
     mask = np.arange(LENGTH) < np.array([[7], [4], [2]])

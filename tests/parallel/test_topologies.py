@@ -17,6 +17,7 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.parallel import topologies
 from plmjax.plan.hlo import Program
+from tpu import submission
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,19 @@ def test_a_shape_that_is_not_offered_is_answered_with_the_nearest(name, nearest)
 def test_a_number_of_slices_that_is_none_is_named(name):
     with pytest.raises(UserError, match=r"number of slices from 2.*write v5e:4x4\*2, or v5e:4x4 for one"):
         topologies.parse(name)
+
+
+@pytest.mark.parametrize("name", topologies.CHIPS)
+def test_cloud_joins_slices_from_v4_on(name):
+    chip = topologies.CHIPS[name]
+    shape = chip.shapes[-1]
+    if name in ("v2", "v3"):
+        with pytest.raises(UserError, match=f"one slice of {name}, since Cloud joins several from v4 on, found 2"):
+            topologies.parse(f"{name}:{shape}*2")
+        with pytest.raises(UserError, match="choose a larger shape"):
+            submission.resolve(name, shape, 2)
+    else:
+        assert topologies.parse(f"{name}:{shape}*2") == submission.resolve(name, shape, 2)
 
 
 def test_an_unknown_generation_is_answered_with_the_nearest():
