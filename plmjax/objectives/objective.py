@@ -32,8 +32,10 @@ Batch = dict[str, jax.Array]
 class LossInputs:
     """The inputs of a loss besides a batch and a key.
 
-    params: the trained parameters. In a step with rings (`plmjax.parallel.rings`) a matrix of stacked layers is a
-        `plmjax.contracts.parameter_pieces.Piece`. A module gathers it; `nn.meta.unbox` does so too.
+    In a step with rings (`plmjax.parallel.rings`) a matrix of stacked layers is a
+    `plmjax.contracts.parameter_pieces.Piece`. A module gathers it; `nn.meta.unbox` does so too.
+
+    params: the trained parameters.
     constants: the result of `Objective.constants`: neither differentiated nor updated.
     collections: further collections of the module's variables, name -> tree, such as running statistics.
     carry: state carried from step to step, such as a memory or a recurrent state.

@@ -101,8 +101,8 @@ def begin_with(value: jax.Array, params: Any, total: Any) -> jax.Array:
     adds the gradient of an output layer to the total where its product is computed. For BERT's word table, which is
     looked up besides, it would otherwise read and write both once more, 0.25 ms of a microbatch of BERT-Base on v5e.
 
-    params: a pytree of arrays. total: a pytree of float32 arrays of the same shapes, None for 0; `added` adds it to the
-        gradients of parameters in other dtypes.
+    total: a pytree of float32 arrays of the shapes of params, None for 0; `added` adds it to the gradients of those
+        in other dtypes.
     """
     pairs = zip(jax.tree.leaves(params), jax.tree.leaves(total), strict=True) if total is not None else ()
     used = [(param, start) for param, start in pairs if param.dtype == jnp.float32]
