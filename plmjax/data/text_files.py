@@ -1,11 +1,15 @@
 """Reading of raw text files in blocks of bytes or characters; the first bytes of a file show if it is compressed.
 
+A line ends with a line feed, a carriage return, or both, in every file that is read. Other characters that may begin a
+new line (U+000B, U+000C, U+0085, U+2028) are white space within it, as JSON and most programs have them.
+
 A range of an uncompressed file has the records that begin in it, so that several processes can read one file.
 """
 
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import re
 import zlib
@@ -28,7 +32,35 @@ def _zstandard(raw: Any) -> Any:
     return pyarrow.CompressedInputStream(raw, "zstd")
 
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open, b"\x28\xb5\x2f\xfd": _zstandard}
+_KINDS = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"BZh": ("bzip2", bz2.open),
+    b"\xfd7zXZ\0": ("xz", lzma.open),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", _zstandard),
+    # pzstd begins with a frame that has no text (RFC 8878, section 3.1.2).
+    **{bytes([byte]) + b"\x2a\x4d\x18": ("Zstandard", _zstandard) for byte in range(0x50, 0x60)},
+}
+"""First bytes of a compressed file -> its name, and the function that opens it."""
+_UNPACK = "unpack it and name its files"
+_FOREIGN = (
+    (0, b"PK\x03\x04", "a zip archive or an office document", _UNPACK),
+    (0, b"PK\x05\x06", "an empty zip archive", "leave it out"),
+    (257, b"ustar", "a tar archive", _UNPACK),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
+    (0, b"Rar!\x1a\x07", "a rar archive", _UNPACK),
+    (0, b"\x04\x22\x4d\x18", "an lz4 file", "decompress it first"),
+    (0, b"\x1f\x9d", "a file of compress (.Z)", "decompress it first"),
+    (0, b"\x5d\0\0", "an lzma file", "decompress it first"),
+    (0, b"%PDF-", "a PDF", "extract its text first"),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document", "convert it to plain text first"),
+    (0, b"PAR1\x15", "a Parquet file", "decompress it if it is compressed, and name the format parquet or auto"),
+    (0, b"ARROW1\0\0", "an Arrow file", "decompress it if it is compressed, and name the format arrow or auto"),
+    (0, b"FEA1", "an old Feather file", "write it as a Parquet file"),
+    (0, b"Obj\x01", "an Avro file", "write it as a Parquet file"),
+    (0, b"SQLite format 3\0", "an SQLite database", "write its text to a .jsonl file"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", "write its text to a .jsonl file"),
+)
+"""Place and bytes of files that are no text, their names, and what to do."""
 
 
 def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
@@ -37,25 +69,28 @@ def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> 
     progress: function that is called with the bytes read from disk since its last call.
 
     Raises:
-        UserError: the file is empty, unreadable, truncated or damaged.
+        UserError: the file is empty, unreadable, truncated or damaged, or of a kind that is no text.
     """
+    kind = ""
     try:
         with path.open("rb") as raw:
-            magic = raw.read(max(map(len, _OPENERS)))
+            magic = raw.read(max(map(len, _KINDS)))
             raw.seek(0)
-            opener = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), None)
+            kind, opener = next((value for start, value in _KINDS.items() if magic.startswith(start)), ("", None))
             stream = opener(raw) if opener else raw
             position = size = 0
             while block := stream.read(BLOCK):
+                if not size:
+                    _check_is_text(path, kind, block)
                 progress(raw.tell() - position)
                 position, size = raw.tell(), size + len(block)
                 yield block
             progress(raw.tell() - position)
     except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path) from error
+        raise _damaged(path, kind) from error
     except OSError as error:
         if error.errno is None:  # gzip, bz2 and pyarrow report damaged data so
-            raise _damaged(path) from error
+            raise _damaged(path, kind) from error
         raise UserError(
             f"Expected to read {path}, found that the system cannot ({error.strerror}); check it."
         ) from error
@@ -66,7 +101,7 @@ def blocks(path: Path, progress: Callable[[int], None] = lambda count: None) -> 
 def is_compressed(path: Path) -> bool:
     """Return whether a file is compressed, so that it can only be read from its beginning."""
     with path.open("rb") as file:
-        return file.read(max(map(len, _OPENERS))).startswith(tuple(_OPENERS))
+        return file.read(max(map(len, _KINDS))).startswith(tuple(_KINDS))
 
 
 WINDOW, LAST_WINDOW = 1 << 24, 1 << 28
@@ -112,8 +147,15 @@ def range_blocks(path: Path, begin: int, end: int, progress: Callable[[int], Non
             yield block
 
 
-def _damaged(path: Path) -> UserError:
-    return UserError(f"Expected {path} to be a whole compressed file, found it truncated or damaged; copy it again.")
+def _check_is_text(path: Path, kind: str, first: bytes) -> None:
+    for place, start, what, advice in _FOREIGN:
+        if first.startswith(start, place):
+            within = f" compressed with {kind}" if kind else ""
+            raise UserError(f"Expected text in {path}, found {what}{within}; {advice}.")
+
+
+def _damaged(path: Path, kind: str) -> UserError:
+    return UserError(f"Expected a whole {kind} file at {path}, found it truncated or damaged; copy it again.")
 
 
 def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
@@ -142,6 +184,35 @@ def characters(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
         yield text.removeprefix("\ufeff") if first else text
 
 
+LINE_END = re.compile(rb"\r\n?+|\n")
+"""The end of a line."""
+
+
+def text(path: Path, blocks: Iterable[bytes]) -> Iterator[str]:
+    """Yield the text of UTF-8 blocks as `characters` does, with "\\n" for every line end.
+
+    Raises:
+        UserError: see `characters`.
+    """
+    ends = io.IncrementalNewlineDecoder(None, translate=True)
+    for block in characters(path, blocks):
+        yield ends.decode(block)
+    yield ends.decode("", final=True)
+
+
+def byte_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of blocks without their ends."""
+    pending = b""
+    for block in with_end(blocks):
+        pending += block
+        held = b"\r" if block and pending.endswith(b"\r") else b""  # its line feed may follow
+        *complete, pending = LINE_END.split(pending.removesuffix(held))
+        yield from complete
+        pending += held
+    if pending:
+        yield pending
+
+
 def lines(path: Path) -> list[str]:
     """Return the lines of a text file, which may be compressed; an empty line is a text without words.
 
@@ -156,7 +227,7 @@ def lines(path: Path) -> list[str]:
 
 
 def divided(text: str) -> list[str]:
-    """Return the lines of a text with the line ends of any system."""
+    """Return the lines of a text without their ends."""
     return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
 
 

@@ -1,14 +1,21 @@
 """Text of UTF-8 blocks."""
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import re
+import tarfile
+import zipfile
 from pathlib import Path
 
+import pyarrow
 import pytest
 
-from plmjax.data import text_files
+from plmjax.data import formats, text_files
 from plmjax.errors import UserError
+from plmjax.finetuning.files import text_files as example_files
 
 
 def test_a_byte_order_mark_is_left_out_at_the_beginning_alone() -> None:
@@ -98,3 +105,67 @@ def test_a_file_that_cannot_be_read_to_its_end_is_named(
     assert next(found) == b"one t"
     with pytest.raises(UserError, match=f"a.txt.*{message}"):
         next(found)
+
+
+def frame(content: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+
+
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0\x10\0\0\0"
+"""The frame before each of pzstd's, with the size of the next one."""
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        gzip.compress(b"one\n") + gzip.compress(b"two\n"),
+        bz2.compress(b"one\n") + bz2.compress(b"two\n"),
+        lzma.compress(b"one\n") + lzma.compress(b"two\n"),
+        frame(b"one\n") + frame(b"two\n"),
+        SKIPPABLE + frame(b"one\n") + SKIPPABLE + frame(b"two\n"),
+    ],
+    ids=["gzip", "bzip2", "xz", "Zstandard", "pzstd"],
+)
+def test_every_member_of_a_compressed_file_is_read_whatever_its_name(packed: bytes, tmp_path: Path) -> None:
+    for name in ("a.txt", "a.gz", "a.tsv"):
+        (tmp_path / name).write_bytes(packed)
+        assert text_files.lines(tmp_path / name) == ["one", "two"] and text_files.is_compressed(tmp_path / name)
+        assert [*example_files.lines(str(tmp_path / name))] == ["one\n", "two\n"]
+    (tmp_path / "plain.gz").write_bytes(b"one\ntwo\n")
+    assert text_files.lines(tmp_path / "plain.gz") == ["one", "two"]
+    (tmp_path / "cut").write_bytes(packed[:-6])
+    with pytest.raises(UserError, match=r"Expected a whole \w+ file at .*cut, found it truncated or damaged"):
+        text_files.lines(tmp_path / "cut")
+
+
+def archive(kind: str) -> bytes:
+    held = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(held, "w") as packed:
+            packed.writestr("a.txt", "One.")
+    else:
+        with tarfile.open(fileobj=held, mode=kind) as packed:
+            packed.addfile(tarfile.TarInfo("a.txt"))
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (archive("zip"), "a zip archive or an office document; unpack it and name its files"),
+        (archive("w:"), "a tar archive; unpack it and name its files"),
+        (archive("w:gz"), "a tar archive compressed with gzip; unpack it and name its files"),
+        (archive("w:xz"), "a tar archive compressed with xz; unpack it and name its files"),
+        (frame(archive("w:")), "a tar archive compressed with Zstandard; unpack it and name its files"),
+        (b"\x04\x22\x4d\x18", "an lz4 file; decompress it first"),
+        (b"%PDF-1.7\nWords.", "a PDF; extract its text first"),
+        (gzip.compress(b"PAR1\x15\x04"), "a Parquet file compressed with gzip; decompress it"),
+    ],
+)
+@pytest.mark.parametrize("format", ["auto", "text", "jsonl", "wikipedia-dump"])
+def test_archives_and_other_files_are_named(content: bytes, found: str, format: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    for read in (lambda: list(formats.documents([path], format)), lambda: [*example_files.lines(str(path))]):
+        with pytest.raises(UserError, match=f"Expected text in {path}, found {found}"):
+            read()

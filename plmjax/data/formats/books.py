@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from plmjax.data import sentences
+from plmjax.data import sentences, text_files
 from plmjax.data.formats import cutting
 from plmjax.data.formats.document import Format
-from plmjax.data.text_files import characters
 
 _START = re.compile(
     r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK.{0,400}?\*\*\*"
@@ -121,7 +120,7 @@ def _join(text: str, words: str) -> str:
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    return cutting.whole(str(path), characters(path, blocks))
+    return cutting.whole(str(path), text_files.text(path, blocks))
 
 
 BOOKS = Format(_split, lambda document: prose(document.text))

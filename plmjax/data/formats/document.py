@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from plmjax.data import text_files
+
 
 class Document(NamedTuple):
     """A raw document: its format, its place for messages, its text as read, and the key of the text in a record.
@@ -36,10 +38,10 @@ class Format(NamedTuple):
     boundaries: tuple[re.Pattern[bytes], ...] = ()
 
 
-LINE_END = re.compile(rb"\n")
+LINE_END = text_files.LINE_END
 """The boundary of formats with a document on every line."""
 
 
 def nonblank_lines(document: Document) -> list[str]:
     """Return the lines of a document that are not blank."""
-    return [line for line in document.text.split("\n") if line and not line.isspace()]
+    return [line for line in text_files.divided(document.text) if line and not line.isspace()]

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from plmjax.data import text_files
 from plmjax.data.formats import cutting, records
 from plmjax.data.formats.document import LINE_END, Document, Format, nonblank_lines
-from plmjax.data.text_files import characters
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    return cutting.lines(path, characters(path, blocks))
+    return cutting.lines(path, text_files.text(path, blocks))
 
 
 def _prose(document: Document) -> list[str]:

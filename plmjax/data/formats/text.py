@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from plmjax.data import text_files
 from plmjax.data.formats import cutting
 from plmjax.data.formats.document import LINE_END, Format, nonblank_lines
-from plmjax.data.text_files import characters
 
 UNMARKED = 1000
 """Number of line ends from which on a file without a blank line (in its first `LONGEST_DOCUMENT` characters) counts as
@@ -24,7 +24,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
 
     A long file without blank lines is divided into documents of `UNMARKED_LINES` lines (see `UNMARKED`).
     """
-    parts = _between_blank_lines(characters(path, blocks))
+    parts = _between_blank_lines(text_files.text(path, blocks))
     parts = ((text, ended) for text, ended in parts if text and not text.isspace())
     first, ended = next(parts, ("", True))
     second = next(parts, None)
@@ -54,6 +54,6 @@ def _between_blank_lines(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield pending, False
 
 
-_BLANK_LINE_BYTES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
+_BLANK_LINE_BYTES = re.compile(rb"(?:\r\n?+|\n)(?:[ \t\f\v]*+(?:\r\n?+|\n))+")
 
 TEXT = Format(_split, nonblank_lines, (_BLANK_LINE_BYTES, LINE_END, re.compile(rb" ")))

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from plmjax.data import text_files
 from plmjax.data.formats import cutting
-from plmjax.data.text_files import characters
 from plmjax.errors import UserError, listed, quoted
 
 
@@ -19,8 +19,8 @@ def split(path: Path, blocks: Iterator[bytes], keys: Sequence[str]) -> Iterator[
         UserError: a column does not exist, or a line has another number of columns than the first.
     """
     names: list[str] | None = None
-    for place, line in cutting.lines(path, characters(path, blocks)):
-        cells = line.rstrip("\r").split("\t")
+    for place, line in cutting.lines(path, text_files.text(path, blocks)):
+        cells = line.split("\t")
         if names is None:
             by_number = all(key.isdecimal() for key in keys)
             names = [str(column + 1) for column in range(len(cells))] if by_number else cells

@@ -85,7 +85,7 @@ def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
                 f"Expected UTF-8 text in {place}, found byte 0x{content[error.start]:02x} at offset {error.start}, "
                 "which is not UTF-8; convert the file to UTF-8."
             ) from error
-        for _, part in cutting.whole(place, [text.replace("\r\n", "\n")]):
+        for _, part in cutting.whole(place, [text]):
             yield place, part
 
 

@@ -16,7 +16,7 @@ from plmjax.data import sentences
 from plmjax.data.formats import wikipedia_languages
 
 _GONE = "\0"
-"""What a removed part leaves until the end, so that the marks before and after it stay apart. No XML has it."""
+"""A mark for a removed part, until the end, so that the marks before and after it stay apart. No XML has it."""
 _MARKS = "'\"[]{}|=*#:;<>!_~/-\n"
 # Elements whose content is not prose. <ref ... /> has no content.
 _OPAQUE = re.compile(

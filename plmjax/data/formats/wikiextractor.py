@@ -5,15 +5,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from plmjax.data import text_files
 from plmjax.data.formats import cutting
 from plmjax.data.formats.document import Document, Format
-from plmjax.data.text_files import characters
 from plmjax.errors import UserError, quoted
 
 
 def _split(path: Path, blocks: Iterator[bytes]) -> Iterator[tuple[str, str]]:
     pending, opened = "", False
-    for block in characters(path, blocks):
+    for block in text_files.text(path, blocks):
         *complete, pending = (pending + block).split("</doc>")
         for text in complete:
             _check_opened(path, text, opened)

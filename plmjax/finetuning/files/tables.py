@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from plmjax.errors import UserError, beginning, listed, quoted
 from plmjax.finetuning.files.text_files import lines, suffix
 
 DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}
-"""Suffix of a file (before .gz) -> the delimiter of its cells; empty where each line is a JSON object."""
+"""Suffix of a file, without that of its compression -> the delimiter of its cells; empty for a JSON object a line."""
 
 
 def rows(
@@ -84,9 +83,7 @@ def _cells(
     csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     spare = spare if names else ""
-    # A carriage return alone also ends a row.
-    ended = (part for line in lines(path) for part in re.split("(?<=\r)(?!\n)", line) if part)
-    reader = csv.reader(ended, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(lines(path), delimiter=delimiter, quoting=quoting, strict=True)
     try:
         for row in reader:
             if not row:

@@ -24,10 +24,11 @@ def texts(draws: np.random.Generator, count: int) -> list[str]:
 def written(format: str, parts: list[str], draws: np.random.Generator) -> str:
     match format:
         case "text":
-            ends = draws.choice(["\n\n", "\n \n", "\n\n\n\n", "\r\n\r\n"], len(parts))
+            ends = draws.choice(["\n\n", "\n \n", "\n\n\n\n", "\r\n\r\n", "\r\r", "\r \r\n"], len(parts))
             return "".join(f"{part}{end}" for part, end in zip(parts, ends, strict=True)).rstrip()
         case "lines":
-            return "\n".join(part.replace("\n", " ") for part in parts)
+            ends = draws.choice(["\n", "\r\n", "\r"], len(parts))
+            return "".join(f"{part.replace(chr(10), ' ')}{end}" for part, end in zip(parts, ends, strict=True))
         case "jsonl":
             return "\n".join(json.dumps({"text": part}, ensure_ascii=False) for part in parts) + "\n"
 

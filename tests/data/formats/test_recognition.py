@@ -147,3 +147,37 @@ def test_an_object_that_ends_in_its_line_does_not_go_on():
     assert recognition._goes_on('{"a": [\n1]}') and recognition._goes_on('{"a": 1,\n"b": 2}')
     assert not recognition._goes_on('{"a": 1}') and not recognition._goes_on('{"a": 1}\n{"a": 2}')
     assert not recognition._goes_on('"["\n') and not recognition._goes_on('{"a": b}\n{"a": c}')
+
+
+def test_lines_of_one_sentence_each_are_no_book() -> None:
+    """Of any length within the widths of a book, with stops and without; and so are lists of names."""
+    words = "the quick brown fox jumps over a lazy old dog that sleeps beside my small wooden house today".split()
+    lines = [" ".join(words[(3 * n + k) % 18] for k in range(11 + n % 5)) for n in range(400)]
+    lines = [line for line in lines if 50 <= len(line) <= 85]
+    assert len(lines) > 200
+    for stop in (".", "?", "”", "。", "।", ""):
+        assert recognition.recognise(Path("a"), "".join(f"{line}{stop}\n" for line in lines).encode()) == "text"
+    assert (
+        recognition.recognise(Path("a"), b"A sentence of sixty characters stands in each line of this.\n" * 40)
+        == "text"
+    )
+
+
+def test_sentences_of_real_corpora_are_no_book(shared_data) -> None:
+    for path in (
+        "finetune/multi30k_en_de/train.en.gz",
+        "finetune/multi30k_en_de/train.de.gz",
+        "finetune/snli/dev.tsv.gz",
+    ):
+        with gzip.open(shared_data / path, "rt", encoding="utf-8") as file:
+            lines = [line for row in file if 50 <= len(line := row.split("\t")[0].strip()) <= 85][:900]
+        for text in ("\n".join(lines), "\n".join(line.rstrip(" .!?") for line in lines)):
+            assert recognition.recognise(Path("a"), text.encode()) == "text"
+
+
+def test_novels_with_broken_lines_are_books(shared_data) -> None:
+    found = [
+        recognition.recognise(path, next(text_files.blocks(path)))
+        for path in formats.files([shared_data / "pretrain/books_en"])
+    ]
+    assert found.count("books") == 39
