@@ -1,11 +1,52 @@
-"""The parameters that a module has, known without computing any."""
+"""The parameters that a module has, known without computing any, and what each of them is."""
 
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
+from jax.nn.initializers import Initializer
+
+NORM, BIAS = "layer_norm", "bias"
+"""The kinds of parameters that weight decay may leave out: scales, of normalizations and others, and whatever is added.
+
+The bias of a normalization is of both kinds. Kernels and tables have no kind.
+"""
+
+
+@flax.struct.dataclass(eq=False)
+class Declared(nn.LogicallyPartitioned):
+    """The box of a parameter of one kind or more."""
+
+    kinds: tuple[str, ...] = flax.struct.field(default=(), pytree_node=False)
+
+
+def kinds_of(parameter: Any) -> tuple[str, ...]:
+    """Return the kinds of a boxed parameter; a vector without a box, as of Flax's own modules, is of both kinds."""
+    if isinstance(parameter, nn.meta.AxisMetadata):
+        return parameter.kinds if isinstance(parameter, Declared) else ()
+    return (NORM, BIAS) if len(parameter.shape) < 2 else ()
+
+
+def as_bias(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
+    """Return the initializer of a parameter with logical axes that is added, such as a bias of scores."""
+    return _declared(init, names, BIAS)
+
+
+def as_scale(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
+    """Return the initializer of a parameter with logical axes that scales, such as the scale of a normalization."""
+    return _declared(init, names, NORM)
+
+
+def as_norm_bias(init: Initializer, names: tuple[str | None, ...]) -> Initializer:
+    """Return the initializer of the bias of a normalization."""
+    return _declared(init, names, NORM, BIAS)
+
+
+def _declared(init: Initializer, names: tuple[str | None, ...], *kinds: str) -> Initializer:
+    return lambda *drawn: Declared(init(*drawn), names, kinds=kinds)
 
 
 def abstract_parameters(module: nn.Module, example: Mapping[str, Any]) -> Any:

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import CALIBRATED, INT8_STATIC, SIMULATED
+from plmjax.contracts.parameters import as_scale
 
 LARGEST = 127
 DECAY = 0.9999
@@ -119,7 +120,7 @@ def ranged(module: nn.Module, products: str, name: str, x: jax.Array) -> jax.Arr
 
 def static_scale(module: nn.Module, name: str) -> jax.Array:
     """Return the scale of a range that is a parameter of a module."""
-    init = nn.with_logical_partitioning(nn.initializers.zeros, ())
+    init = as_scale(nn.initializers.zeros, ())
     return scale_of(module.param(name, init, ()))
 
 

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.parameters import as_norm_bias, as_scale
 from plmjax.errors import UserError
 
 
@@ -26,8 +27,8 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         size = x.shape[-1:]
-        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",)), size)
-        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros_init(), ("embed",)), size)
+        scale = self.param("scale", as_scale(nn.initializers.ones_init(), ("embed",)), size)
+        bias = self.param("bias", as_norm_bias(nn.initializers.zeros_init(), ("embed",)), size)
         return _layer_norm(self.epsilon, self.dtype, x, scale, bias)
 
 
@@ -42,7 +43,7 @@ class RmsNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        ones = nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",))
+        ones = as_scale(nn.initializers.ones_init(), ("embed",))
         scale = self.param("scale", ones, x.shape[-1:])
         return _rms_norm(self.epsilon, self.dtype, x, scale)
 
@@ -71,8 +72,8 @@ class BatchNorm(nn.Module):
             UserError: a training batch that has only one position.
         """
         size, axes = x.shape[-1:], tuple(range(x.ndim - 1))
-        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), (None,)), size)
-        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,)), size)
+        scale = self.param("scale", as_scale(nn.initializers.ones_init(), (None,)), size)
+        bias = self.param("bias", as_norm_bias(nn.initializers.zeros_init(), (None,)), size)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, size)
         running_variance = self.variable("batch_stats", "variance", jnp.ones, size)
         x, mean, variance = x.astype(jnp.float32), running_mean.value, running_variance.value

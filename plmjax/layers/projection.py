@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import FLOAT, INT8_DYNAMIC, INT8_STATIC
+from plmjax.contracts.parameters import as_bias, as_scale
 from plmjax.layers import int8
 
 REDUCE, EXPAND = "reduce", "expand"
@@ -54,7 +55,7 @@ class Projection(nn.Module):
         kernel = self.param("kernel", nn.with_logical_partitioning(self.kernel_init, self.axes), shape)
         y = self._product(contracted, x.astype(self.dtype), kernel.astype(self.dtype))
         if self.use_bias:
-            bias_init = nn.with_logical_partitioning(self.bias_init, self.axes[contracted:])
+            bias_init = as_bias(self.bias_init, self.axes[contracted:])
             y = y + self.param("bias", bias_init, self.features).astype(y.dtype)
         return int8.ranged(self, self.products, int8.OUTPUT, y)
 
@@ -63,7 +64,7 @@ class Projection(nn.Module):
             x = int8.ranged(self, self.products, int8.INPUT, x)
             return _product(contracted, self.logits, x, kernel)
         # One axis: an array with several would be cast to the dtype of the products.
-        init = nn.with_logical_partitioning(nn.initializers.ones, (None,))
+        init = as_scale(nn.initializers.ones, (None,))
         of_kernel = self.param(int8.KERNEL_SCALE, init, (math.prod(self.features),)).reshape(self.features)
         static = self.products == INT8_STATIC
         of_x = int8.static_scale(self, int8.INPUT) if static else int8.token_scales(x, contracted)

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.parameters import as_scale
 from plmjax.errors import UserError
 
 
@@ -37,7 +38,7 @@ class ScalarMix(nn.Module):
     @nn.compact
     def __call__(self, hidden_states: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
         """Map [L+1 B T D] to float32 [B T D]; the layers have the form that `mixed` takes."""
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,))
+        zeros = as_scale(nn.initializers.zeros_init(), (None,))
         weights = self.param("weights", zeros, (len(hidden_states),))
-        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ()), ())
+        scale = self.param("scale", as_scale(nn.initializers.ones_init(), ()), ())
         return mixed(hidden_states, weights, scale)

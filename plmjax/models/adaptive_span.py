@@ -39,6 +39,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias, as_scale
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -242,7 +243,7 @@ class AdaptiveSpanLayer(nn.Module):
         attention_norm = LayerNorm(LAYER_NORM_EPSILON, dtype, name="attention_layer_norm")
         shares = self.param(
             "span_shares",
-            nn.with_logical_partitioning(nn.initializers.constant(config.initial_share), ("heads",)),
+            as_scale(nn.initializers.constant(config.initial_share), ("heads",)),
             (config.n_head,),
         )
 
@@ -378,9 +379,7 @@ class AdaptiveSpanForCausalLM(nn.Module):
         self.output = self.param(
             "output", nn.with_logical_partitioning(init, table), (config.vocab_size, config.d_model)
         )
-        self.output_bias = self.param(
-            "output_bias", nn.with_logical_partitioning(nn.initializers.zeros, bias), (config.vocab_size,)
-        )
+        self.output_bias = self.param("output_bias", as_bias(nn.initializers.zeros, bias), (config.vocab_size,))
 
     def __call__(self, input_ids: jax.Array, *arguments: jax.Array | None, **settings: object) -> SegmentOutput:
         """Take and return the same as `AdaptiveSpanModel`, with `scores`."""

@@ -30,6 +30,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -171,7 +172,7 @@ class WeightDroppedLstm(nn.Module):
         gates = Projection((GATES, self.features), axes, init, self.dtype, bias_init=init, name="input")(x)
         shape = (self.features, GATES, self.features)
         kernel = self.param("recurrent_kernel", nn.with_logical_partitioning(init, axes), shape)
-        bias = self.param("recurrent_bias", nn.with_logical_partitioning(init, axes[1:]), shape[1:])
+        bias = self.param("recurrent_bias", as_bias(init, axes[1:]), shape[1:])
         kernel = Dropout(self.dropout, axes=axes)(kernel, deterministic)
         x, state = recurrence(gates + bias.astype(self.dtype), kernel, state, starts=starts, visible=visible)
         return nn.with_logical_constraint(x, ("batch", "length", "embed")), state
@@ -252,7 +253,7 @@ class AwdLstmForCausalLM(nn.Module):
         if cache is not None:
             settings["states"] = cache.states
         outputs = encoder(input_ids, *arguments, **settings)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         bias = self.param("output_bias", zeros, (self.config.vocab_size,))
         table = encoder.word_embeddings.embedding
         return outputs.replace(scores=VocabularyScores(outputs.last_hidden_state, table, bias))

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
@@ -297,7 +298,7 @@ class MaskedLanguageModelHead(nn.Module):
         x = x.reshape(-1, x.shape[-1])
         x = Projection((self.width(words),), ("embed", "mlp"), config.initializer, dtype, name="transform")(x)
         x = LayerNorm(config.layer_norm_eps, dtype, name="layer_norm")(ACTIVATIONS[config.hidden_act](x))
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         logits = self.scores(x, words) + self.param("bias", zeros, (config.vocab_size,))
         return nn.with_logical_constraint(logits.reshape(*rows, -1), ("batch", "length", "vocab"))
 

@@ -29,6 +29,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -345,7 +346,7 @@ class ElmoForPreTraining(nn.Module):
         table = self.param(
             "softmax_kernel", _named(_scaled_rows, "vocab", "embed"), (config.vocab_size, config.projection_dim)
         )
-        bias = self.param("softmax_bias", _named(nn.initializers.zeros, "vocab"), (config.vocab_size,))
+        bias = self.param("softmax_bias", as_bias(nn.initializers.zeros, ("vocab",)), (config.vocab_size,))
         scores, after = {}, {}
         for way in DIRECTIONS:
             reads = {"starts": starts[way], "visible": visible[way], "deterministic": deterministic}

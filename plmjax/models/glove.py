@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.errors import FROM_1, check_ranges
@@ -61,7 +62,7 @@ class Glove(nn.Module):
         first = uniform(1 / (2 * (features + 1)))
         self.words = Embedding(size, features, "vocab", first)
         self.contexts = Embedding(size, features, "vocab", first)
-        biases = nn.with_logical_partitioning(first, ("vocab",))
+        biases = as_bias(first, ("vocab",))
         self.word_biases = self.param("word_biases", biases, (size,))
         self.context_biases = self.param("context_biases", biases, (size,))
 

@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import as_norm_bias, as_scale
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
@@ -249,8 +250,8 @@ class NoNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         size = x.shape[-1:]
-        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones_init(), ("embed",)), size)
-        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros_init(), ("embed",)), size)
+        scale = self.param("scale", as_scale(nn.initializers.ones_init(), ("embed",)), size)
+        bias = self.param("bias", as_norm_bias(nn.initializers.zeros_init(), ("embed",)), size)
         return (x.astype(jnp.float32) * scale + bias).astype(self.dtype)
 
 

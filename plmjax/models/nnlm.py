@@ -27,6 +27,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -204,7 +205,7 @@ class Nnlm(nn.Module):
         if config.direct_connections:
             features.append(x)
             tables.append(Embedding(config.vocab_size, config.context, "vocab", init, name="direct").embedding)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         bias = self.param("output_bias", zeros, (config.vocab_size,))
         last = nn.with_logical_constraint(jnp.concatenate(features, axis=-1), ("batch", "length", "embed"))
         return NnlmOutput(last, VocabularyScores(last, jnp.concatenate(tables, axis=-1), bias), cache)

@@ -35,6 +35,7 @@ import numpy as np
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -315,7 +316,7 @@ class TransformerForConditionalGeneration(EncoderDecoderForConditionalGeneration
         """Create the model and the bias."""
         super().setup()
         if self.config.output_bias:
-            init = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+            init = as_bias(nn.initializers.zeros_init(), ("vocab",))
             self.final_logits_bias = self.param("final_logits_bias", init, (self.config.vocab_size,))
 
     def _scored(self, output: EncoderDecoderOutput) -> EncoderDecoderOutput:

@@ -41,6 +41,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -364,7 +365,7 @@ class TransformerXlModel(nn.Module):
 
 def position_biases(module: nn.Module, config: TransformerXlConfig) -> tuple[jax.Array, jax.Array]:
     """Return the parameters u and v, float32 [N H]."""
-    init, shape = nn.with_logical_partitioning(config.initializer, ("heads", "head")), (config.n_head, config.d_head)
+    init, shape = as_bias(config.initializer, ("heads", "head")), (config.n_head, config.d_head)
     return module.param("content_bias", init, shape), module.param("position_bias", init, shape)
 
 

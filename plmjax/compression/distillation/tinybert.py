@@ -39,6 +39,7 @@ from plmjax.compression.distillation.terms import (
     tokens_of,
 )
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.errors import ABOVE_0, FROM_0, UserError, check_choice, check_ranges
 from plmjax.layers.product import float32_product
 from plmjax.objectives.objective import Batch, Objective
@@ -170,6 +171,6 @@ class TinyBertDistillation(Distillation):
         if self.stage != "layers" or not self.hidden:
             return {}
         kernel = nn.with_logical_partitioning(student.initializer, ("embed", None))
-        bias = nn.with_logical_partitioning(nn.initializers.zeros_init(), (None,))
+        bias = as_bias(nn.initializers.zeros_init(), (None,))
         sizes = (student.width, self.teacher.width)
         return {MAP: {"kernel": kernel(key, sizes, jnp.float32), "bias": bias(key, sizes[1:], jnp.float32)}}

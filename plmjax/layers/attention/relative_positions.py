@@ -18,6 +18,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.score_terms import ScoreArray, ScoreTerm
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import UserError
@@ -46,7 +47,7 @@ class RelativePositions(nn.Module):
         If a layer computes all its scores at once, the term is an array, made once for all layers. Otherwise a backend
         of attention makes it block by block.
         """
-        init = nn.with_logical_partitioning(self.init, (None, "heads"))
+        init = as_bias(self.init, (None, "heads"))
         table = self.param("embedding", init, (self.buckets, self.heads))
         term = DistanceScores(table, self.both_sides, self.largest)
         if not self.execution.at_once or None not in visibility.reach:

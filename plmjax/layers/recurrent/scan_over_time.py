@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.parameters import as_bias
 from plmjax.layers.projection import Projection
 
 TO_GATES = functools.partial(jnp.einsum, "GHP,PB->GHB")
@@ -51,7 +52,7 @@ class RecurrentLayer(nn.Module):
 
     def bias(self, name: str, axes: tuple[str | None, ...], *shape: int) -> jax.Array:
         """Return a bias of the recurrence."""
-        return self.param(name, nn.with_logical_partitioning(self.bias_init, axes), shape)
+        return self.param(name, as_bias(self.bias_init, axes), shape)
 
 
 def both_directions(

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.errors import UserError
 from plmjax.layers.mesh_places import with_all_rows
@@ -152,7 +153,7 @@ class AdaptiveSoftmax(nn.Module):
         found = []
         for number, (size, width) in enumerate(zip(clusters.sizes, clusters.widths, strict=True)):
             rows = words.tables[number] if self.tied_tables else table(f"table_{number}", (size, width))
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+            zeros = as_bias(nn.initializers.zeros, ("vocab",))
             bias, kernel = self.param(f"bias_{number}", zeros, (size,)), None
             if clusters.projected and self.tied_projections and number:
                 kernel = words.projection(number)
@@ -167,7 +168,7 @@ class AdaptiveSoftmax(nn.Module):
             nn.with_logical_partitioning(self.table_init, (None, "embed")),
             (len(tails), clusters.embedding_size),
         )
-        bias = self.param("entries_bias", nn.with_logical_partitioning(nn.initializers.zeros, (None,)), (len(tails),))
+        bias = self.param("entries_bias", as_bias(nn.initializers.zeros, (None,)), (len(tails),))
         head = head.replace(table=jnp.concatenate([head.table, entries]), bias=jnp.concatenate([head.bias, bias]))
         return AdaptiveScores(hidden, head, tuple(tails))
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.parameters import as_bias
+
 
 def max_pooled_convolution(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Return the largest output of each filter over all positions of a word: [N C E] -> [N F], in the dtype of x.
@@ -37,6 +39,6 @@ def character_filters(
         suffix: added to the names of the parameters, if a module has filters of several widths.
     """
     init = nn.with_logical_partitioning(kernel_init, (None, None, "embed"))
-    zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("embed",))
+    zeros = as_bias(nn.initializers.zeros, ("embed",))
     kernel = param(f"filters{suffix}", init, (width, x.shape[-1], count))
     return max_pooled_convolution(x, kernel, param(f"filter_bias{suffix}", zeros, (count,)))

@@ -40,6 +40,7 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -339,7 +340,7 @@ class CoveForTranslation(nn.Module):
         self.dropout = Dropout(config.dropout)
         kernel = nn.with_logical_partitioning(init, ("vocab", "embed"))
         self.generator = self.param("generator", kernel, (config.vocab_size, config.width))
-        bias = nn.with_logical_partitioning(init, ("vocab",))
+        bias = as_bias(init, ("vocab",))
         self.generator_bias = self.param("generator_bias", bias, (config.vocab_size,))
 
     def __call__(

@@ -36,6 +36,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_scale
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
@@ -201,7 +202,7 @@ class Cvt(nn.Module):
 
         bound = math.sqrt(3 / config.word_dim)
         words = Embedding(config.vocab_size, config.word_dim, "vocab", uniform(bound), dtype, name="words")(input_ids)
-        scale = self.param("word_scale", nn.with_logical_partitioning(nn.initializers.ones, ()), ())
+        scale = self.param("word_scale", as_scale(nn.initializers.ones, ()), ())
         words = DropoutOfKind(config)(words, kind, deterministic) * scale.astype(dtype)
         x = jnp.concatenate([words, *self._spelled(characters, kind, deterministic)], axis=-1)
 

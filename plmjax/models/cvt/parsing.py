@@ -28,6 +28,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.parameters import as_scale
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.product import float32_product
@@ -65,9 +66,7 @@ class ParsingModule(nn.Module):
             axes = ("mlp", *[None] * (len(shape) - 1))
             return self.param(name, nn.with_logical_partitioning(init, axes), shape).astype(dtype)
 
-        scale = self.param(
-            "scale", nn.with_logical_partitioning(nn.initializers.constant(config.parser_size**0.25), ()), ()
-        )
+        scale = self.param("scale", as_scale(nn.initializers.constant(config.parser_size**0.25), ()), ())
         a = hidden(heads, "head_hidden")
         d = hidden(dependents, "dependent_hidden")
         d = Projection((config.parser_size,), ("mlp", None), init, dtype, name="dependent")(d) / scale.astype(dtype)

@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import uniform
@@ -63,7 +64,7 @@ class TranslationHead(LuongAttention):
         seen = (sentences[:, :, None] == segment_ids[:, None]) & (segment_ids > 0)[:, None]
         a = self.attend(g, h, seen, deterministic)
         kernel = nn.with_logical_partitioning(self.kernel_init, ("vocab", "embed"))
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        zeros = as_bias(nn.initializers.zeros, ("vocab",))
         return VocabularyScores(
             Dropout(self.dropout)(a, deterministic),
             self.param("words", kernel, (self.words, self.features)),

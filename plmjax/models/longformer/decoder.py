@@ -39,6 +39,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
@@ -340,7 +341,7 @@ class LongformerDecoderForCausalLM(nn.Module):
     def __call__(self, input_ids: jax.Array, *arguments: Any, **settings: Any) -> SegmentOutput:
         """Take and return the same as `LongformerDecoderModel`, with `scores`."""
         encoder = self.config.module(Purpose.ENCODING, self.execution)
-        init = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        init = as_bias(nn.initializers.zeros, ("vocab",))
         bias = self.param("output_bias", init, (self.config.vocab_size,))
         outputs = encoder(input_ids, *arguments, **settings)
         return outputs.replace(scores=VocabularyScores(outputs.last_hidden_state, encoder.words.embedding, bias))

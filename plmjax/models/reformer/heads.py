@@ -8,6 +8,7 @@ import jax
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.layers.tokens import first_tokens, gather_tokens
@@ -112,5 +113,5 @@ class OutputLayer(nn.Module):
         """Return the scores of hidden states, [B T 2D]."""
         config, shape = self.config, (self.config.vocab_size, 2 * self.config.hidden_size)
         table = self.param("table", nn.with_logical_partitioning(config.initializer, ("vocab", "embed")), shape)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        zeros = as_bias(nn.initializers.zeros, ("vocab",))
         return VocabularyScores(hidden, table, self.param("bias", zeros, shape[:1]))

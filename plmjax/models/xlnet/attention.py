@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.attention_arrays import axes
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
@@ -98,7 +99,7 @@ class TwoStreamAttention(MultiHeadAttention):
         """Create five projections, three biases and the vectors of the segments."""
         super().setup()
         heads, init = (self.num_heads, self.size), self.kernel_init
-        of_heads = nn.with_logical_partitioning(init, ("heads", "head"))
+        of_heads = as_bias(init, ("heads", "head"))
         self.distance = Projection(heads, ("embed", "heads", "head"), init, self.execution.dtype, use_bias=False)
         self.content_bias = self.param("content_bias", of_heads, heads)
         self.distance_bias = self.param("distance_bias", of_heads, heads)

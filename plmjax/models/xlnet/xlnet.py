@@ -43,6 +43,7 @@ from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
@@ -404,7 +405,7 @@ class XlnetForPreTraining(nn.Module):
     def setup(self) -> None:
         """Create the model and the bias of the scores."""
         self.encoder = self.config.module(Purpose.ENCODING, self.execution)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",))
+        zeros = as_bias(nn.initializers.zeros_init(), ("vocab",))
         self.output_bias = self.param("output_bias", zeros, (self.config.vocab_size,))
 
     def __call__(self, input_ids: jax.Array, **inputs: Any) -> XlnetOutput:

@@ -40,7 +40,7 @@ class BertAdamW(Moments):
         """Return the update by moments, decay and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
-            self.decay(),
+            self.decay(params),
             optax.scale_by_learning_rate(learning_rate),
         )
 
@@ -55,7 +55,7 @@ class AdamW(Moments):
         """Return the update by corrected moments, decay and learning rate."""
         return optax.chain(
             scale_by_corrected_moments(self.beta1, self.beta2, self.epsilon),
-            self.decay(),
+            self.decay(params),
             optax.scale_by_learning_rate(learning_rate),
         )
 

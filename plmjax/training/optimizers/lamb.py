@@ -30,7 +30,7 @@ class Lamb(Moments):
         """Return the update by moments, decay, trust ratio and learning rate."""
         return optax.chain(
             scale_by_moments(self.beta1, self.beta2, self.epsilon),
-            self.decay(),
+            self.decay(params),
             scale_by_trust_ratio(axes_of(params, self.decayed(params))),
             optax.scale_by_learning_rate(learning_rate),
         )

@@ -61,7 +61,7 @@ class StochasticGradientDescent(Decaying):
     def rule(self, learning_rate: optax.Schedule, params: Params) -> optax.GradientTransformation:
         """Return decay, momentum and learning rate in one update."""
         return optax.chain(
-            self.decay() if self.weight_decay else optax.identity(),
+            self.decay(params) if self.weight_decay else optax.identity(),
             optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity(),
             optax.scale_by_learning_rate(learning_rate),
         )

@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Any
 
+import jax
 import optax
 
+from plmjax.contracts.parameters import BIAS, NORM, kinds_of
 from plmjax.errors import FROM_0, check_ranges
 from plmjax.training import paths
 from plmjax.training.optimizers.optimizer import Optimizer
@@ -18,8 +20,9 @@ class Decaying(Optimizer):
 
     weight_decay: float = 0.01
     """Decoupled weight decay, multiplied by the learning rate."""
-    decay_exclude: tuple[str, ...] = ("layer_norm", "bias")
-    """Parameters whose path contains one of these words are not decayed."""
+    decay_exclude: tuple[str, ...] = (NORM, BIAS)
+    """Parameters that are not decayed: layer_norm for normalizations and other scales, bias for what is added, and any
+    other word for parameters with this word in their path."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -27,12 +30,23 @@ class Decaying(Optimizer):
         check_ranges("optimizer", self, weight_decay=FROM_0)
 
     def decayed(self, params: Params) -> Params:
-        """Return false for a path that contains a word of `decay_exclude`.
+        """Return false for the parameters of `decay_exclude`.
 
-        As with the regular expressions of bert optimization.py, "bias" excludes "predictions/output_bias" too.
+        As with the regular expressions of bert optimization.py, "bias" excludes that of a normalization too.
         """
-        return paths.map_named(lambda name, _: not any(word in name for word in self.decay_exclude), params)
+        words = [word for word in self.decay_exclude if word not in (NORM, BIAS)]
 
-    def decay(self) -> optax.GradientTransformation:
-        """Return the transformation that adds weight_decay * parameter."""
-        return optax.add_decayed_weights(self.weight_decay, self.decayed)
+        def decays(name: str, parameter: Any) -> bool:
+            kinds = kinds_of(parameter)
+            return not any(kind in self.decay_exclude for kind in kinds) and not any(word in name for word in words)
+
+        return paths.map_named(decays, params)
+
+    def decay(self, params: Params) -> optax.GradientTransformation:
+        """Return the transformation that adds weight_decay * parameter; `params` are boxed, as in `build`."""
+        decayed = {paths.name(path): decays for path, decays in jax.tree.leaves_with_path(self.decayed(params))}
+
+        def mask(tree: Params) -> Params:
+            return jax.tree.map_with_path(lambda path, _: decayed[paths.name(path)], tree)
+
+        return optax.add_decayed_weights(self.weight_decay, mask)

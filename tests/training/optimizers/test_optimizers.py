@@ -1,6 +1,7 @@
 """Update rules against the formulas of their releases, written out in NumPy and float64."""
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +9,9 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from plmjax.contracts.parameters import BIAS, NORM, Declared
 from plmjax.errors import UserError
-from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, gradient_norm
+from plmjax.training.optimizers import Adafactor, AdamW, BertAdamW, Lamb, gradient_norm
 from plmjax.training.optimizers.schedules import Constant, Linear
 
 LAYERS, STEPS = 3, 6
@@ -29,12 +31,17 @@ def tree(seed: int, scale: float = 1.0):
     return jax.tree.map(lambda s: rng.normal(0, scale, s).astype(np.float32), SHAPES, is_leaf=is_shape)
 
 
+KINDS = {"scale": (NORM,), "bias": (BIAS,), "output_bias": (BIAS,)}
+
+
 def boxed(params):
-    """The same tree boxed with logical axes, as a module's init gives it."""
+    """The same tree boxed with logical axes and kinds, as a module's init gives it."""
 
     def box(path, leaf):
         names = ("layers",) if path[0].key == "layers" else ()
-        return nn.LogicallyPartitioned(leaf, names + (None,) * (leaf.ndim - len(names)))
+        axes = names + (None,) * (leaf.ndim - len(names))
+        kinds = KINDS.get(path[-1].key)
+        return Declared(leaf, axes, kinds=kinds) if kinds else nn.LogicallyPartitioned(leaf, axes)
 
     return jax.tree_util.tree_map_with_path(box, params)
 
@@ -150,7 +157,7 @@ def test_lamb_refuses_parameters_whose_layers_it_cannot_see():
 
 def test_partition_specs_serve_as_axes():
     specs = nn.get_partition_spec(boxed(tree(0)))
-    settings = Lamb(**SETTINGS)
+    settings = Adafactor()
     by_spec, _ = run(settings.build(STEPS, specs), tree(0), GRADIENTS)
     by_box, _ = run(settings.build(STEPS, boxed(tree(0))), tree(0), GRADIENTS)
     jax.tree.map(np.testing.assert_array_equal, by_spec, by_box)
@@ -164,7 +171,33 @@ def test_decay_leaves_out_what_bert_leaves_out():
         "layers/query/kernel",
         "predictions/dense/kernel",
     }
-    assert BertAdamW().decayed(tree(0)) == mask
+
+
+def test_decay_goes_by_what_a_parameter_is_and_not_by_its_name():
+    """And by words of paths that a run adds."""
+    params = {
+        "bias": nn.LogicallyPartitioned(jnp.zeros((2, 3)), (None, None)),
+        "layer_norm": {"kernel": nn.LogicallyPartitioned(jnp.zeros(3), (None,))},
+        "gain": Declared(jnp.zeros(3), (None,), kinds=(NORM,)),
+        "shift": Declared(jnp.zeros((2, 3)), (None, None), kinds=(NORM, BIAS)),
+    }
+
+    def left_out(*words: str) -> set[str]:
+        flat = flax.traverse_util.flatten_dict(AdamW(decay_exclude=words).decayed(params), sep="/")
+        return {name for name, decays in flat.items() if not decays}
+
+    assert left_out("layer_norm", "bias") == left_out("layer_norm") == {"gain", "shift"}
+    assert left_out("bias") == {"shift"} and left_out() == set()
+    assert left_out("bias", "norm/k") == {"shift", "layer_norm/kernel"}
+
+
+def test_vectors_of_flax_s_own_modules_are_not_decayed():
+    """These have no boxes."""
+    params = nn.Sequential([nn.Dense(3), nn.LayerNorm()]).init(jax.random.key(0), jnp.zeros((1, 2)))["params"]
+    assert AdamW().decayed(params) == {
+        "layers_0": {"kernel": True, "bias": False},
+        "layers_1": {"scale": False, "bias": False},
+    }
 
 
 @pytest.mark.parametrize(("clip", "factor"), [(1.0, 1 / 5), (0.0, 1.0), (10.0, 1.0)])
