@@ -23,6 +23,7 @@ from plmjax.data.layouts import (
 )
 from plmjax.data.layouts.layout import Layout
 from plmjax.experiment import Data
+from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
@@ -117,7 +118,8 @@ def _sentences(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective,
 
 def _tagging(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:
     labels = _named(module, labels)
-    return TokenTagging(labels=labels, entities="O" in labels), Tagging(scheme="IOB2" if "O" in labels else "")
+    scheme = label_schemes.scheme_of(labels)
+    return TokenTagging(labels=labels, entities=scheme is not None), Tagging(scheme=scheme or "")
 
 
 def _translation(module: nn.Module, labels: Sequence[str]) -> tuple[TaskObjective, Task]:

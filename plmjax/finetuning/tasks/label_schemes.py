@@ -3,24 +3,31 @@
     IOB1    I-PER I-PER B-PER O      B- separates an entity from one of the same kind right before it
     IOB2    B-PER I-PER B-PER O      B- starts every entity
     IOBES   B-PER E-PER S-PER O      E- ends an entity of several words, S- is one of a single word
+    BILOU   B-PER L-PER U-PER O      the same with L- for E- and U- for S-
 
-The rules hold for files that are read and for the transitions that a conditional random field allows.
+The rules hold for files that are read and for the transitions that a conditional random field allows. Entities are
+counted as seqeval counts them without a scheme, which is conlleval's way, for the marks of all schemes.
 """
 
 from collections.abc import Sequence
 
-from plmjax.errors import UserError, check_choice, quoted
+from plmjax.errors import UserError, quoted
 from plmjax.layers.crf import Possible
 
 OUTSIDE = "O"
-SCHEMES = ("", "IOB1", "IOB2", "IOBES")
+SCHEMES = ("", "IOB1", "IOB2", "IOBES", "BILOU")
 """Names of the schemes. The empty one is for labels of single words: any label can follow any other."""
+MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+"""Mark of a word of an entity -> the same mark of IOBES."""
 
 
 def check_scheme(scheme: str) -> None:
     """Raise UserError for a scheme that is not in `SCHEMES`."""
-    if scheme:
-        check_choice("--data.scheme", scheme, SCHEMES[1:])
+    if scheme not in SCHEMES:
+        raise UserError(
+            f"Expected a known --data.scheme, found {quoted(scheme)}; known: IOB1, IOB2 (also called BIO), IOBES "
+            f"(BIOES) and BILOU."
+        )
 
 
 def check_label(label: str, scheme: str, where: str) -> None:
@@ -44,7 +51,36 @@ def can_follow(before: str, label: str, scheme: str) -> bool:
         "IOB1": mark == "B" and not inside,  # B- only separates two entities of one kind.
         "IOB2": mark == "I" and not inside,
         "IOBES": (mark in "IE") != (mark_before in "BI") or (mark in "IE" and not inside),
+        "BILOU": (mark in "IL") != (mark_before in "BI") or (mark in "IL" and not inside),
     }[scheme]
+
+
+def in_iobes(label: str) -> str | None:
+    """Return the label of an entity's word with the mark of IOBES, such as E-PER for L-PER; None if it has no mark."""
+    mark, dash, kind = label.partition("-")
+    if label == OUTSIDE:
+        return label
+    return f"{MARKS[mark]}{dash}{kind}" if mark in MARKS and bool(dash) == bool(kind) else None
+
+
+def check_entities(labels: Sequence[str]) -> None:
+    """Raise UserError for a label that marks no word of an entity; seqeval would read ORG as O, and BUS as B-US."""
+    for label in labels:
+        if in_iobes(label) is None:
+            raise UserError(
+                f"Expected O or a label with a mark ({', '.join(MARKS)}), such as B-PER, for --objective.entities "
+                f"True, found {quoted(label)}; convert the labels, or set --objective.entities False for the "
+                f"accuracy of single words."
+            )
+
+
+def scheme_of(labels: Sequence[str]) -> str | None:
+    """Return the scheme of a model's labels, the empty one if several fit badly; None if they mark no entities."""
+    if OUTSIDE not in labels or len(labels) < 2 or None in map(in_iobes, labels):
+        return None
+    marks = {label.partition("-")[0] for label in labels}
+    fits = [scheme for scheme in ("IOB2", "IOBES", "BILOU") if "B" in marks and marks <= set(scheme.rstrip("12"))]
+    return fits[0] if fits and all("-" in label for label in labels if label != OUTSIDE) else ""
 
 
 def check_labels(labels: Sequence[str], scheme: str, lines: Sequence[int], path: str) -> None:

@@ -63,7 +63,7 @@ class TagColumns(WordColumns):
     label: str = "tag"
     """Column of the labels."""
     scheme: str = ""
-    """IOB1, IOB2 or IOBES for labels that mark entities, which are checked; empty for labels of single words."""
+    """IOB1, IOB2, IOBES or BILOU for labels that mark entities, which are checked; empty for labels of single words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,12 +193,13 @@ class TokenTagging(TaskObjective):
 
     task_class: ClassVar[type[Task]] = Tagging
     purpose: ClassVar[Purpose] = Purpose.TOKEN_LABELS
+    prediction_settings: ClassVar[tuple[str, ...]] = ("entities",)
     per_token: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
     """The labels in the order of their numbers; empty takes those of the train file, sorted."""
     entities: bool = False
-    """If true, labels mark entities, and the metrics are those of whole entities."""
+    """If true, labels mark entities as one of the schemes does, and the metrics are those of whole entities."""
     mix: bool = False
     """Read a learned mix of all layers (ELMo's) instead of the last one."""
     mix_penalty: float = 0.0
@@ -224,6 +225,8 @@ class TokenTagging(TaskObjective):
                 f"Expected at least two different labels in {train.path}, found {quoted(labels[0])} only; check "
                 f"--data.label."
             )
+        if self.entities:
+            label_schemes.check_entities(labels)
         return dataclasses.replace(self, labels=labels)
 
     def module(self, config: Any, execution: Execution) -> nn.Module:
@@ -327,6 +330,8 @@ class TokenTagging(TaskObjective):
     def _entity_metrics(self, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
         if not self.entities:
             return {}
+        label_schemes.check_entities(self.labels)
+        gold, predicted = ([list(map(label_schemes.in_iobes, one)) for one in labels] for labels in (gold, predicted))
         from seqeval.metrics import f1_score, precision_score, recall_score
 
         scores = {"f1": f1_score, "precision": precision_score, "recall": recall_score}

@@ -7,8 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
+from plmjax.exchange.default_tasks import task_of
+from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
@@ -70,6 +74,14 @@ IMPOSSIBLE = {
     "IOBES": {"B-A O": "O", "B-A": "B-A", "B-A B-A": "B-A", "I-A": "I-A", "E-A": "E-A", "S-A E-A": "E-A",
               "B-A I-B": "I-B", "B-A I-A": "I-A", "B-A E-A E-A": "E-A", "B-A S-A": "S-A", "O E-A": "E-A"},
 }  # fmt: skip
+
+
+def in_bilou(labels: str) -> str:
+    return labels.replace("E-", "L-").replace("S-", "U-")
+
+
+POSSIBLE["BILOU"] = list(map(in_bilou, POSSIBLE["IOBES"]))
+IMPOSSIBLE["BILOU"] = {in_bilou(labels): in_bilou(culprit) for labels, culprit in IMPOSSIBLE["IOBES"].items()}
 
 
 def rows(labels: str) -> str:
@@ -214,6 +226,61 @@ def test_entities_are_counted_whole(case):
     assert [[row.split("\t") for row in one.split("\n")] for one in sentences] == [
         [["10+11", a, b] for a, b in zip(one, other, strict=True)] for one, other in zip(gold, found, strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sentence"),
+    [
+        ("IOB2", "B-A I-A B-A O B-B"), ("IOE2", "I-A E-A E-A O E-B"), ("IOBES", "B-A E-A S-A O S-B"),
+        ("BILOU", "B-A L-A U-A O U-B"), ("BILOU", "U-A U-A L-A B-B I-B L-B"),
+    ],
+)  # fmt: skip
+def test_marks_of_every_scheme_are_read_as_seqeval_reads_its_scheme(scheme: str, sentence: str) -> None:
+    """seqeval without a scheme joins neighbours of BILOU, which it does not know."""
+    from seqeval import scheme as schemes
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    labels = sentence.split()
+    strict = schemes.Entities([labels], getattr(schemes, scheme)).entities[0]
+    read = [label_schemes.in_iobes(label) for label in labels]
+    found = get_entities([read])
+    assert set(found) >= {(one.tag, one.start, one.end - 1) for one in strict}
+    if "U-A L-A" not in sentence:
+        assert len(found) == len(strict)
+    objective = TokenTagging(tuple(sorted({*labels, "O"})), entities=True)
+    assert objective._entity_metrics([labels], [labels]) == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
+    missed = objective._entity_metrics([labels], [["O", *labels[1:]]])
+    assert missed["f1"] < 1 and missed["recall"] < 1
+
+
+UNREAD = ("ORG", "BUS", "ORG-B", "PER_B", "B_PER", "B-", "-PER", "O-PER", "o", "b-PER", "M-PER", "0", "LABEL_1")
+
+
+@pytest.mark.parametrize("label", UNREAD)
+def test_a_label_that_marks_no_word_of_an_entity_is_refused(label: str, tmp_path) -> None:
+    path = written(tmp_path / "rows.conll", f"a\t{label}\nb\tO\n\nc\tB-A\n")
+    train = Tagging(train=path, scheme="").read("train")
+    with pytest.raises(UserError, match=f"such as B-PER, for --objective.entities True, found '{label}'; convert"):
+        TokenTagging(entities=True).fit_labels(train)
+    with pytest.raises(UserError, match=f"found '{label}'"):  # a run of an older version
+        TokenTagging((label, "O"), entities=True)._entity_metrics([["O"]], [["O"]])
+    assert TokenTagging().fit_labels(train).labels == tuple(sorted((label, "O", "B-A")))
+    objective, data = task_of(BertConfig.tiny().module(Purpose.TOKEN_LABELS, Execution(), 3), ("O", "B-A", label))
+    assert not objective.entities and data.scheme == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        ("O B-A I-A", "IOB2"), ("O B-A", "IOB2"), ("O B-A I-A E-A S-A", "IOBES"), ("O B-A L-A U-A I-A", "BILOU"),
+        ("O I-A I-B", ""), ("O B I", ""), ("O B-A E-A L-A", ""), ("O", None), ("B-A I-A", None), ("O A", None),
+    ],
+)  # fmt: skip
+def test_an_imported_model_of_marks_is_one_of_entities(labels: str, scheme: str | None) -> None:
+    names = tuple(labels.split())
+    objective, data = task_of(BertConfig.tiny().module(Purpose.TOKEN_LABELS, Execution(), len(names)), names)
+    assert (objective.entities, data.scheme) == (scheme is not None, scheme or "")
+    assert objective.labels == names
 
 
 def test_what_is_cut_off_counts_as_mistakes():
