@@ -120,10 +120,16 @@ class Tokenizer:
         return [[next(pieces) or [max(self.vocabulary.unknown, 0)] for _ in words] for words in sentences]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return for each text its ids, int32 [N], and the character span of each id, int32 [N 2]: first, last + 1."""
+        """Return for each text its ids, int32 [N], and the character span of each id, int32 [N 2]: first, last + 1.
+
+        Characters that normalization drops, such as combining marks, belong to the token before them.
+        """
         with _failures_explained(texts, self._alphabet):
             encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
-        return [(np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2)) for one in encodings]
+        return [
+            (np.array(one.ids, np.int32), _with_dropped(text, np.array(one.offsets, np.int32).reshape(-1, 2)))
+            for text, one in zip(texts, encodings, strict=True)
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`, without special tokens."""
@@ -152,6 +158,25 @@ class Tokenizer:
         for name, content in self._files.items():
             storage.write(directory / name, content)
         storage.write(directory / LAST, self._engine.to_str(pretty=True))
+
+
+def _with_dropped(text: str, spans: np.ndarray) -> np.ndarray:
+    """Return the spans [N 2] of a text's tokens with the characters, other than white space, that no token covers.
+
+    They belong to the token that ends before them; after white space, to the token that begins behind them.
+    """
+    covered = np.zeros(len(text) + 1, np.int64)
+    np.add.at(covered, spans[:, 0], 1)
+    np.add.at(covered, spans[:, 1], -1)
+    uncovered = np.flatnonzero(np.cumsum(covered)[:-1] == 0)
+    dropped = np.array([place for place in uncovered.tolist() if not text[place].isspace()], np.int64)
+    whole = spans.copy()
+    for run in np.split(dropped, np.flatnonzero(np.diff(dropped) > 1) + 1) if len(dropped) else ():
+        before, behind = spans[:, 1] == run[0], spans[:, 0] == run[-1] + 1
+        whole[before, 1] = run[-1] + 1
+        if not before.any():
+            whole[behind, 0] = run[0]
+    return whole
 
 
 def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:

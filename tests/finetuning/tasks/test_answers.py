@@ -1,10 +1,15 @@
 """Windows and answers against the rules of run_squad.py and SQuAD 2.0's script, written down again plainly."""
 
 import itertools
+import re
+import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from plmjax.data import tokenizers
+from plmjax.data.tokenizers import tokenizer as tokenizer_module
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from tests.finetuning.parity import Numbers
@@ -124,6 +129,56 @@ def test_probabilities_of_the_best():
     assert [one["text"] for one in found] == ["", "a", "b"] and [one["score"] for one in found] == [2.0, 1.0, 0.0]
     np.testing.assert_allclose([one["probability"] for one in found], shares)
     assert answers.with_probabilities([]) == []
+
+
+NFD = unicodedata.normalize("NFD", "Zoë Łódź café naïve À la crème Đặng Thị Ngọc Hà Ångström Håkan")
+TEXTS = {
+    "Latin, decomposed": NFD,
+    "Vietnamese": unicodedata.normalize("NFD", "Việt Nam phở Nguyễn Trãi"),
+    "Hindi": "नमस्ते दुनिया हिन्दी की किताबें",
+    "Thai": "สวัสดี ที่นี่ น้ำ",
+    "Hebrew": "שָׁלוֹם עוֹלָם בְּרֵאשִׁית",
+    "Arabic": "مُحَمَّدٌ رَسُولُ كِتَابٌ \u200fيد",
+    "Greek": unicodedata.normalize("NFD", "Ἀθῆναι Έλλη ποίησις"),
+    "Korean": unicodedata.normalize("NFD", "한국어 각하"),
+    "controls": "so\u00adft hy\u00adphens\u00ad \u200fmark\u200f end\u200b. \u00ad lone",
+    "compatibility": "ﬁne ½ ㎏ Å①",
+}
+KINDS = ("wordpiece", "byte-bpe", "bpe", "sentencepiece-unigram", "sentencepiece-bpe", "word", "char")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_keeps_the_characters_that_the_tokenizer_drops(kind: str, tmp_path: Path) -> None:
+    """Every word and every pair of words of a text is found as it stands, whatever the model reads of it."""
+    tokenizer = tokenizers.train(kind, 420, [*TEXTS.values()] * 4, tmp_path)
+    for name, (ids, spans) in zip(TEXTS, tokenizer.encode_spans([*TEXTS.values()]), strict=True):
+        text, places = TEXTS[name], [(one.start(), one.end()) for one in re.finditer(r"\S+", TEXTS[name])]
+        assert len(ids) == len(spans) and (spans[:, 0] <= spans[:, 1]).all()
+        for first, stop in [*places, *((one[0], other[1]) for one, other in itertools.pairwise(places))]:
+            found = answers.tokens_of((first, text[first:stop]), spans)
+            if found is None:  # nothing is left of a lone soft hyphen
+                assert text[first:stop] == "\u00ad"
+                continue
+            (best,) = answers._texts([(0.0, *found)], text, spans, best=1)
+            if "\u00ad" not in text[first:stop].split():
+                assert best.text == text[first:stop], name
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "expected"),
+    [
+        ("e\u0301 a", [(0, 1), (3, 4)], [(0, 2), (3, 4)]),
+        ("e\u0301\u0302", [(0, 1)], [(0, 3)]),
+        ("x \u200fa\u200f b", [(0, 1), (3, 4), (6, 7)], [(0, 1), (2, 5), (6, 7)]),
+        ("a \u00ad b", [(0, 1), (4, 5)], [(0, 1), (4, 5)]),
+        ("½\u0301 a", [(0, 1), (0, 1), (3, 4)], [(0, 2), (0, 2), (3, 4)]),
+        ("\u0301", [], []),
+        ("", [], []),
+    ],
+)  # fmt: skip
+def test_what_is_dropped_belongs_to_the_token_before_it(text: str, spans: list, expected: list) -> None:
+    found = tokenizer_module._with_dropped(text, np.array(spans, np.int32).reshape(-1, 2))
+    assert found.tolist() == [list(one) for one in expected] and found.dtype == np.int32
 
 
 def total(odds, f1, impossible, threshold: float) -> float:
