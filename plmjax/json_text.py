@@ -1,4 +1,4 @@
-"""Safe reading of JSON files, which may come from anyone, or be changed or truncated.
+"""Safe reading of JSON files, which may come from anyone, or be changed or truncated; and numbers that JSON lacks.
 
 `json.loads` accepts values that JSON does not have (Infinity) and text that no file can store (half of a surrogate
 pair), and raises RecursionError for deeply nested brackets. All readers of JSON in plmjax use this module.
@@ -6,6 +6,7 @@ pair), and raises RecursionError for deeply nested brackets. All readers of JSON
 
 import contextlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ def parse(text: str | bytes) -> Any:
         except UnicodeEncodeError:
             raise ValueError("half of a surrogate pair, which is no character") from None
     return found
+
+
+def finite(value: Any) -> Any:
+    """Return plain data with None in place of every number that is not finite, since JSON has no such number."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_object(path: Path, what: str, advice: str) -> dict[str, Any]:

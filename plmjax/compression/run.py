@@ -5,7 +5,6 @@ OUTPUT/training/    the run that trained it, if the way to compress trains; a st
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from plmjax.parallel import hosts
 from plmjax.pretraining.run import pretrain
 from plmjax.training.checkpoints import ancestry, checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
+from plmjax.training.metrics import to_json
 
 TRAINING = "training"
 """Folder of the output for the run that trains the smaller model."""
@@ -210,7 +210,7 @@ def train(
     else:
         metrics = finetune(run, start, workdir)
         if hosts.is_primary():
-            report(json.dumps({name: round(float(value), 4) for name, value in metrics.items()}))
+            report(to_json({name: round(float(value), 4) for name, value in metrics.items()}))
     params, description = checkpoints.load_parameters(workdir)
     trained = description.experiment
     flat, model = run.compression.finished(flax.traverse_util.flatten_dict(params, sep="/"), trained.model)

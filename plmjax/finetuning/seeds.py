@@ -1,6 +1,7 @@
 """Several runs of one task that differ only in their seed, with the mean and deviation of their metrics."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,8 +46,13 @@ def finetune_seeds(
 
 
 def summary(results: Mapping[int, Mapping[str, float]], metric: str) -> tuple[float, float]:
-    """Return mean and sample standard deviation of a metric over the seeds; the deviation of one seed is 0."""
+    """Return mean and sample standard deviation of a metric over the seeds; the deviation of one seed is 0.
+
+    Both are NaN if a value is not finite, such as the correlation of a constant.
+    """
     values = [metrics[metric] for metrics in results.values()]
+    if not all(map(math.isfinite, values)):
+        return math.nan, math.nan
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 

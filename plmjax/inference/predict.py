@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
@@ -114,7 +114,7 @@ def _are_predictions(beginning: bytes) -> bool:
 
 
 def _line(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(json_text.finite(record), ensure_ascii=False) + "\n"
 
 
 def settings_of(checkpoint: str | Path, options: Sequence[str]) -> dict[str, Any]:

@@ -171,7 +171,9 @@ def _spent(run: Run) -> tuple[float, float]:
 def _results(run: Run, folder: Path) -> Results:
     """Return the last evaluation of the training, and those that `plmjax evaluate` has written."""
     names = sorted({key for record in run.records for key in record if key.startswith("eval/")})
-    found = {"held-out data of the training": {name.removeprefix("eval/"): run.last(name) for name in names}}
+    last = {name.removeprefix("eval/"): run.last(name) for name in names}
+    # A value that was not finite is null in the records.
+    found = {"held-out data of the training": {name: value for name, value in last.items() if value is not None}}
     for file in sorted(folder.glob(f"evaluations/*/{EVALUATION}")):
         metrics = json_text.read_object(file, "an evaluation", ADVICE)
         found[file.parent.name] = {

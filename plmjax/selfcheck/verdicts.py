@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
+from plmjax import json_text, storage
 
 OK, DIFFERS, FAILED, UNAVAILABLE, SLOWER, SKIPPED = (
     "ok", "differs", "failed", "unavailable", "slower than planned", "skipped",
@@ -61,7 +61,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
         rows = [{"name": row.name, **dataclasses.asdict(row.found), "seconds": row.seconds} for row in self.rows]
-        return {"verdict": self.verdict, "wrong": self.wrong, "machine": self.machine, "rows": rows}
+        return json_text.finite({"verdict": self.verdict, "wrong": self.wrong, "machine": self.machine, "rows": rows})
 
     def write(self, path: Path) -> None:
         """Write the report as JSON, atomically."""

@@ -457,10 +457,7 @@ class _Session:
         self.evaluated, self.metrics = step, values
         self.record = self.best.after(self.record, values)
         if self.exhausted and self.is_primary:
-            score, since = self.record
-            self.terminal.print(
-                f"stopped    {self.best.name} has not been better than {abs(score):.4f} for {since} evaluations"
-            )
+            self.terminal.print(f"stopped    {self.best.waiting(self.record)}")
         return program.on_evaluation(state, means["loss"]) if "loss" in means else state
 
     def save(self, state: TrainState, step: int, last: bool = False) -> None:

@@ -66,10 +66,7 @@ class MetricsFile:
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a JSON object. A number that is not finite becomes null, since JSON has no such number."""
-    writable = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
-    return json.dumps(writable, indent=indent, allow_nan=False)
+    return json.dumps(json_text.finite(values), indent=indent, allow_nan=False)
 
 
 def write_evaluation(folder: Path, metrics: Mapping[str, Any], predictions: Mapping[str, str]) -> None:

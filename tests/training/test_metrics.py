@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from plmjax import json_text
 from plmjax.errors import UserError
 from plmjax.training import metrics
 
@@ -68,6 +69,8 @@ def test_numbers_that_json_cannot_write_become_null(tmp_path):
     assert metrics.to_json({"a": float("nan"), "b": float("-inf"), "c": 1.5, "d": 2}) == (
         '{"a": null, "b": null, "c": 1.5, "d": 2}'
     )
+    nested = {"mean": {"a": float("nan")}, "rows": [{"b": [float("inf"), 1]}]}
+    assert json_text.parse(metrics.to_json(nested)) == {"mean": {"a": None}, "rows": [{"b": [None, 1]}]}
     file = metrics.MetricsFile(tmp_path, 0)
     file.write(1, {"train/gradient_norm": float("inf")})
     file.close()

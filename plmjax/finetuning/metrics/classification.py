@@ -49,7 +49,7 @@ def label_sets(labels: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
 def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]:
     """Return Pearson and Spearman correlation and mean squared error of float [N].
 
-    The correlation of a constant is NaN.
+    The correlation of a constant, or of one row, is NaN.
     """
     from scipy.stats import pearsonr, spearmanr
 
@@ -58,7 +58,7 @@ def regression(targets: np.ndarray, predictions: np.ndarray) -> dict[str, float]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # constant or nearly constant input
         return {
-            "pearson": float(pearsonr(targets, predictions).statistic),
+            "pearson": float(pearsonr(targets, predictions).statistic) if len(targets) > 1 else float("nan"),
             "spearman": float(spearmanr(targets, predictions).statistic),
             "mean_squared_error": float(np.mean(np.square(targets - predictions))),
         }

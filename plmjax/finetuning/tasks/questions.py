@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax import json_text
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -316,7 +317,10 @@ class SpanExtraction(TaskObjective):
         if judge.impossible:
             names["null_odds.json"] = "null_odds"
         written = {file: {record["id"]: record[name] for record in records} for file, name in names.items()}
-        contents = {name: json.dumps(value, ensure_ascii=False, indent=1) + "\n" for name, value in written.items()}
+        contents = {
+            name: json.dumps(json_text.finite(value), ensure_ascii=False, indent=1) + "\n"
+            for name, value in written.items()
+        }
         return judge._metrics(examples, found, [record["prediction"] for record in records]), contents
 
     def records(self, examples: QuestionExamples, encoded: EncodedQuestions, outputs: list[np.ndarray]) -> list[Record]:

@@ -36,12 +36,21 @@ class Best:
     def score(self, metrics: Mapping[str, float] | None) -> float | None:
         """Return a number that is smallest for the best evaluation, or None if the metric was not computed.
 
-        NaN, such as the correlation of a constant, is the worst score.
+        A value that is not finite, such as the correlation of a constant, has the worst score, inf.
         """
         value = (metrics or {}).get(self.name)
         if value is None:
             return None
-        return math.inf if math.isnan(value) else -value if self.metric.startswith("-") else value
+        return math.inf if not math.isfinite(value) else -value if self.metric.startswith("-") else value
+
+    def step(self, metrics: Mapping[int, Mapping[str, float] | None]) -> int | None:
+        """Return the step with the best evaluation, the first of equals; None if no evaluation has a finite value.
+
+        metrics: step -> metrics of its evaluation.
+        """
+        scores = {step: self.score(found) for step, found in metrics.items()}
+        finite = [(score, step) for step, score in scores.items() if score is not None and math.isfinite(score)]
+        return min(finite)[1] if finite else None
 
     def after(self, record: Record | None, metrics: Mapping[str, float]) -> Record | None:
         """Return the record after one more evaluation."""
@@ -50,6 +59,13 @@ class Best:
             return record
         best, since = record or (math.inf, 0)
         return (score, 0) if score < best else (best, since + 1)
+
+    def waiting(self, record: Record) -> str:
+        """Return a text on the evaluations since the best one."""
+        score, since = record
+        value = -score if self.metric.startswith("-") else score
+        than = f"been better than {value:.4f}" if math.isfinite(value) else "had a finite value"
+        return f"{self.name} has not {than} for {since} evaluations"
 
     def exhausted(self, record: Record | None) -> bool:
         """Return whether the last `patience` evaluations did not improve on the best one."""

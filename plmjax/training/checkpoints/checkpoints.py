@@ -255,7 +255,7 @@ def _check_links(directory: Path) -> None:
 def find(path: str | Path) -> Path:
     """Return the checkpoint folder for a path: a run directory, its checkpoints folder or one checkpoint.
 
-    For a run directory it is the last checkpoint, or the best if `checkpoint.prefer` is best.
+    For a run directory it is the last checkpoint, or the best if `checkpoint.prefer` is best and there is one.
 
     Raises:
         UserError: there is no finished checkpoint.
@@ -274,10 +274,8 @@ def find(path: str | Path) -> Path:
     if (folder.parent / "experiment.json").exists():
         settings = experiment.read(folder.parent / "experiment.json").checkpoint
         if settings.prefer == "best":
-            best = Best(settings.best)
-            scores = {step: best.score(describe(folder / str(step)).metrics) for step in steps}
-            scores = {step: value for step, value in scores.items() if value is not None}
-            chosen = min(scores, key=lambda step: (scores[step], step), default=chosen)
+            best = Best(settings.best).step({step: describe(folder / str(step)).metrics for step in steps})
+            chosen = chosen if best is None else best
     return storage.absolute(folder) / str(chosen)
 
 

@@ -42,9 +42,7 @@ class Retention:
         regular = [info.step for info in checkpoints if self.every and info.step % self.every == 0]
         kept = set(regular[-self.keep :] if self.keep else regular)
         kept.add(max(info.step for info in checkpoints))
-        scores = {info.step: self.best.score(info.metrics) for info in checkpoints}
-        scored = [(score, step) for step, score in scores.items() if score is not None]
-        kept |= {min(scored)[1]} if scored else set()
+        kept.add(self.best.step({info.step: info.metrics for info in checkpoints}))
         return [info.step in kept for info in checkpoints]
 
 

@@ -129,9 +129,10 @@ def on_evaluation(optimizer: Optimizer, state: optax.OptState, value: float | ja
 
     Args:
         state: state of the transformation that `optimizer.build` returned.
-        value: scalar, a metric of the evaluation for which smaller is better.
+        value: scalar, a metric of the evaluation for which smaller is better; NaN is the worst value.
     """
     value = jnp.asarray(value, jnp.float32)
+    value = jnp.where(jnp.isnan(value), jnp.inf, value)
     chex.assert_rank(value, 0)
     state = map_states(
         ScheduleState, lambda node: ScheduleState(optimizer.schedule.on_evaluation(node.schedule, value)), state

@@ -1,5 +1,7 @@
 """Adagrad, gradient descent and Adafactor against torch and transformers; averages; evaluations that rules follow."""
 
+import math
+
 import chex
 import flax.linen as nn
 import jax
@@ -268,6 +270,17 @@ def test_a_plateau_lowers_the_rate_of_the_update_and_of_the_log():
         before, last = params["kernel"], state
     np.testing.assert_allclose(rates, [0.1, 0.1, 0.05, 0.05], rtol=1e-4)
     assert float(optimizers.learning_rate(optimizer, last, STEPS, 4)) == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(
+    ("values", "starts"), [([3.0, 4.0, 5.0], 2), ([math.nan, 4.0, 3.0, 5.0], 3), ([3.0, 2.0, math.nan], 2)]
+)
+def test_an_evaluation_without_a_number_is_worse_than_any_other(values: list[float], starts: int) -> None:
+    """It starts averaging as a larger loss does, and does not end the search for a better one."""
+    optimizer = StochasticGradientDescent(averaging="non-monotone", patience=1)
+    found = descend(optimizer, GRADIENTS[:1] * len(values), values)
+    averaging = [bool(optax.tree.get(state, "averaging")) for _, state in found]
+    assert averaging == [number >= starts for number in range(len(values))]
 
 
 @pytest.mark.parametrize(
