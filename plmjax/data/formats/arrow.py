@@ -41,7 +41,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
         with path.open("rb") as raw:
             schema, batches = _opened(raw)
             columns.check(path, schema, key, parts)
-            names = [name for name in schema.names if name in (parts.keys if parts else (key,))]
+            names = columns.names(schema, key, parts)
             for batch in batches:
                 batch.validate(full=True)  # of a damaged file, offsets may lead out of the buffers
                 for start in range(0, len(batch), ROWS):

@@ -1,6 +1,7 @@
 """Documents of tables with typed columns, as Parquet and Arrow have them."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ from plmjax.data.formats.document import Document
 from plmjax.errors import UserError, listed, quoted
 
 
+def names(schema: Any, key: str, parts: records.Parts | None) -> list[str]:
+    """Return the columns of a schema that the keys are in. A key may name a field of a column, as `translation.en`."""
+    keys = parts.keys if parts else (key,)
+    return [name for name in schema.names if name in keys or any(key.startswith(f"{name}.") for key in keys)]
+
+
 def check(path: Path, schema: Any, key: str, parts: records.Parts | None) -> None:
     """Raise UserError unless the columns of text exist in a schema of pyarrow and hold text."""
-    import pyarrow
-
-    strings = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
     for name in parts.streams.values() if parts else (key,):
-        if name not in schema.names or schema.field(name).type not in strings:
+        kind = _kind(schema, name)
+        if kind is None or not _is_text(kind):
             option = "--streams" if parts else "--text_key"
+            where = f", where it holds {kind}" if kind else ""
             raise UserError(
-                f"Expected a column of text named {quoted(name)} in {path}, found the columns "
+                f"Expected a column of text named {quoted(name)} in {path}{where}, found the columns "
                 f"{listed(schema.names)}; name the one that is meant in {option}."
             )
 
@@ -31,11 +37,61 @@ def documents(path: Path, batch: Any, done: int, key: str, parts: records.Parts 
     A missing value is an empty text.
 
     done: number of rows before the batch.
+
+    Raises:
+        UserError: a text of bytes is not UTF-8.
     """
     for number, row in enumerate(batch.to_pylist(), start=done + 1):
+        place = f"{path} row {number}"
         if parts:
-            row |= {name: row[name] or "" for name in parts.streams.values()}
-            yield Document("jsonl", f"{path} row {number}", json.dumps(row, ensure_ascii=False))
+            record = {name: _value(records.value(row, name)) for name in parts.fields}
+            record |= {name: _text(records.value(row, name), place) for name in parts.streams.values()}
+            yield Document("jsonl", place, json.dumps(record, ensure_ascii=False, default=str))
             continue
-        for _, part in whole(str(path), [row[key] or ""]):
-            yield Document("text", f"{path} row {number}", part)
+        for _, part in whole(str(path), [_text(records.value(row, key), place)]):
+            yield Document("text", place, part)
+
+
+def _kind(schema: Any, key: str) -> Any:
+    """Return the type of a column, or of a field of it; None if there is none."""
+    import pyarrow
+
+    name, *fields = [key] if key in schema.names else key.split(".")
+    if name not in schema.names:
+        return None
+    kind = schema.field(name).type
+    for field in fields:
+        if not pyarrow.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            return None
+        kind = kind.field(field).type
+    return kind
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether a type is text: strings, bytes, each value once with indices of it, or missing values alone."""
+    import pyarrow
+
+    while True:
+        if isinstance(kind, pyarrow.DictionaryType | pyarrow.RunEndEncodedType):
+            kind = kind.value_type
+        elif isinstance(kind, pyarrow.BaseExtensionType):
+            kind = kind.storage_type
+        else:
+            break
+    texts = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+    return kind in (*texts, pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view(), pyarrow.null())
+
+
+def _text(found: Any, place: str) -> str:
+    try:
+        return found.decode("utf-8") if isinstance(found, bytes) else found or ""
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"Expected UTF-8 text in {place}, found byte 0x{found[error.start]:02x} at offset {error.start}, which is "
+            "not UTF-8; convert the column."
+        ) from None
+
+
+def _value(found: Any) -> Any:
+    """Return a value that JSON has; others are their text, so that a message can quote them."""
+    return str(found) if isinstance(found, float) and not math.isfinite(found) else found

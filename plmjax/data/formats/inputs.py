@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plmjax import storage
 from plmjax.data import text_files
-from plmjax.data.formats import arrow, corpora, documentation, parquet, recognition, records, tfds, tsv
+from plmjax.data.formats import arrow, corpora, documentation, folders, parquet, recognition, records, tfds, tsv
 from plmjax.data.formats.books import BOOKS
 from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.formats.document import Document, Format, nonblank_lines
@@ -79,7 +79,7 @@ def sources(inputs: Sequence[str | os.PathLike], format: str, split: str = "") -
 
 
 def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str = "") -> list[Path]:
-    """Return the files of `inputs`, with folders in sorted order and without hidden files.
+    """Return the files of `inputs`, with folders in sorted order and without files that hold no text (see `folders`).
 
     For a published corpus they are the files of `split`, or of the training and the validation split.
 
@@ -95,11 +95,7 @@ def files(inputs: Sequence[str | os.PathLike], format: str = "auto", split: str 
     found = []
     for path in map(storage.path, inputs):
         if path.is_dir():
-            names = [name for name in storage.files(path) if not any(part.startswith(".") for part in name.split("/"))]
-            inside = sorted(path / name for name in names)
-            if not inside:
-                raise UserError(f"Expected files of text in the folder {path}, found none; check the path.")
-            found += inside
+            found += folders.files(path)
         elif path.is_file():
             found.append(path)
         else:

@@ -31,8 +31,7 @@ def documents(path: Path, key: str, parts: records.Parts | None, progress: Calla
         with path.open("rb") as raw, parquet.ParquetFile(raw) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             columns.check(path, schema, key, parts)
-            names = list(parts.keys) if parts else [key]
-            for batch in file.iter_batches(batch_size=256, columns=names):
+            for batch in file.iter_batches(batch_size=256, columns=columns.names(schema, key, parts)):
                 yield from columns.documents(path, batch, done, key, parts)
                 progress(size * (done + len(batch)) // rows - size * done // rows)
                 done += len(batch)

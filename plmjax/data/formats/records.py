@@ -12,6 +12,7 @@ from plmjax.errors import UserError, listed, quoted
 
 FORMATS = ("jsonl", "tsv", "parquet", "arrow")
 """File formats whose documents are records, in addition to tfds:NAME."""
+_KINDS = {dict: "an object", list: "a list", bool: "a truth value", int: "a number", float: "a number"}
 
 
 class Parts(NamedTuple):
@@ -60,18 +61,39 @@ def parse(text: str, place: str) -> dict[str, Any]:
     return record
 
 
+def value(record: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a key, or under the keys between its dots, as `translation.en`; None if one is null.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if key in record:
+        return record[key]
+    name, _, rest = key.partition(".")
+    within = record[name]
+    if not isinstance(within, Mapping | None):
+        raise KeyError(key)
+    return None if within is None else value(within, rest)
+
+
 def text(record: dict[str, Any], key: str, place: str, option: str) -> str:
-    """Return the text under a key; `option` is the option that names the key.
+    """Return the text under a key; `option` is the option that names the key. A missing value (null) is an empty text.
 
     Raises:
         UserError: there is no text.
     """
-    if not isinstance(record.get(key), str):
-        raise UserError(
-            f"Expected a string {quoted(key)} in the JSON object of {place}, found the keys {listed(record)}; name the "
-            f"one that holds the text in {option}."
-        )
-    return record[key]
+    where = ""
+    try:
+        found = value(record, key)
+        if found is None or isinstance(found, str):
+            return found or ""
+        where = f", where it is {_KINDS[type(found)]}"
+    except KeyError:
+        pass
+    raise UserError(
+        f"Expected a string {quoted(key)} in the JSON object of {place}{where}, found the keys {listed(record)}; name "
+        f"the one that holds the text in {option}."
+    )
 
 
 def number(record: dict[str, Any], key: str, place: str) -> float:
@@ -80,10 +102,12 @@ def number(record: dict[str, Any], key: str, place: str) -> float:
     Raises:
         UserError: there is no number.
     """
+    there = f"the keys {listed(record)}"
     try:
-        return decimal(record[key])
+        found = value(record, key)
+        there = "null" if found is None else quoted(str(found))
+        return decimal(found)
     except (KeyError, ValueError):
-        found = quoted(str(record[key])) if key in record else f"the keys {listed(record)}"
         raise UserError(
-            f"Expected a number {quoted(key)} in {place}, found {found}; change plmjax prepare --fields."
+            f"Expected a number {quoted(key)} in {place}, found {there}; change plmjax prepare --fields."
         ) from None

@@ -1,0 +1,99 @@
+"""Folders as programs leave them: of `datasets.save_to_disk`, of Spark, and of a hub."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from plmjax.data import formats
+from plmjax.errors import UserError
+
+
+def arrow(path: Path, *texts: str) -> None:
+    table = pyarrow.table({"text": texts})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def save_to_disk(folder: Path, *shards: str) -> Path:
+    """A folder as the library writes it, and a file that its `map` left there."""
+    names = [f"data-{number:05}-of-{len(shards):05}.arrow" for number in range(len(shards))]
+    for name, text in zip(names, shards, strict=True):
+        arrow(folder / name, text)
+    arrow(folder / "cache-cc8787f0a78af78f.arrow", "A stale row.")
+    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "a8e8", "_split": None}
+    (folder / "state.json").write_text(json.dumps(state, indent=2))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}, indent=2))
+    return folder
+
+
+def texts(*inputs: Path, format: str = "auto") -> list[str]:
+    return [document.text for document in formats.documents(inputs, format)]
+
+
+@pytest.mark.parametrize("format", ["auto", "arrow"])
+def test_a_folder_of_save_to_disk_has_the_rows_of_its_state(format: str, tmp_path: Path) -> None:
+    assert texts(save_to_disk(tmp_path / "one", "One.", "Two."), format=format) == ["One.", "Two."]
+    for split in ("train", "test"):
+        save_to_disk(tmp_path / "several" / split, f"Of {split}.")
+    (tmp_path / "several" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert texts(tmp_path / "several", format=format) == ["Of test.", "Of train."]
+    assert texts(tmp_path / "several" / "train", format=format) == ["Of train."]
+
+
+def test_a_folder_of_save_to_disk_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
+    folder = save_to_disk(tmp_path / "a", "One.", "Two.")
+    (folder / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(
+        UserError, match=r"Expected 'data-00001-of-00002.arrow' in .*a, which .*state.json names, found"
+    ):
+        texts(folder)
+    for state in ("{", "[]", "{}", '{"_data_files": [{}]}', '{"_data_files": []}'):
+        (folder / "state.json").write_text(state)
+        with pytest.raises(UserError, match=r"state\.json"):
+            texts(folder)
+
+
+def test_marks_and_working_files_of_spark_are_no_text(tmp_path: Path) -> None:
+    for name in (
+        *("_SUCCESS", "._SUCCESS.crc", ".part-00000.crc", "_committed_1234", "_started_1234", "_metadata"),
+        *("_common_metadata", "_temporary/0/part-00000", "_delta_log/0.json", "_spark_metadata/0", ".hidden/a.txt"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("" if name in ("_SUCCESS", "_started_1234") else "No text.")
+    (tmp_path / "part-00000").write_text("One.\n")
+    (tmp_path / "part-00001").write_text("")
+    (tmp_path / "lang=en").mkdir()
+    (tmp_path / "lang=en" / "part-00002").write_text("Two.\n")
+    (tmp_path / "_about.txt").write_text("A text of a user.\n")
+    assert sorted(text.strip() for text in texts(tmp_path)) == ["A text of a user.", "One.", "Two."]
+    (tmp_path / "_SUCCESS").unlink()
+    with pytest.raises(UserError, match=r"part-00001, found an empty file"):
+        texts(tmp_path)
+
+
+@pytest.mark.parametrize("data", ["train.parquet", "data/train.jsonl", "train.jsonl.gz"])
+def test_descriptions_beside_tables_are_no_text(data: str, tmp_path: Path) -> None:
+    path = tmp_path / data
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": ["One."]}), path)
+    else:
+        path.write_text('{"text": "One."}\n')
+    for name in ("README.md", "LICENSE", "dataset_infos.json", ".gitattributes"):
+        (tmp_path / name).write_text("---\nlicense: mit\n---\n")
+    assert [formats.prose(document) for document in formats.documents([tmp_path])] == [["One."]]
+
+
+def test_a_readme_beside_text_is_text(tmp_path: Path) -> None:
+    for name in ("README.md", "a.txt"):
+        (tmp_path / name).write_text("Words.\n")
+    assert len(texts(tmp_path)) == 2
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "_SUCCESS").write_text("")
+    with pytest.raises(UserError, match=r"Expected files of text in the folder .*empty, found none"):
+        texts(tmp_path / "empty")
