@@ -55,7 +55,7 @@ def mrpc() -> Experiment:
 
 def stsb() -> Experiment:
     """Similarity of two sentences, from 0 to 5: Spearman correlation. Pairs of some 30 tokens."""
-    return _task(_files("sentence1", "sentence2", "score"), "-eval/spearman", objective=Regression())
+    return _task(_files("sentence1", "sentence2", "score"), "-eval/spearman", objective=Regression(limits=(0.0, 5.0)))
 
 
 def qqp() -> Experiment:

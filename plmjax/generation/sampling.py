@@ -11,6 +11,9 @@ from plmjax.generation.constraints import Constraints, hottest, nucleus
 from plmjax.generation.search import Found, Lengths
 from plmjax.generation.written import Written
 
+SMALLEST = 1e-30
+"""Temperature below which the likeliest token is chosen each time all the same."""
+
 
 @flax.struct.dataclass
 class Texts:
@@ -127,7 +130,8 @@ class Sampling(Greedy):
 
     def choose(self, scores: jax.Array, keys: jax.Array, count: jax.Array) -> jax.Array:
         """Sample with the key of the row and the position."""
-        scores = scores / self.temperature
+        # The best score is 0, so that no temperature makes it infinite; float32 has none that are smaller.
+        scores = (scores - jnp.max(scores, axis=-1, keepdims=True)) / max(self.temperature, SMALLEST)
         scores = hottest(scores, self.top_k) if self.top_k else scores
         scores = nucleus(scores, self.top_p) if self.top_p < 1 else scores
         return jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, count), row))(keys, scores)

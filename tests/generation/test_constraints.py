@@ -1,5 +1,7 @@
 """The tokens that may come next, against transformers and against the definition."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -132,6 +134,18 @@ def test_one_token_to_draw_from_is_the_likeliest() -> None:
     )
     expected = np.exp(2 * SCORES[0]) / np.exp(2 * SCORES[0]).sum()
     np.testing.assert_allclose(shares / 2000, expected, atol=4 * np.sqrt(0.25 / 2000))
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-37, 1e-38, 1e-45, 1e-300, math.ulp(0.0)])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}], ids=str)
+def test_the_smallest_temperatures_draw_the_likeliest_token(temperature: float, options: dict[str, float]) -> None:
+    """Scores divided by them are infinite, or 0 divided by 0: every text then ended at once."""
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    for scores in (SCORES, -SCORES, SCORES - 9, np.where(SCORES > 1, -np.inf, SCORES)):
+        found = Sampling(temperature=temperature, **options).choose(scores, keys, np.int32(0))
+        np.testing.assert_array_equal(found, scores.argmax(axis=-1))
 
 
 @pytest.mark.parametrize("options", [{"top_p": 0.6}, {"top_k": 4, "top_p": 0.6}], ids=str)

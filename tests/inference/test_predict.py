@@ -243,6 +243,23 @@ def test_plain_text_is_one_text_a_line(tuned, tmp_path):
     assert [len(record["predictions"]) for record in found] == [3, 0, 4]
 
 
+def test_predictions_of_a_file_of_conll_have_its_lines(tuned, tmp_path, capsys):
+    """With -DOCSTART-, which begins a document and is no sentence to train on."""
+    checkpoint, _, _ = tuned("tagged")
+    document = "-DOCSTART-\n\na\nfine\nfilm\n\nthe\nplot\n\n"
+    (tmp_path / "rows.conll").write_text(document * 2)
+    said = run(capsys, checkpoint, "--input", tmp_path / "rows.conll", "--format", "official")
+    assert [line.split("\t")[0] for line in said.splitlines()] == (document * 2).splitlines()
+    assert said.startswith("-DOCSTART-\tO\n\na\t")
+    found = list(predict(checkpoint, tmp_path / "rows.conll"))
+    assert [len(record["words"]) for record in found] == [1, 3, 2] * 2
+    assert (found[0]["predictions"], found[0]["probabilities"]) == (["O"], [None])
+    labelled = document.replace("\n", "\tO\n").replace("\n\tO\n", "\n\n")
+    (tmp_path / "labelled.conll").write_text(labelled)
+    assert list(predict(checkpoint, tmp_path / "labelled.conll")) == found[:3]
+    assert len(Tagging(train=str(tmp_path / "labelled.conll")).read("train")) == 2
+
+
 def run(capsys, *arguments: object) -> str:
     capsys.readouterr()
     cli.run(["predict", *map(str, arguments)])

@@ -14,12 +14,19 @@ CONLL = ("form", "tag")
 """Columns of a .conll file without column names."""
 
 
-def sentences(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterator[list[tuple[int, dict[str, Any]]]]:
+DOCUMENT = "-DOCSTART-"
+"""Word of a line that begins a document, as in the files of CoNLL 2003."""
+
+
+def sentences(
+    path: str, columns: Sequence[str] = (), spare: str = "", documents: bool = False
+) -> Iterator[list[tuple[int, dict[str, Any]]]]:
     """Yield the sentences of a .conll or .conllu file, each as a list of (line, column -> cell), one per word.
 
     Cells of a .conll file are separated by tabs, or by spaces where there are no tabs. Sentences are separated by blank
-    lines. -DOCSTART- lines are skipped. In a .conllu file, comments, multiword tokens and empty nodes are skipped. A
-    .jsonl file has one sentence per line, with columns as lists of equal length. spare: as for `tables.rows`.
+    lines. -DOCSTART- lines are skipped, or with `documents` are sentences of that one word. In a .conllu file,
+    comments, multiword tokens and empty nodes are skipped. A .jsonl file has one sentence per line, with columns as
+    lists of equal length. spare: as for `tables.rows`.
 
     Raises:
         UserError: another format, damaged text, or a row of another width.
@@ -35,10 +42,12 @@ def sentences(path: str, columns: Sequence[str] = (), spare: str = "") -> Iterat
     sentence: list[tuple[int, dict[str, str]]] = []
     for number, line in enumerate(lines(path), start=1):
         line = line.rstrip("\r\n")
-        if not line.strip() or line.startswith("-DOCSTART-"):
+        if not line.strip() or line.startswith(DOCUMENT):
             if sentence:
                 yield sentence
             sentence = []
+            if documents and line.strip():
+                yield [(number, dict.fromkeys(names, DOCUMENT))]
             continue
         if kind == ".conllu" and line.startswith("#"):
             continue

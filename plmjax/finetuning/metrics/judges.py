@@ -50,10 +50,10 @@ class BleuAndChrf(Judge):
 class Rouge(Judge):
     """ROUGE, as rouge-score computes it."""
 
-    names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL")
+    names: ClassVar[tuple[str, ...]] = ("rouge2", "rouge1", "rougeL", "rougeLsum")
 
     def scores(self, references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
-        """Return rouge1, rouge2 and rougeL."""
+        """Return rouge1, rouge2, rougeL and rougeLsum."""
         return written_texts.summarization(references, texts)
 
     def signatures(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 """sacrebleu's word tokenizers that need no package but sacrebleu."""
-ROUGE = ("rouge1", "rouge2", "rougeL")
+ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 def translation(references: Sequence[str], texts: Sequence[str], tokenize: str = "13a") -> dict[str, float]:
@@ -41,19 +41,30 @@ def _translation_metrics(tokenize: str) -> dict[str, Any]:
 def summarization(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): mean F1 of stemmed words over the texts, from 0 to 100.
 
-    The values are those of rouge-score.
+    The values are those of rouge-score. rougeL takes a text as one sentence. rougeLsum, the ROUGE-L of papers on
+    summaries, compares every sentence with the union of those of the other text: the sentences of a text are its lines,
+    those of a text of one line are found by `plmjax.data.sentences`, since models write no line breaks.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
+    from plmjax.data import sentences
+
+    def in_lines(text: str) -> str:
+        return text if "\n" in text.strip() else "\n".join(sentences.split([text]))
+
     scorer = RougeScorer(ROUGE, use_stemmer=True)
-    found = [scorer.score(reference, text) for reference, text in zip(references, texts, strict=True)]
+    found = [
+        scorer.score(in_lines(reference), in_lines(text)) for reference, text in zip(references, texts, strict=True)
+    ]
     return {name: 100 * float(np.mean([scores[name].fmeasure for scores in found])) for name in ROUGE}
 
 
 def summarization_signatures() -> dict[str, str]:
     """Return the definitions of these metrics, in words."""
     signature = f"rouge-score {importlib.metadata.version('rouge-score')}, mean F1 of stemmed words"
-    return {f"{name}_signature": signature for name in ROUGE}
+    splitter = f"sentencex {importlib.metadata.version('sentencex')}"
+    split = f"{signature}, sentences are lines, in a text of one line those of {splitter}"
+    return {f"{name}_signature": split if name == "rougeLsum" else signature for name in ROUGE}
 
 
 def labels_in_words(references: Sequence[str], texts: Sequence[str]) -> dict[str, float]:

@@ -58,13 +58,13 @@ class Choices(FileTask):
     choices: tuple[str, ...] = ("choices",)
     """Columns of the choices, or the one column that lists them."""
     label: str = "label"
-    """Column of the right choice: its number from 0, or its letter."""
+    """Column of the right choice: its number from 0 in every row, or its letter in every row."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Yield line, context, choices, the number of the right one."""
-        count = 0
+        count, first = 0, ""
         for line, row in tables.rows(path, self.columns, spare="" if labelled else self.label):
             where = f"line {line} of {path}"
             found = [tables.cell(row, column, "choices", where) for column in self.choices]
@@ -81,8 +81,15 @@ class Choices(FileTask):
                 )
             context, answer = tables.text(tables.cell(row, self.context, "context", where), self.context, where), None
             if labelled:
-                label = tables.label(tables.cell(row, self.label, "label", where), self.label, where)
-                answer = _number(label, count, where)
+                cell = tables.cell(row, self.label, "label", where)
+                answer = _number(tables.label(cell, self.label, where), count, where)
+                key = cell.strip() if isinstance(cell, str) else ""
+                first = first or key
+                if key and first.isdecimal() != key.isdecimal():
+                    raise UserError(
+                        f"Expected the right choices of {path} all as numbers from 0 or all as letters, found "
+                        f"{quoted(first)} and, in {where}, {quoted(key)}; write letters, as 1 may be the first choice."
+                    )
             yield line, context, choices, answer
 
 

@@ -6,8 +6,9 @@ Files are tsv, csv or jsonl with named columns. A batch also has `labels` [R K],
 import csv
 import dataclasses
 import io
+import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -26,6 +27,9 @@ from plmjax.finetuning.metrics import classification
 from plmjax.finetuning.tasks.sequences import SequenceObjective
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Outputs, Record, Row, Task, check_length, exists
 from plmjax.objectives.objective import Batch, cross_entropy
+from plmjax.parallel import hosts
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Sentences(FileTask):
 
     examples: ClassVar[type[Examples]] = SentenceExamples
     prediction_settings: ClassVar[tuple[str, ...]] = ("text", "text_pair", "columns", "skip_bad_rows")
-    label_settings: ClassVar[tuple[str, ...]] = ("label",)
+    label_settings: ClassVar[tuple[str, ...]] = ("label", "unlabelled")
 
     text: str = "text"
     """Column of the sentence, or of the first of a pair."""
@@ -61,6 +65,30 @@ class Sentences(FileTask):
     """Names of the columns of a tsv or csv whose first row is data already; empty reads them from the first row."""
     skip_bad_rows: bool = False
     """If true, skip rows with too few cells and accept empty texts, as in GLUE's QQP; if false, they are errors."""
+    unlabelled: str = "-"
+    """Label of rows without a label, which are left out with a warning, as in SNLI; empty leaves none out. A file that
+    also has the label + has the label -.
+    """
+
+    def read(self, split: str) -> SentenceExamples:
+        """Read the examples of one of the two files, without unlabelled rows."""
+        examples = super().read(split)
+        labels = set(examples.labels)
+        if not self.unlabelled or self.unlabelled not in labels or {"+", "-"} <= labels:
+            return examples
+        kept = [row for row, label in enumerate(examples.labels) if label != self.unlabelled]
+        if not kept:
+            raise UserError(
+                f"Expected labels in {examples.path}, found only {quoted(self.unlabelled)}, which is for rows without "
+                f"one; name another file in --data.{split}, or set --data.unlabelled."
+            )
+        if hosts.is_primary():
+            log.warning(
+                "%d of %d rows of %s have the label %s (--data.unlabelled), and are left out.",
+                len(examples) - len(kept), len(examples), examples.path, self.unlabelled,
+            )  # fmt: skip
+        fields = {name: [getattr(examples, name)[row] for row in kept] for name in ("lines", "texts", "labels")}
+        return dataclasses.replace(examples, **fields)
 
     def rows(self, path: str, labelled: bool = True) -> Iterator[Row]:
         """Yield line, texts, label."""
@@ -256,7 +284,18 @@ class SequenceClassification(SentenceObjective):
 class Regression(SentenceObjective):
     """One number per row: squared error of the head's one output."""
 
+    prediction_settings: ClassVar[tuple[str, ...]] = ("limits",)
     metric_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
+
+    limits: tuple[float, ...] = ()
+    """Smallest and largest number in GLUE's file, which refuses others, such as 0 5 of STS-B; empty for none."""
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        super().__post_init__()
+        if self.limits and not (len(self.limits) == 2 and self.limits[0] < self.limits[1]):
+            found = " ".join(f"{limit:g}" for limit in self.limits)
+            raise UserError(f"Expected a smaller and a larger number for --objective.limits, found {found}.")
 
     @property
     def outputs(self) -> int:
@@ -289,6 +328,13 @@ class Regression(SentenceObjective):
     def predictions(self, outputs: np.ndarray) -> list[Record]:
         """Return the number."""
         return [{"prediction": float(f"{value:.6g}")} for value in outputs[:, 0]]
+
+    def official(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield GLUE's lines, with the nearest number within the limits."""
+        least, most = self.limits or (-math.inf, math.inf)
+        return super().official(
+            record | {"prediction": min(max(record["prediction"], least), most)} for record in records
+        )
 
     def metrics(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, float]:
         """Return the metrics of STS-B, and the loss."""

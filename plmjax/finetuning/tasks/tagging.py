@@ -86,7 +86,8 @@ class Tagging(TagColumns, FileTask):
             for number, words in lines_of_words(path):
                 yield number, words, [None] * len(words), [number] * len(words)
             return
-        for block in word_columns.sentences(path, self.columns, spare="" if labelled else self.label):
+        spare = "" if labelled else self.label
+        for block in word_columns.sentences(path, self.columns, spare, documents=not labelled):
             lines = [line for line, _ in block]
             words = [self.word(row, f"line {line} of {path}") for line, row in block]
             labels: list[str | None] = [None] * len(words)
@@ -300,12 +301,16 @@ class TokenTagging(TaskObjective):
         return accuracy | self._entity_metrics(examples.labels, predicted), {"predictions.tsv": "".join(text)}
 
     def records(self, examples: TaggedExamples, encoded: Encoded, outputs: list[np.ndarray]) -> list[Record]:
-        """Return line, words, predictions and their probabilities; null for words truncated at the end of a row."""
+        """Return line, words, predictions and their probabilities; null for words truncated at the end of a row.
+
+        A -DOCSTART- has O, or no label, so that the predictions have the lines of their file.
+        """
         missing = "O" if self.entities else ""
         records = []
         for sentence, (line, words) in enumerate(zip(examples.lines, examples.words, strict=True)):
             first, stop = encoded.offsets[sentence : sentence + 2]
             there = encoded.token_fields["label_weights"][first:stop] > 0
+            there &= words != [word_columns.DOCUMENT]
             numbers, shares = self.chosen(outputs[sentence][there])
             cut = len(words) - len(numbers)  # truncated at the end of the row
             labels = [self.labels[number] for number in numbers] + [missing] * cut

@@ -2,6 +2,7 @@
 
 import pytest
 import sacrebleu
+from rouge_score.rouge_scorer import RougeScorer
 
 from plmjax.errors import UserError
 from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch, Judge, Rouge
@@ -30,7 +31,22 @@ def test_rouge_counts_words_pairs_and_the_longest_common_part() -> None:
     found = Rouge().scores(["a dog runs fast today", "two men"], ["a dog runs slowly today", "men"])
     # The first: 4 of 5 words, 2 of 4 pairs, "a dog runs today". The second: 1 of 1 word and 1 of 2, no pair.
     one, two, longest = (4 / 5 + 2 / 3) / 2, (2 / 4 + 0) / 2, (4 / 5 + 2 / 3) / 2
-    assert found == pytest.approx({"rouge1": 100 * one, "rouge2": 100 * two, "rougeL": 100 * longest})
+    expected = {"rouge1": 100 * one, "rouge2": 100 * two, "rougeL": 100 * longest, "rougeLsum": 100 * longest}
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("between", [" ", "\n"])
+def test_rouge_of_summaries_is_that_of_the_library_for_a_sentence_a_line(between: str) -> None:
+    """The sentences of a text of one line are found, as T5's and BART's evaluations find them."""
+    sides = [
+        (["The dog ran home.", "It was Mr. Brown's dog."], ["It was the dog of Brown.", "The dog ran fast."]),
+        (["Two men sat."], ["They ate.", "Two men sat down."]),
+    ]
+    scorer = RougeScorer(["rougeLsum"], use_stemmer=True)
+    expected = [scorer.score("\n".join(a), "\n".join(b))["rougeLsum"].fmeasure for a, b in sides]
+    found = Rouge().scores(*zip(*((between.join(a), between.join(b)) for a, b in sides), strict=True))
+    assert found["rougeLsum"] == pytest.approx(100 * sum(expected) / 2)
+    assert found["rougeLsum"] > found["rougeL"] + 10
 
 
 def test_labels_match_whole_or_not_at_all() -> None:

@@ -50,6 +50,7 @@ def test_the_question_stands_before_every_choice(tmp_path):
 
 MISTAKES = {
     "label": ("c\tx\ty\tlabel\na\tb\tc\t2\n", {}, "right choice in line 2 .* as 0 to 1 or A to B, found '2'"),
+    "both": ("c\tx\ty\tlabel\na\tb\tc\tA\nd\te\tf\t1\n", {}, "found 'A' and, in line 3 .*, '1'; write letters"),
     "no number": ("c\tx\ty\tlabel\na\tb\tc\ttrue\n", {}, "right choice in line 2 .*found 'true'"),
     "empty": ("c\tx\ty\tlabel\na\tb\t\t1\n", {}, "Expected text in 'x y' in line 2 .*found it empty"),
     "context": ("c\tx\ty\tlabel\n\tb\tc\t1\n", {}, "Expected text in 'c' in line 2 .*found it empty"),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
+from plmjax.experiment import load
 from plmjax.finetuning.tasks.sentences import Regression, SentenceExamples, Sentences, SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.gpt import GptConfig
@@ -123,6 +125,51 @@ def test_predictions_and_metrics_follow_from_outputs():
     numbers = np.array([[1.5], [2.5], [4.0]], np.float32)
     assert Regression().predictions(numbers)[0] == {"prediction": 1.5}
     assert Regression().metrics(np.array([1.0, 2.0, 3.0]), numbers)["spearman"] == pytest.approx(1.0)
+
+
+def test_numbers_of_gluess_file_are_within_the_limits() -> None:
+    """Its server takes scores of STS-B from 0 to 5 alone; all other records have what the model says."""
+    found = [{"line": 1, "prediction": number} for number in (-0.25, 0.0, 3.5, 5.75)]
+    glue = load("finetune_glue:stsb").objective
+    assert list(glue.official(found)) == ["index\tprediction\n", "0\t0.0\n", "1\t0.0\n", "2\t3.5\n", "3\t5.0\n"]
+    assert list(Regression().official(found))[1] == "0\t-0.25\n"
+    assert glue.predictions(np.array([[-0.25]])) == [{"prediction": -0.25}]
+    for limits in ((1.0,), (5.0, 0.0), (1.0, 1.0), (0.0, 1.0, 2.0)):
+        with pytest.raises(UserError, match=r"a smaller and a larger number for --objective\.limits"):
+            Regression(limits=limits)
+
+
+NLI = [("a man", "he runs", "entailment"), ("a dog", "it is", "-"), ("a man", "he", "neutral"), ("x", "y", "-")]
+
+
+def pairs(path: Path, rows: list[tuple[str, str, str]]) -> Sentences:
+    path.write_text("".join("\t".join(row) + "\n" for row in [("text", "b", "label"), *rows]))
+    return Sentences(train=str(path), validation=str(path), text_pair="b")
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_rows_without_a_label_are_left_out_with_a_warning(split: str, tmp_path: Path, caplog) -> None:
+    """As SNLI's, on which annotators did not agree."""
+    examples = pairs(tmp_path / "snli.tsv", NLI).read(split)
+    assert (examples.lines, examples.labels) == ([2, 4], ["entailment", "neutral"])
+    assert SequenceClassification().fit_labels(examples).labels == ("entailment", "neutral")
+    assert "2 of 4 rows of" in caplog.text and "have the label - (--data.unlabelled), and are left out." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "unlabelled", "kept"),
+    [("+ - +", "-", "+ - +"), ("0 1 -1", "-1", "0 1"), ("0 1 -1", "-", "0 1 -1"), ("a - b", "", "a - b"),
+     ("a b c", "-", "a b c")],
+)  # fmt: skip
+def test_a_label_that_is_one_is_kept(labels: str, unlabelled: str, kept: str, tmp_path: Path, caplog) -> None:
+    rows = [("a", "b", label) for label in labels.split()]
+    task = dataclasses.replace(pairs(tmp_path / "rows.tsv", rows), unlabelled=unlabelled)
+    assert task.read("train").labels == kept.split() and bool(caplog.text) == (labels != kept)
+
+
+def test_a_file_without_any_label_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Expected labels in .*rows.tsv, found only '-'"):
+        pairs(tmp_path / "rows.tsv", [("a", "b", "-")]).read("train")
 
 
 def test_a_pair_in_both_orders_is_one_example() -> None:
