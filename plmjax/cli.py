@@ -93,7 +93,15 @@ def run(arguments: Sequence[str]) -> None:
         experiments.override(experiments.load(rest[0]), overrides, f"plmjax {name} {rest[0]}")
     own, overrides = split_arguments(rest)
     further = functools.partial(experiment_options, own[0] if own else "")
-    parse(verb, f"plmjax {name}", own, further)(overrides=overrides)
+    try:
+        call = parse(verb, f"plmjax {name}", own, further)
+    except UserError:
+        if name in OF_EXPERIMENTS and own and not own[0].startswith("-"):
+            from plmjax import experiment as experiments
+
+            experiments.load(own[0])  # a misspelt name is reported before all other mistakes
+        raise
+    call(overrides=overrides)
 
 
 def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:

@@ -1,5 +1,6 @@
 """The commands that train, and those of their runs: list of experiments, benchmark, average of checkpoints."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from plmjax.command_line import Location
 from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
-from plmjax.errors import options_named
+from plmjax.errors import UserError, options_named
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions
 
@@ -39,14 +40,16 @@ def pretrain(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
-    from plmjax.pretraining.run import pretrain as run
+    from plmjax.pretraining import run as pretraining
     from plmjax.training.checkpoints import start
 
-    composed = start.composed(experiments.load(experiment), from_)
+    loaded = experiments.load(experiment)
+    pretraining.check_kind(loaded)  # before the checkpoint, which may be missing as well
+    composed = start.composed(loaded, from_)
     composed = experiments.override(composed, overrides, f"plmjax pretrain {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
     with options_named(OF_ANOTHER_FILE):
-        run(composed, workdir, checkpoint=from_)
+        pretraining.pretrain(composed, workdir, checkpoint=from_)
 
 
 def finetune(
@@ -72,20 +75,35 @@ def finetune(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
+    from plmjax.finetuning import run as finetuning
     from plmjax.finetuning import seeds as several
-    from plmjax.finetuning.run import finetune as run
     from plmjax.training.checkpoints import start
 
-    composed = start.composed(experiments.load(experiment), like or from_)
+    loaded = experiments.load(experiment)
+    finetuning.check_kind(loaded)  # before the checkpoint, which may be missing as well
+    try:
+        composed = start.composed(loaded, like or from_)
+    except UserError:
+        experiments.override(loaded, _without_model(overrides), f"plmjax finetune {experiment}")
+        raise
     composed = experiments.override(composed, overrides, f"plmjax finetune {experiment}")
     workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
     with options_named(OF_ANOTHER_FILE):
         if seeds:
             print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
             return
-        metrics = run(composed, from_, workdir, like)
+        metrics = finetuning.finetune(composed, from_, workdir, like)
     shown = (f"{name} {value if isinstance(value, int) else format(value, '.4f')}" for name, value in metrics.items())
     print("  ".join(shown))
+
+
+def _without_model(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of an experiment except those of its model, which a checkpoint replaces."""
+    kept, of_model = [], False
+    for word in overrides:
+        of_model = word.startswith("--model.") if word.startswith("--") else of_model
+        kept += [] if of_model else [word]
+    return kept
 
 
 def bench(

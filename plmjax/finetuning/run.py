@@ -233,8 +233,8 @@ def _packed(run: Experiment, encoded: Encoded, tokenizer: Any, mixing: Mixing | 
     return ExampleRows(encoded, run.data.sequence_length, run.data.pack, pad, run.data.target_length, mixing, side)
 
 
-def check_settings(run: Experiment) -> None:
-    """Raise UserError if data, objective and length of an experiment are not those of a fine-tuning."""
+def check_kind(run: Experiment) -> None:
+    """Raise UserError if an experiment is not one of a fine-tuning."""
     task, objective = run.data, run.objective
     if not isinstance(task, Task) or not isinstance(objective, TaskObjective):
         raise UserError(
@@ -251,6 +251,11 @@ def check_settings(run: Experiment) -> None:
             f"Expected finetuning=Finetuning(...) in the experiment, found {type(run.finetuning).__name__}; set it, as "
             f"experiments/finetune_sentences.py does."
         )
+
+
+def check_settings(run: Experiment) -> None:
+    """Raise UserError if data, objective and length of an experiment are not those of a fine-tuning."""
+    check_kind(run)
     check_whole_file(run.training.evaluation_batches)
     if run.training.evaluation_sequence_length:
         raise UserError(

@@ -30,6 +30,14 @@ NAMES = {
 """Options of the commands that read text -> their names in an experiment."""
 
 
+def check_kind(run: Experiment) -> None:
+    """Raise UserError if an experiment is not one on text."""
+    if not isinstance(run.data, Data):
+        raise UserError(
+            f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
+        )
+
+
 @hosts.hold_workdir
 def pretrain(
     run: Experiment, workdir: str | Path, report: Callable[[str], None] = print, checkpoint: str | Path = start.RANDOM
@@ -46,10 +54,7 @@ def pretrain(
         UserError: an error that the user can correct.
         loop.Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
-    if not isinstance(run.data, Data):
-        raise UserError(
-            f"Expected an experiment on text, found one on {type(run.data).__name__}; run it with plmjax finetune."
-        )
+    check_kind(run)
     workdir = storage.path(workdir)
     run, origin = started(run, checkpoint)
     _check(run, origin)

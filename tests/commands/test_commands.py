@@ -429,3 +429,31 @@ def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
     file.write_text("{}", encoding="utf-8")
     said = fails("evaluate", "some/run", "--output", file)
     assert f"Expected a folder for --output, found the file {file}; name another." in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["finetune", "finetune_gluee"], "none named 'finetune_gluee'; did you mean 'finetune_glue'?"),
+        (["finetune", "finetune_gluee", "--form", "nowhere"], "none named 'finetune_gluee'"),
+        (["finetune", "finetune_glue:stbs", "--from", "nowhere"], "found 'stbs'; did you mean 'stsb'?"),
+        (["finetune", "bert_tiny", "--from", "nowhere"], "Expected an experiment with a task and an objective"),
+        (
+            ["finetune", "finetune_glue:stsb", "--from", "nowhere", "--model.width", "3", "--data.trian", "x"],
+            "found '--data.trian'; did you mean '--data.train'?",
+        ),
+        (
+            ["pretrain", "finetune_glue:stsb", "--from", "nowhere"],
+            "found one on Sentences; run it with plmjax finetune",
+        ),
+        (["pretrain", "bert_tyni", "--form", "nowhere"], "none named 'bert_tyni'; did you mean 'bert_tiny'?"),
+        (["bench", "bert_tyni", "--jsom"], "none named 'bert_tyni'"),
+        (["finetune", "finetune_glue:stsb"], "Missing from plmjax finetune: --from"),
+        (
+            ["finetune", "finetune_glue:stsb", "--from", "nowhere"],
+            "Expected a run directory or a checkpoint at nowhere",
+        ),
+    ],
+)
+def test_a_mistake_in_the_experiment_is_reported_before_that_in_a_checkpoint(arguments, message, fails) -> None:
+    assert message in fails(*arguments)
