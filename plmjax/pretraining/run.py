@@ -143,6 +143,8 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
             raise
     hosts.progressed("starting", hosts.ACTIVITY)
     for one in prepared:
+        for line in run.data.layout.remarks(one) if hosts.is_primary() else ():
+            report(line)
         advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
         if origin.description is None:
             advice += f" or take the dataset's own, --tokenizer.path {one.directory / 'tokenizer'}"

@@ -37,7 +37,7 @@ class MetricsFile:
         path = self.folder / "metrics.jsonl"
         storage.write(path, "".join(to_line(record) for record in kept))
         self._file = path.open("a", encoding="utf-8")
-        self._events = _Events(self.folder / "tensorboard")
+        self._events = _Events(self.folder / "tensorboard", step)
         self._tracker = tracking.begin(run, workdir, self.folder) if run else None
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -125,12 +125,15 @@ def read(path: Path) -> list[dict[str, Any]]:
 class _Events:
     """A TensorBoard event file of this process, written by the tensorboard package if it is installed.
 
+    step: the last step whose records of earlier processes stay.
+
     The records of the package are written to an ordinary Python file. Its EventFileWriter would open the file by
     TensorFlow, whose import takes longer than many runs on a CPU.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, step: int) -> None:
         try:
+            from tensorboard.compat.proto import event_pb2
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             self._writer = None
@@ -139,6 +142,8 @@ class _Events:
             name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"  # read in the order of the names
             self._writer = RecordWriter((directory / name).open("xb"))
             self._add(file_version="brain.Event:2")
+            # TensorBoard drops what an earlier process wrote from this step on.
+            self._add(step=step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def write(self, step: int, values: dict[str, float]) -> None:
         if self._writer is None:

@@ -38,12 +38,28 @@ def test_tensorboard_reads_what_each_start_wrote_while_the_run_goes_on(tmp_path)
     file.write(2, {"train/loss": 0.5, "learning_rate": 0.25})
     file.write(4, {"eval/loss": 0.125})
     _, path = sorted((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    version, *events = EventFileLoader(str(path)).Load()
-    assert version.file_version == "brain.Event:2"
-    assert all(before <= event.wall_time <= time.time() for event in (version, *events))
+    version, session, *events = EventFileLoader(str(path)).Load()
+    assert version.file_version == "brain.Event:2" and (session.step, session.session_log.status) == (1, 1)  # START
+    assert all(before <= event.wall_time <= time.time() for event in (version, session, *events))
     found = [(event.step, {value.tag: value.tensor.float_val[0] for value in event.summary.value}) for event in events]
     assert found == [(2, {"train/loss": 0.5, "learning_rate": 0.25}), (4, {"eval/loss": 0.125})]
     file.close()
+
+
+def test_tensorboard_shows_one_curve_after_a_resume(tmp_path):
+    """A process that is killed after step 6 is resumed at step 4 twice, and writes nothing the first time."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, lines in ((0, {2: 8.0, 4: 4.0, 6: 2.0}), (4, {}), (4, {6: 1.0, 8: 0.5})):
+        file = metrics.MetricsFile(tmp_path, start)
+        for step, loss in lines.items():
+            file.write(step, {"train/loss": loss})
+        file.close()
+        shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+        found = {event.step: event.value for event in shown.Scalars("train/loss")}
+        assert found == {line["step"]: line["train/loss"] for line in metrics.read(tmp_path / "metrics.jsonl")}
+        assert len(shown.Scalars("train/loss")) == len(found)
+    assert found == {2: 8.0, 4: 4.0, 6: 1.0, 8: 0.5}
 
 
 def test_what_is_no_metrics_file_is_named(tmp_path):

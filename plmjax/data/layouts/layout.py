@@ -9,6 +9,7 @@ Fields of a batch (B rows, T tokens, K sequences packed in a row):
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import ClassVar
 
 import jax
@@ -76,6 +77,10 @@ class Layout:
 
     def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
         """Create the data, besides the dataset, from which rows are cut. Layouts that need such data create it once."""
+
+    def remarks(self, dataset: Dataset) -> Iterator[str]:
+        """Yield a line about each property of the text that leaves less to learn from the rows than there should be."""
+        yield from ()
 
     def target_counts(self, dataset: Dataset, vocabulary: Vocabulary) -> np.ndarray:
         """Return the number of times that each token is a target in the training text, int64 [V]."""

@@ -27,6 +27,8 @@ PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("
 """Tokens a_start..a_start + a_length of the split, b likewise. label is 1 where B is from another document or, if
 swapped, from before A."""
 
+MANY_SINGLE = 0.5
+"""Share of documents of one sentence from which on a run says it."""
 _TRIES = 10
 _LANES = 1 << 14
 _TASK_PAIRS = 1 << 19
@@ -67,6 +69,35 @@ class SentencePairs(Layout):
                 f"{self.duplicates}; change them."
             )
 
+    def prepare(self, dataset: Dataset, vocabulary: Vocabulary) -> None:
+        """Create nothing.
+
+        Raises:
+            UserError: all pairs of the training text would have the same label.
+        """
+        documents = dataset.split("train").documents
+        if documents and _single_share(dataset, "train") == 1:
+            raise UserError(
+                f"Expected documents of several sentences for pairs of sentences, found {documents:,} of one sentence "
+                f"each in {dataset.directory}, whose pairs are all random; prepare text with an empty line between "
+                f"documents alone, or take another layout."
+            )
+
+    def remarks(self, dataset: Dataset) -> Iterator[str]:
+        """Yield a line for a split whose random pairs are of one document, or whose documents are single sentences."""
+        for split, text in (("train", "training"), ("validation", "held-out")):
+            documents = dataset.documents(split)
+            if documents == 1 and self.random_next_probability:
+                yield (
+                    f"pairs      the {text} text has one document, so that random pairs are of it too; an empty line "
+                    f"ends a document"
+                )
+            if documents and (single := _single_share(dataset, split)) >= MANY_SINGLE:
+                yield (
+                    f"pairs      {single:.0%} of the documents of the {text} text have one sentence, whose pairs are "
+                    f"all random; an empty line ends a document"
+                )
+
     def rows(self, dataset: Dataset, split: str, length: int, vocabulary: Vocabulary, seed: int) -> LayoutRows:
         return PairRows(dataset, split, self, length, vocabulary, seed)
 
@@ -100,6 +131,11 @@ class SentencePairs(Layout):
             f"{self.labels}_labels": labels,
             f"{self.labels}_weights": np.ones(shape, np.float32),
         }
+
+
+def _single_share(dataset: Dataset, split: str) -> float:
+    """Return the share of the documents of a split that have one sentence."""
+    return float(np.mean(np.diff(np.asarray(dataset.split(split).document_offsets)) == 1))
 
 
 class PairRows(SequenceRows):

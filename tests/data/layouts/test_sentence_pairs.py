@@ -8,6 +8,7 @@ import pytest
 from plmjax.data import order
 from plmjax.data.layouts import SentenceOrder, SentencePairs
 from plmjax.data.layouts import sentence_pairs as pairs
+from plmjax.errors import UserError
 from tests.data.corpora import documents, write
 
 V = 300
@@ -213,6 +214,38 @@ def test_does_not_depend_on_how_the_work_is_dealt(tmp_path, monkeypatch):
     parts = list(pairs.draw_pairs(split, SentencePairs(), 64, 1, 4))
     assert len(parts) > 5
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "lines"),
+    [
+        ([SEVERAL] * 3, [SEVERAL] * 2, []),
+        ([SEVERAL] * 3, [], []),
+        ([SEVERAL] * 3, [SEVERAL], ["the held-out text has one document, so that random pairs are of it too; "]),
+        ([SEVERAL], [], ["the training text has one document, so that random pairs are of it too; an empty line"]),
+        ([SINGLE] * 3 + [SEVERAL], [SEVERAL] * 2, ["75% of the documents of the training text have one sentence"]),
+        (
+            [SEVERAL] * 3,
+            [SINGLE] * 2,
+            ["100% of the documents of the held-out text have one sentence, whose"],
+        ),
+    ],
+)
+def test_text_whose_labels_say_little_is_told(tmp_path, train, validation, lines):
+    dataset, layout = write(tmp_path, train, validation, V, shards=1), SentencePairs()
+    layout.prepare(dataset, None)
+    found = list(layout.remarks(dataset))
+    assert len(found) == len(lines) and all(line in whole for line, whole in zip(lines, found, strict=True))
+
+
+@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
+def test_text_whose_labels_are_all_the_same_is_refused(tmp_path, layout):
+    """An empty line after every sentence makes it a document: B is always from elsewhere."""
+    with pytest.raises(UserError, match=r"documents of several sentences .*, found 4 of one sentence each in"):
+        layout.prepare(write(tmp_path, [SINGLE] * 4, [SEVERAL] * 2, V), None)
 
 
 def test_truncation_takes_from_the_longer_part_one_by_one():
