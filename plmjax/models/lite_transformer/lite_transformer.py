@@ -16,6 +16,8 @@ Transformer (section 3).
 Deviation: the padding token has a trained row, as in models/transformer.py; its row is 0 in the released code.
 Deviation: a row may hold several packed pairs (`segment_ids`, `decoder_segment_ids`). Neither attention nor a
 convolution sees another pair.
+Deviation: padding is 0 where a convolution reads it. The released encoder sets it to 0 before the first projection,
+whose bias the convolution then reads, so that a row depends on the padding after it.
 """
 
 import dataclasses

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
+from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
 from plmjax.models.lite_transformer.branches import LongShortCache, equal_kernels, with_past_inputs
 from plmjax.models.lite_transformer.lite_transformer import (
     DecoderLayer,
@@ -51,6 +53,30 @@ def test_a_cache_gives_the_logits_of_whole_rows() -> None:
         assert jax.tree.map(jnp.shape, found.cache) == jax.tree.map(jnp.shape, cache)
         cache = found.cache
         np.testing.assert_allclose(found.logits[:, 0], expected[[1, 0], [2 + step, 4 + step]], rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_reads_zeros_at_padding() -> None:
+    """Deviation: it reads the bias of the first projection there in the released code. Here padding may be cut off."""
+    row = {name: x[1:2] for name, x in BATCH.items()}
+    real = int(row["attention_mask"].sum())
+    cut = row | {name: row[name][:, :real] for name in ("input_ids", "attention_mask")}
+    assert real < row["input_ids"].shape[1]
+    logits = [outputs(MODULE, parameters(), one).logits for one in (row, cut)]
+    np.testing.assert_allclose(*logits, rtol=1e-5, atol=1e-5)
+
+    convolution = CONVOLUTIONS["lightweight"](4, 2, 3, 0.0, jax.nn.initializers.lecun_normal())
+    x, shown = jnp.ones((1, 5, 4)), jnp.asarray([[1, 1, 1, 0, 0]])
+
+    def convolved(here: LightweightConvolution, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        inputs = here.inputs(x, mask)
+        return here(inputs, jnp.pad(inputs, ((0, 0), (1, 1), (0, 0))), deterministic=True)
+
+    run = functools.partial(convolution.apply, method=convolved)
+    drawn = convolution.init(jax.random.key(0), x, None, method=convolved)
+    drawn = jax.tree.map(lambda leaf: leaf + 0.5, nn.meta.unbox(drawn))
+    ours, theirs = run(drawn, x, shown), run(drawn, x * shown[..., None], None)
+    np.testing.assert_allclose(ours[:, :2], theirs[:, :2], rtol=1e-6)
+    assert np.abs(ours[:, 2] - theirs[:, 2]).max() > 1e-2  # the last real token
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "convolution_dropout"])

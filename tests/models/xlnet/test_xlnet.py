@@ -145,6 +145,29 @@ def test_nothing_that_the_order_hides_is_seen() -> None:
     assert not query[np.arange(3), targets].any()
 
 
+def test_a_query_that_sees_no_key_does_not_depend_on_padding() -> None:
+    """Deviation: in the released code it is the plain mean of all keys. The next query of the order equals theirs."""
+    ids = np.random.default_rng(4).integers(6, XLNET.vocab_size, (1, LENGTH), np.int32)
+    ranks = np.argsort(np.argsort(np.random.default_rng(5).random(LENGTH - 3)))
+    ranks = np.concatenate([ranks, np.full(3, LENGTH)])[None].astype(np.int32)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": (np.arange(LENGTH) < LENGTH - 3).astype(np.int32)[None],
+        "token_type_ids": np.zeros_like(ids),
+        "ranks": ranks,
+        "target_positions": np.argsort(ranks)[:, :2].astype(np.int32),  # the first of the order sees no key
+    }
+    model = model_of()
+    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    run = jax.jit(lambda given: MODULE.apply({"params": params}, **given).logits[0])
+    cut = {name: x if name == "target_positions" else x[:, :-3] for name, x in inputs.items()}
+    padded = run(inputs)
+    np.testing.assert_allclose(padded, run(cut), rtol=1e-4, atol=1e-4)
+    theirs = model(**theirs_of(inputs, None)).logits[0].detach().numpy()
+    np.testing.assert_allclose(padded[1], theirs[1], rtol=1e-5, atol=1e-5)
+    assert np.abs(padded[0] - theirs[0]).max() > 1e-2
+
+
 def test_no_gradient_passes_into_the_memory() -> None:
     params, inputs = random_params(MODULE), inputs_of()
 
