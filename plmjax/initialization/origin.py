@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import flax.traverse_util
 import jax
+import numpy as np
 
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
@@ -21,6 +22,9 @@ from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.checkpoints.start import InitialParameters
 from plmjax.word_vectors.vectors import WordVectors
+
+PRUNED = 0.01
+"""Share of zeros in kernels from which on a checkpoint counts as pruned; trained values are hardly ever exactly 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,14 +103,21 @@ class Origin:
             tokenizer: the tokenizer of the run.
             in_new_head: function from a name (`classifier/kernel`) to true if the parameter belongs to a head that is
                 sampled even if the checkpoint has it.
-            report: called with a line about word vectors that are found, or about parameters that are sampled because
-                the checkpoint lacks them.
+            report: called with a line about word vectors that are found, about parameters that are sampled because the
+                checkpoint lacks them, or about zeros of pruning that training does not keep.
         """
         if self.vectors is not None:
             return InitialParameters(lambda params: self._with_vectors(params, run, tokenizer, report))
         if self.params is None:
             return InitialParameters()
-        found = flax.traverse_util.flatten_dict(self.params, sep="/").keys()
+        own = flax.traverse_util.flatten_dict(self.params, sep="/")
+        found = own.keys()
+        zeros = pruned_share(own)
+        if zeros >= PRUNED and run.compression is None and hosts.is_primary():
+            report(
+                f"start      {zeros:.0%} of the weights of {self.name} are 0, as after pruning, and training fills "
+                f"them; prune the result again, or train by plmjax compress prune"
+            )
 
         def sampled(name: str) -> bool:
             return in_new_head(name) or name.split("/")[0] == ADDED
@@ -129,3 +140,11 @@ class Origin:
         if hosts.is_primary():
             report(f"start      {found}")
         return params
+
+
+def pruned_share(params: dict[str, Any]) -> float:
+    """Return the share of zeros in the kernels of parameters by path; a kernel that is 0 everywhere was not pruned."""
+    kernels = [np.asarray(array) for path, array in params.items() if path.endswith("kernel")]
+    zeros = [kernel.size - np.count_nonzero(kernel) for kernel in kernels]
+    pruned = sum(count for count, kernel in zip(zeros, kernels, strict=True) if count < kernel.size)
+    return pruned / max(sum(kernel.size for kernel in kernels), 1)

@@ -100,3 +100,21 @@ def test_random_values_take_the_model_of_another_checkpoint_and_none_of_its_para
 def test_a_model_config_is_taken_from_another_checkpoint_beside_random_values_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Expected --like only with --from random"):
         Origin.find(tmp_path, like=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "said"), [(0, []), (6, ["start      30% of the weights of saved are 0, as after pruning"])]
+)
+def test_zeros_that_training_will_fill_are_told(zeros: int, said: list[str]) -> None:
+    """A kernel of zeros alone was not pruned."""
+    kernel = np.ones((4, 4), np.float32)
+    kernel.ravel()[:zeros] = 0
+    params = {"bert": {"layers": {"kernel": kernel}, "new": {"kernel": np.zeros((2, 2), np.float32)}}}
+    found: list[str] = []
+    origin, pretraining = Origin("saved", params=params), SimpleNamespace(**vars(run(Start())), compression=None)
+    origin.initial_parameters(pretraining, None, report=found.append)
+    assert [line.split(", and training fills them; ")[0] for line in found] == said
+    compressed: list[str] = []
+    pretraining.compression = "pruning"
+    origin.initial_parameters(pretraining, None, report=compressed.append)
+    assert not compressed
