@@ -153,7 +153,8 @@ def embed(
     output: Location,
     layer: int = -1,
     mix: tuple[str, ...] = (),
-    pooling: Literal["cls", "mean", "none"] = "mean",
+    pooling: Literal["cls", "mean", "none"] | None = None,
+    prompt: str | None = None,
     batch_size: int = 32,
     max_unknown: float = MAX_UNKNOWN,
     experiment: Reference | None = None,
@@ -167,7 +168,9 @@ def embed(
         layer: Hidden state to write: 0 is the embedding output, -1 the last layer.
         mix: Write a weighted mean of all layers instead, with the softmax of these numbers as weights, embeddings
             first; or `learned` for the weights of a fine-tuned checkpoint.
-        pooling: The [CLS] vector, the mean over tokens, or the vector of every token.
+        pooling: The [CLS] vector, the mean over tokens, or the vector of every token. By default the recipe of an
+            imported folder of sentence-transformers, with its layers, length and prompt, or else the mean.
+        prompt: Name of a prompt of such a folder, which is put before every line; by default its own.
         batch_size: Number of lines in a batch.
         max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
             text.
@@ -176,7 +179,8 @@ def embed(
     load_classes(experiment)
     from plmjax.inference.embed import embed as run
 
-    settings = {"layer": layer, "pooling": pooling, "mix": mix, "batch_size": batch_size, "max_unknown": max_unknown}
+    settings = {"layer": layer, "pooling": pooling, "prompt": prompt, "mix": mix}
+    settings |= {"batch_size": batch_size, "max_unknown": max_unknown}
     rows = run(checkpoint, input, output, **settings, report=print)
     print(f"{rows} rows in {output}")
 

@@ -56,3 +56,20 @@ class GenerationSettings(Protocol):
 
     def explicit(self) -> dict[str, Any]:
         """Return a dict from name to value of the settings that are set."""
+
+
+@runtime_checkable
+class VectorSettings(Protocol):
+    """A recipe for the vectors of texts: plmjax.layers.text_vectors.TextVectors."""
+
+    longest: int | None
+    """Number of tokens at which a text is cut."""
+
+    def prompt(self, name: str | None = None) -> str:
+        """Return what is put before a text."""
+
+    def pooled(self, states: Any, before: int = 0) -> Any:
+        """Return one vector for the hidden states of a text."""
+
+    def finished(self, pooled: Any, params: Any) -> Any:
+        """Return the vectors of pooled ones."""

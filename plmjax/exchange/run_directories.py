@@ -28,9 +28,20 @@ from plmjax.finetuning.tasks.task import Task, TaskObjective
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
-from plmjax.interop import generation_settings, huggingface, labels, libraries, tokenizer_files, written
+from plmjax.interop import (
+    generation_settings,
+    huggingface,
+    labels,
+    libraries,
+    sentence_folders,
+    sentence_vectors,
+    tokenizer_files,
+    written,
+)
 from plmjax.interop.libraries import OwnFiles
+from plmjax.interop.sentence_folders import SentenceFolder
 from plmjax.layers import int8
+from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families import low_rank
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
@@ -75,6 +86,10 @@ class _Imported(NamedTuple):
 
 
 def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokenizer: str | Path | None) -> str:
+    whole, sentences = folder, sentence_folders.read(folder)
+    if sentences is not None:
+        folder = sentences.encoder
+        architecture = huggingface.headless(folder) if architecture == "auto" else architecture
     module, params, library, evidence = libraries.load(folder, architecture)
     if tokenizer is None and not folder.is_dir():
         raise UserError(
@@ -87,11 +102,18 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
         found = _of_own_files(own, module, params)
     else:
         found = _of_transformers(module, params, library, folder, its_tokenizer, place)
+    if sentences is not None:
+        its_tokenizer = sentence_folders.lowercased(its_tokenizer) if sentences.lowercase else its_tokenizer
+        checked = _compared_vectors(module, params, its_tokenizer, sentences, whole)
+        found = found._replace(checked=f"{found.checked}; {checked}")
     if isinstance(found.data, TextPairs):
         found = found._replace(data=dataclasses.replace(found.data, **_languages(place)))
     tree = {found.within: params} if found.within else params
+    if sentences is not None and sentences.params:
+        tree = {**tree, TextVectors.name: sentences.params}
+    recipe = sentences.vectors if sentences is not None else None
     generation = _generation(folder, module, its_tokenizer.vocabulary) if library == "transformers" else None
-    run = Experiment(model=module.config, objective=found.objective, data=found.data, generation=generation)
+    run = Experiment(module.config, found.objective, found.data, generation=generation, text_vectors=recipe)
     checkpoints.save_parameters(workdir, tree, run, _files(its_tokenizer))
     _same_bits(checkpoints.load_parameters(workdir)[0], tree, f"the checkpoint written to {workdir}")
     return (
@@ -157,6 +179,25 @@ def _compared_tokens(module: nn.Module, params: Mapping[str, Any], folder: Path,
     return note
 
 
+def _compared_vectors(
+    module: nn.Module, params: Mapping[str, Any], tokenizer: Any, found: SentenceFolder, folder: Path
+) -> str:
+    """Return a text on the vectors of a folder of sentence-transformers, which must be those of that library."""
+    module.config.system.require(Purpose.EMBEDDING, f" in {folder}")
+    within = huggingface.adapter_of(module).architectures[huggingface.architecture_of(module)].within
+    if not within:
+        raise UserError(
+            f"Expected --architecture {huggingface.headless(found.encoder)} for a folder of sentence-transformers, "
+            f"whose vectors need no head, found {huggingface.architecture_of(module)}; leave it out."
+        )
+    sentence_folders.check_width(found, module.config.width, folder)
+    said = f"its vectors: {found.vectors}"
+    if missing := sentence_vectors.not_installed():
+        return f"{said}; {' and '.join(missing)} not installed, so they were not compared"
+    difference = sentence_vectors.compare(module, params, tokenizer, found.vectors, found.params, folder)
+    return f"{said}; they equal those of sentence-transformers, largest relative difference {difference:.1e}"
+
+
 def _of_own_files(own: OwnFiles, module: nn.Module, params: Mapping[str, Any]) -> _Imported:
     with tempfile.TemporaryDirectory() as folder:
         own.save(module, params, Path(folder))
@@ -196,6 +237,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         architecture = huggingface.architecture_held(model, params)
     generation, lost = _written_generation(description, model, architecture)
     lost = [*filled, *lost]
+    if run.text_vectors is not None:
+        lost.append(f"lost: {run.text_vectors}, which --to sentence-transformers keeps")
     module, _ = huggingface.as_architecture(model, params, architecture)
     extras = {
         "generation": generation,

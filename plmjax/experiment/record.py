@@ -22,6 +22,7 @@ FREE = (
     "hosts.",
     "tracking.",
     "generation",
+    "text_vectors",
     "data.path",
     "data.mixture.",
     "data.max_unknown",

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.settings import CompressionSettings, DataSettings, GenerationSettings, UpdateRule
+from plmjax.contracts.settings import (
+    CompressionSettings,
+    DataSettings,
+    GenerationSettings,
+    UpdateRule,
+    VectorSettings,
+)
 from plmjax.data import remote
 from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
@@ -356,6 +362,10 @@ class Experiment:
     generation: GenerationSettings | None = None
     """Settings of generation that neither the task nor an option sets, such as those of an imported model:
     plmjax.generation.options.Generation. None sets nothing.
+    """
+    text_vectors: VectorSettings | None = None
+    """The recipe for the vectors of texts, such as that of an imported model: plmjax.layers.text_vectors.TextVectors.
+    None takes the mean over the tokens.
     """
     compression: CompressionSettings | None = None
     """The way to compress the model while it is trained, of plmjax.compression; None trains it as it is."""

@@ -25,10 +25,12 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
+from plmjax.experiment import Experiment
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches
 from plmjax.layers.scalar_mix import mixed
+from plmjax.layers.text_vectors import TextVectors, tokens_before
 from plmjax.models.families.task_heads import MIX
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, items, start
@@ -44,12 +46,17 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """The embeddings to compute. Fields are the arguments of `embed`."""
+    """The embeddings to compute.
+
+    layer, mix: as for `embed`. scale: factor of the mix. recipe: that of one vector a text; None for those of all
+    tokens. prompt: text before each line.
+    """
 
     layer: int
-    pooling: str
     mix: tuple[float, ...]
     scale: float
+    recipe: TextVectors | None
+    prompt: str
 
 
 def embed(
@@ -58,7 +65,8 @@ def embed(
     output: str | Path,
     *,
     layer: int = -1,
-    pooling: str = "mean",
+    pooling: str | None = None,
+    prompt: str | None = None,
     mix: Sequence[str] = (),
     batch_size: int = 32,
     max_unknown: float = MAX_UNKNOWN,
@@ -71,10 +79,13 @@ def embed(
         mix: instead of one layer, a mean of all layers, weighted by the softmax of these numbers, with the embedding
             layer first; "learned" uses the mix of a fine-tuned checkpoint.
         pooling: "cls" takes the hidden state of [CLS], or of the summary position in another model's template; "mean"
-            takes the mean over the row's tokens with special ones; "none" takes the hidden state of every token.
+            takes the mean over the row's tokens with special ones; "none" takes the hidden state of every token. By
+            default the recipe of the checkpoint, such as that of an imported folder of sentence-transformers, or the
+            mean for one without. A layer or a mix is pooled without the recipe's layers.
+        prompt: name of a prompt of the recipe, which is put before each line; by default the recipe's own.
         max_unknown: largest fraction of unknown tokens in the lines. Models that read words only by their characters
             accept any fraction.
-        report: function that is called with a line of text on unknown tokens and one on truncated lines.
+        report: function that is called with a line of text on the recipe, unknown tokens and truncated lines.
 
     An .npz file holds `embeddings` float32 [lines D]; or for "none" [tokens D] with `offsets` int64 [lines + 1], the
     first token of each line. Lines longer than the model's positions are truncated. `lengths` int32 [lines] is the
@@ -82,13 +93,14 @@ def embed(
     `embedding` (or `tokens` and `embeddings`), `length`, `cut`.
 
     Raises:
-        UserError: no checkpoint or text, an unknown layer, mix or pooling, a model without an encoder, too many unknown
-            tokens, a line without a token to pool, or parts of another embedding beside the output.
+        UserError: no checkpoint or text, an unknown layer, mix, pooling or prompt, a model without an encoder, too many
+            unknown tokens, a line without a token to pool, or parts of another embedding beside the output.
     """
     from plmjax.data import text_files
 
     input, output = storage.path(input), storage.path(output)
-    check_choice("--pooling", pooling, POOLINGS)
+    if pooling is not None:
+        check_choice("--pooling", pooling, POOLINGS)
     if batch_size < 1:
         raise UserError(f"Expected a --batch_size of at least 1, found {batch_size}; change it.")
     if output.suffix not in SUFFIXES or not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
@@ -101,14 +113,17 @@ def embed(
     params, description = checkpoints.load_parameters(directory)
     run = description.experiment
     run.model.system.require(Purpose.EMBEDDING, f" in {checkpoint}")
-    wanted = _wanted(layer, pooling, mix, run.model.depth, params)
+    wanted = _wanted(layer, mix, run.model.depth, params)
+    wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
+    if wanted.recipe is not None and wanted.recipe is run.text_vectors:
+        report(f"vectors    {wanted.recipe}")
     tokenizer = start.tokenizer_of(description)
     run.model.template.check(tokenizer.vocabulary)
     unknown = UnknownTokens(tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
-        ids, counts = tokenizer.encode_arrays(lines[first : first + BLOCK])
+        ids, counts = tokenizer.encode_arrays([wanted.prompt + line for line in lines[first : first + BLOCK]])
         unknown.add(ids)
-        if pooling != "none" and not run.model.template.specials(1) and not counts.all():
+        if wanted.recipe is not None and not run.model.template.specials(1) and not counts.all():
             raise UserError(
                 f"Expected lines of at least one token to pool, found none in line {first + int(counts.argmin()) + 1} "
                 f"of {input}; remove it, or take the vectors of all tokens (--pooling none)."
@@ -125,26 +140,46 @@ def embed(
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
     for number, name in enumerate(names):
         if not (parts / name).exists():
-            block = lines[number * BLOCK : (number + 1) * BLOCK]
+            block = [wanted.prompt + line for line in lines[number * BLOCK : (number + 1) * BLOCK]]
             reading = readings.read(block, tokenizer, run.model)
-            arrays, rows = _vectors(module, placed, reading, run.model, wanted, batch_size)
+            before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
+            arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
+            if wanted.recipe is not None:
+                arrays["embeddings"] = wanted.recipe.finished(arrays["embeddings"], params.get(TextVectors.name, {}))
             as_text = output.suffix == ".jsonl"
             storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
     with storage.replacing(output) as path:
         cut = _join([parts / name for name in names], path, output.suffix, wanted)
     storage.remove(parts)
     if cut:
-        report(
-            f"cut        {cut:,} of {len(lines):,} texts, at the {run.model.longest} tokens of the model's longest row"
-        )
+        whose = "the recipe" if _longest(run.model, wanted) != run.model.longest else "the model's longest row"
+        report(f"cut        {cut:,} of {len(lines):,} texts, at the {_longest(run.model, wanted)} tokens of {whose}")
     return len(lines)
 
 
-def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: Any) -> Vectors:
+def _recipe(run: Experiment, pooling: str | None, prompt: str | None, *, own: bool) -> dict[str, Any]:
+    """Return the fields `recipe` and `prompt`. own: false if the run's recipe is not for these hidden states."""
+    recipe = (run.text_vectors if own else None) or TextVectors()
+    if pooling is None:
+        return {"recipe": recipe, "prompt": recipe.prompt(prompt)}
+    if prompt is not None:
+        raise UserError(f"Expected --prompt or --pooling, found both, {prompt} and {pooling}; leave one out.")
+    if pooling == "none":
+        return {"recipe": None, "prompt": ""}
+    last = pooling == "cls" and run.model.template.position(2) > 0
+    return {"recipe": TextVectors(("lasttoken" if last else pooling,)), "prompt": ""}
+
+
+def _longest(config: ModelConfig, wanted: Vectors) -> int | None:
+    """Return the number of tokens at which texts are cut."""
+    return config.longest if wanted.recipe is None else wanted.recipe.cut(config.longest)
+
+
+def _wanted(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors:
     if not -layers - 1 <= layer <= layers:
         raise UserError(f"Expected a --layer from 0 to {layers} (or from -{layers + 1}), found {layer}; change it.")
     if not mix:
-        return Vectors(layer % (layers + 1), pooling, (), 1.0)
+        return Vectors(layer % (layers + 1), (), 1.0, None, "")
     if layer != -1:
         raise UserError(f"Expected --layer or --mix, found both, {layer} and {' '.join(mix)}; leave one out.")
     if list(mix) == [LEARNED]:
@@ -154,7 +189,7 @@ def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: A
                 "learned, found none in it; give numbers."
             )
         learned = params[MIX]
-        return Vectors(layer, pooling, tuple(map(float, learned["weights"])), float(learned["scale"]))
+        return Vectors(layer, tuple(map(float, learned["weights"])), float(learned["scale"]), None, "")
     try:
         weights = tuple(map(float, mix))
     except ValueError:
@@ -164,7 +199,7 @@ def _wanted(layer: int, pooling: str, mix: Sequence[str], layers: int, params: A
             f"Expected --mix learned or {layers + 1} numbers, for the embeddings and {layers} layers, found "
             f"{' '.join(mix)}; change it."
         )
-    return Vectors(layer, pooling, weights, 1.0)
+    return Vectors(layer, weights, 1.0, None, "")
 
 
 def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
@@ -195,22 +230,19 @@ def _vectors(
     reading: Reading,
     config: ModelConfig,
     wanted: Vectors,
+    before: int,
     batch_size: int,
 ) -> tuple[Arrays, list[list[int]]]:
-    """Return the arrays of a part, and the tokens of its lines."""
+    """Return the arrays of a part, and the tokens of its lines. before: tokens of the prompt in each row."""
     template = config.template
-    longest = config.longest or template.specials(1) + max(map(len, reading.ids))
+    longest = _longest(config, wanted) or template.specials(1) + max(map(len, reading.ids))
     rows = [template.lay_out([ids], reading.vocabulary, longest).tokens for ids in reading.ids]
     vectors: list[np.ndarray] = [np.empty(0)] * len(rows)
     for chosen, batch in batches(rows, longest, batch_size, max(reading.vocabulary.pad, 0)):
         hidden = np.asarray(_hidden_state(module, wanted, params, reading.inputs(batch)))
         for row, vector in zip(chosen, hidden, strict=False):
             tokens = vector[: len(rows[row])]
-            if wanted.pooling == "mean":
-                tokens = tokens.mean(axis=0, keepdims=True)
-            elif wanted.pooling == "cls":
-                tokens = tokens[[template.position(len(tokens))]]
-            vectors[row] = tokens
+            vectors[row] = tokens if wanted.recipe is None else wanted.recipe.pooled(tokens, before)[None]
     lengths = np.array([len(row) for row in rows], np.int32)
     arrays = {"embeddings": np.concatenate(vectors), "lengths": lengths}
     arrays["cut"] = lengths < np.array([len(ids) + template.specials(1) for ids in reading.ids])
@@ -241,7 +273,7 @@ def _jsonl(arrays: Arrays, rows: list[list[int]], reading: Reading, wanted: Vect
     text = []
     vectors = iter(arrays["embeddings"])
     for ids, length, cut in zip(rows, arrays["lengths"].tolist(), arrays["cut"].tolist(), strict=True):
-        if wanted.pooling == "none":
+        if wanted.recipe is None:
             tokens = json.dumps(reading.names(ids), ensure_ascii=False)
             own = f'"tokens": {tokens}, "embeddings": [{", ".join(listed(next(vectors)) for _ in ids)}]'
         else:
@@ -271,7 +303,7 @@ def _join(parts: list[Path], path: Path, suffix: str, wanted: Vectors) -> int:
         return cut
     arrays = {name: np.concatenate([_read(part, name) for part in parts]) for name in ("lengths", "cut")}
     first, rows = _read(parts[0], "embeddings"), len(arrays["lengths"])
-    if wanted.pooling == "none":
+    if wanted.recipe is None:
         arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
         rows = int(arrays["offsets"][-1])
     header = {"descr": first.dtype.str, "fortran_order": False, "shape": (rows, first.shape[1])}

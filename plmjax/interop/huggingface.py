@@ -274,6 +274,12 @@ def architecture_of(model: nn.Module) -> str:
     return names.get(type(model)) or adapter.exported_as[type(model)]
 
 
+def headless(directory: Path) -> str:
+    """Return transformers' class without a head for the model_type of a folder. Raises UserError for an unknown one."""
+    adapter = _adapter(read_settings(directory), directory)
+    return next(name for name, known in adapter.architectures.items() if known.within)
+
+
 def architecture_held(model: nn.Module, params: Mapping[str, Any]) -> str:
     """Return transformers' class for the model. If `params` lack a part, return the largest class without that part."""
     adapter = adapter_of(model)

@@ -20,6 +20,7 @@ from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
 from plmjax.inference.readings import Reading
 from plmjax.interop import huggingface
+from plmjax.layers.text_vectors import TextVectors
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from plmjax.vocabulary import Vocabulary
@@ -183,11 +184,11 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
 def test_the_layers_and_their_mix_are_those_asked_for():
     """The encoder has two layers, and a task has learned a mix of them."""
     learned = {"scalar_mix": {"weights": np.array([0.5, -1.0, 2.0]), "scale": np.float32(3.0)}}
-    layers = {layer: embedding._wanted(layer, "cls", (), 2, learned).layer for layer in range(-3, 3)}
+    layers = {layer: embedding._wanted(layer, (), 2, learned).layer for layer in range(-3, 3)}
     assert layers == {-3: 0, -2: 1, -1: 2, 0: 0, 1: 1, 2: 2}
     for mix, scale in ((("learned",), 3.0), (("0.5", "-1", "2"), 1.0)):
-        wanted = embedding._wanted(-1, "cls", mix, 2, learned)
-        assert (wanted.mix, wanted.scale, wanted.pooling) == ((0.5, -1.0, 2.0), scale, "cls")
+        wanted = embedding._wanted(-1, mix, 2, learned)
+        assert (wanted.mix, wanted.scale) == ((0.5, -1.0, 2.0), scale)
 
 
 def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monkeypatch):
@@ -255,8 +256,10 @@ def test_a_vector_is_read_where_the_template_has_it_from_rows_as_long_as_the_mod
     config = SimpleNamespace(template=template, longest=longest)
     reading = Reading([[7], [7, 8, 9, 10], []], Vocabulary.placeholder(20), names=lambda ids: ids)
     module = Counting()
-    wanted = embedding.Vectors(layer=1, pooling="cls", mix=(), scale=1.0)
-    arrays, rows = embedding._vectors(module, {}, reading, config, wanted, batch_size=5)
+    run = SimpleNamespace(text_vectors=None, model=config)
+    recipe = embedding._recipe(run, "cls", None, own=True)
+    wanted = embedding.Vectors(layer=1, mix=(), scale=1.0, **recipe)
+    arrays, rows = embedding._vectors(module, {}, reading, config, wanted, 0, batch_size=5)
     lengths = [3, longest or 6, 2]
     assert [len(row) for row in rows] == arrays["lengths"].tolist() == lengths
     assert arrays["cut"].tolist() == [False, longest == 4, False] and {rows for rows, _ in module.shapes} == {5}
@@ -269,11 +272,11 @@ def test_parts_are_of_the_bytes_of_the_text_and_of_the_settings(small_run, tmp_p
     """A file that has changed under its name is another text."""
     text, parts = _text(tmp_path / "text.txt", "a film"), tmp_path / "out.npz.parts"
     directory = checkpoints.find(small_run)
-    given = embedding.Vectors(layer=1, pooling="mean", mix=(), scale=1.0)
+    given = embedding.Vectors(layer=1, mix=(), scale=1.0, recipe=TextVectors(), prompt="")
     for _ in range(2):
         embedding._claim(parts, directory, text, given)
-    with pytest.raises(UserError, match="found parts made with another pooling"):
-        embedding._claim(parts, directory, text, dataclasses.replace(given, pooling="cls"))
+    with pytest.raises(UserError, match="found parts made with another recipe"):
+        embedding._claim(parts, directory, text, dataclasses.replace(given, recipe=TextVectors(("cls",))))
     with pytest.raises(UserError, match="found parts made with another input"):
         embedding._claim(parts, directory, _text(text, "a plot"), given)
 

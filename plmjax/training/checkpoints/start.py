@@ -48,6 +48,10 @@ def composed(run: Experiment, checkpoint: str | Path, report: Callable[[str], No
     if str(checkpoint) == RANDOM or storage.path(checkpoint).is_file():
         return run
     description = checkpoints.describe(checkpoints.find(checkpoint))
+    if description.experiment.text_vectors is not None and hosts.is_primary():
+        report(
+            f"vectors    not kept: {description.experiment.text_vectors} belongs to the encoder before this training"
+        )
     if run.model is not None and type(run.start) is Start:
         model = description.experiment.model
         if isinstance(run.data, Data):
