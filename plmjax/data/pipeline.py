@@ -42,7 +42,7 @@ class Batches(Iterator[Batch]):
         stop: int,
         ending: Callable[[], None] = lambda: None,
     ):
-        made = _of_tensorflow if tensorflow_runtime.installed() else _of_python
+        made = _of_python if by_python() else _of_tensorflow
         iterator = made(make, shapes, start, stop)
         self._state = {"iterator": iterator}
         # Threads that still call Python while the interpreter ends would hang it; `finalize` also runs at exit.
@@ -52,6 +52,11 @@ class Batches(Iterator[Batch]):
         if "iterator" not in self._state:
             raise StopIteration
         return next(self._state["iterator"])
+
+
+def by_python() -> bool:
+    """Return whether a thread of Python makes the batches, since TensorFlow is not installed."""
+    return not tensorflow_runtime.installed()
 
 
 def _of_tensorflow(make: Callable[[int], Batch], shapes: dict[str, Any], start: int, stop: int) -> Iterator[Batch]:

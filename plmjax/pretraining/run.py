@@ -105,7 +105,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
     Raises:
         UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
     """
-    from plmjax.data import mixture, remote, store, tensorflow_runtime
+    from plmjax.data import mixture, pipeline, remote, store
 
     size = run.model.vocab_size
     opened = functools.partial(remote.open_dataset, limit=run.data.cache_bytes, vocab_size=size, report=report)
@@ -149,7 +149,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
         if origin.description is None:
             advice += f" or take the dataset's own, --tokenizer.path {one.directory / 'tokenizer'}"
         one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
-    if not tensorflow_runtime.installed() and hosts.is_primary():
+    if pipeline.by_python() and hosts.is_primary():
         report("batches    from a thread of Python: TensorFlow is not installed")
     layout, vocabulary, seed = run.data.layout, tokenizer.vocabulary, run.training.seed
     if history is None:
