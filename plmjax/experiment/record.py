@@ -39,6 +39,7 @@ FREE = (
     "training.kernels",
     "training.compiler_options",
     "training.profile_steps",
+    "objective.limits",
 )
 """Fields that a resumed run may change, because they do not change its results. The text itself is identified by the
 fingerprint of the prepared dataset, in any folder; a mixture that changes is recorded (`plmjax.data.mixture.History`).

@@ -25,8 +25,8 @@ def check_scheme(scheme: str) -> None:
     """Raise UserError for a scheme that is not in `SCHEMES`."""
     if scheme not in SCHEMES:
         raise UserError(
-            f"Expected a known --data.scheme, found {quoted(scheme)}; known: IOB1, IOB2 (also called BIO), IOBES "
-            f"(BIOES) and BILOU."
+            f"Expected a known --data.scheme, found {quoted(scheme)}; known: {', '.join(SCHEMES[1:])} (BIO is IOB2, "
+            f"BIOES is IOBES)."
         )
 
 
