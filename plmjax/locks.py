@@ -36,6 +36,8 @@ _OPENING = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 _log = logging.getLogger(__name__)
 _held: set[str] = set()
 """Locks in buckets that this process holds. A lock with this process as holder that is not listed here was lost."""
+_here = threading.local()
+"""`folders`: those that the work of this thread has locked."""
 
 
 @contextlib.contextmanager
@@ -46,8 +48,29 @@ def locked(folder: Path, report: Callable[[str], None] = print) -> Iterator[None
         UserError: another process of this machine, or of this disk, holds the lock; the message names it.
         Unavailable: another machine holds the lock of a bucket.
     """
+    own = str(storage.absolute(folder))
     with _in_bucket(folder, report) if storage.in_bucket(folder) else _on_disk(folder):
+        before = getattr(_here, "folders", frozenset())
+        _here.folders = before | {own}
+        try:
+            yield
+        finally:
+            _here.folders = before
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock a folder for the block as `locked` does, unless the work around it has locked it already."""
+    mine = str(storage.absolute(folder)) in getattr(_here, "folders", frozenset())
+    with contextlib.nullcontext() if mine else locked(folder):
         yield
+
+
+def is_unused(folder: Path) -> bool:
+    """Return whether a folder holds nothing but a lock, and beginnings of files that killed processes left."""
+    return not folder.exists() or all(
+        entry.name == NAME or entry.name.endswith(storage.WRITING) for entry in folder.iterdir()
+    )
 
 
 @contextlib.contextmanager
@@ -60,6 +83,8 @@ def _on_disk(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             file = os.fdopen(os.open(path, _OPENING, 0o666), "a+", encoding="utf-8")
+        except FileNotFoundError:  # The previous holder has just removed the folder.
+            continue
         except OSError as error:
             raise UserError(
                 f"Expected a lock of this project at {path}, found a file that cannot be opened ({error.strerror}); "

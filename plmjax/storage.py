@@ -197,18 +197,50 @@ def replacing(path: Path) -> Iterator[Path]:
             yield file
             buckets.client().put_file(os.fspath(file), os.fspath(path))
         return
-    file = path.with_name(f"{path.name}{WRITING}")
-    file.unlink(missing_ok=True)
-    file.touch()
-    mode = file.stat().st_mode  # The mode of the umask; libraries that write a private file first would leave 0600.
     try:
-        yield file
-        file.chmod(mode)
-        with file.open("rb") as written:
-            os.fsync(written.fileno())
-        file.replace(path)
-    finally:
-        file.unlink(missing_ok=True)
+        file, lock = _scratch(path)
+        try:
+            mode = file.stat().st_mode  # That of the umask; libraries that write a private file first leave 0600.
+            yield file
+            file.chmod(mode)
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            file.replace(path)
+        finally:
+            file.unlink(missing_ok=True)
+            os.close(lock)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename).startswith(f"{path}."):
+            error.filename = os.fspath(path)
+        raise
+
+
+def _scratch(path: Path) -> tuple[Path, int]:
+    """Return a new file beside `path` for this process alone, and an open descriptor of it.
+
+    Files that killed processes left there are removed. The descriptor is locked, which says that its process lives.
+    """
+    import fcntl
+
+    left = re.compile(rf"{re.escape(path.name)}(\.[0-9a-f]{{8}})?{re.escape(WRITING)}")
+    with contextlib.suppress(OSError):
+        for other in [entry for entry in path.parent.iterdir() if left.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError), other.open("r+b") as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                other.unlink()
+    while True:
+        file = path.with_name(f"{path.name}.{os.urandom(4).hex()}{WRITING}")
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # Another process is about to remove it: it looked before the file was locked.
+            os.close(lock)
+            continue
+        except OSError:  # A file system without locks: nobody removes the file.
+            return file, lock
+        if file.exists():
+            return file, lock
+        os.close(lock)
 
 
 @contextlib.contextmanager

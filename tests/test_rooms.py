@@ -64,7 +64,7 @@ MAY_IMPORT = {
 }
 """Room -> what of plmjax it may import, besides `BESIDE`; imports go one way. The empty name is the package's top."""
 BESIDE = set(
-    "buckets decimals errors json_text libraries locks patience platform storage vocabulary __version__".split()
+    "buckets decimals errors json_text libraries locks patience platform seals storage vocabulary __version__".split()
 )
 OUTERMOST = {"__main__", "cli", "command_line"}
 """Modules of the top that import rooms; the others are `BESIDE`, and import each other alone."""

@@ -24,7 +24,7 @@ WRITING = set(
 )
 """Names of functions and methods that make, move or remove a file."""
 OF_STORAGE = {"write", "replace"}
-"""The same, where they are called on `storage` or `os`."""
+"""The same, where they are called on `storage`, `seals` or `os`."""
 REVIEWED = {
     "plmjax/data/cache.py": "the index's split and a digest of its settings",
     "plmjax/data/cooccurrence/cells.py": "shards that this process named by their numbers",
@@ -51,7 +51,7 @@ def calls_that_write(tree: ast.AST) -> Iterator[ast.Call]:
         owner = getattr(getattr(called, "value", None), "id", "")
         modes = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         opened = name == "open" and any(isinstance(mode, str) and set(mode) & set("wxa+") for mode in modes)
-        if name in WRITING or opened or (name in OF_STORAGE and owner in ("storage", "os")):
+        if name in WRITING or opened or (name in OF_STORAGE and owner in ("storage", "seals", "os")):
             yield node
 
 

@@ -16,13 +16,14 @@ import numpy as np
 
 from plmjax.compression.compression import Params
 from plmjax.compression.kernels import input_axes, layer_kernels
-from plmjax.compression.run import Source, write
+from plmjax.compression.run import Source, hold_output, write
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.layers.projection import EXPAND, REDUCE
 from plmjax.models.families.low_rank import KINDS
 
 
+@hold_output
 def factorize(checkpoint: str | Path, output: Path, rank: int | None, energy: float | None) -> str:
     """Factorize a checkpoint, and return a line about the result.
 

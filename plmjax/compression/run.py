@@ -1,10 +1,15 @@
 """A compression from its checkpoint to the run directory of its result.
 
 OUTPUT/             a run directory with one checkpoint, that of the smaller model, and the record of its ancestry
-OUTPUT/training/    the run that trained it, if the way to compress trains; a stopped one continues
+OUTPUT/training/    the run that trained it, if the way to compress trains; a stopped one continues, from the model that
+                    its source.json names alone
 """
 
+import contextlib
 import dataclasses
+import functools
+import inspect
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,7 @@ import flax.traverse_util
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax import storage
+from plmjax import json_text, locks, storage
 from plmjax.compression.compression import Compression, Params
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
@@ -28,6 +33,20 @@ from plmjax.training.metrics import to_json
 
 TRAINING = "training"
 """Folder of the output for the run that trains the smaller model."""
+SOURCE = "source.json"
+"""File of that run with the checkpoint that is compressed, and the digest of its parameters."""
+
+
+def hold_output(command: Callable) -> Callable:
+    """Return `command` as a function that locks the folder of its argument `output` until it returns."""
+
+    @functools.wraps(command)
+    def holding(*positional: Any, **named: Any) -> Any:
+        output = storage.path(inspect.signature(command).bind(*positional, **named).arguments["output"])
+        with locks.locked(output) if hosts.is_primary() else contextlib.nullcontext():
+            return command(*positional, **named)
+
+    return holding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,13 +98,39 @@ class Source:
             ancestry.read(directory.parent.parent),
         )
 
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Digest of the parameters."""
+        return ancestry.digest(self.params)
+
+    def claim(self, output: Path) -> None:
+        """Name the checkpoint in the run that trains the smaller model.
+
+        Raises:
+            UserError: that run has trained a step with another checkpoint.
+        """
+        workdir = storage.path(output) / TRAINING
+        path, own = workdir / SOURCE, {"from": self.name, "sha256": self.sha256}
+        if path.exists() and storage.finished_steps(workdir / "checkpoints"):
+            what, advice = "the checkpoint that is compressed", "restore the file, or name another --output"
+            before = json_text.read_object(path, what, advice)
+            if before.get("sha256") != self.sha256:
+                found = self.name if before.get("from") != self.name else "other parameters there"
+                raise UserError(
+                    f"Expected the parameters of {quoted(before.get('from'))}, with which the run in {workdir} was "
+                    f"trained, found {found}; name that checkpoint, or another --output."
+                )
+        elif hosts.is_primary():
+            workdir.mkdir(parents=True, exist_ok=True)
+            storage.write(path, json.dumps(own, indent=2) + "\n")
+
     def dataset(self, run: Experiment) -> str:
         """Return the folder of the prepared dataset of a pretraining: that of the run, or the one in its directory."""
         return run.data.path or str(self.directory.parent.parent / "dataset")
 
     def described(self, by: str, settings: dict[str, Any]) -> list[ancestry.Ancestor]:
         """Return the record of what is made of it by a command with its settings."""
-        own = ancestry.Ancestor(self.name, self.description.step, ancestry.digest(self.params), by, settings)
+        own = ancestry.Ancestor(self.name, self.description.step, self.sha256, by, settings)
         return [*self.ancestors, own]
 
 
@@ -120,8 +165,8 @@ def write(
     if hosts.is_primary():
         tree = flax.traverse_util.unflatten_dict(kept, sep="/")
         tokenizer, collections = source.description.tokenizer, collections or source.collections
-        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants)
-        ancestry.write(storage.path(output), source.described(by, settings))
+        ancestors = source.described(by, settings)
+        checkpoints.save_parameters(output, tree, run, tokenizer, collections, constants, ancestors)
     hosts.agree("the compressed model")
     return comparison(source.params, kept)
 
@@ -198,6 +243,7 @@ def train(
         UserError: the settings do not fit the model, or the run in OUTPUT/training is another one.
     """
     run.compression.check(run.model, run.objective)
+    source.claim(output)
     before = getattr(run.optimizer, "decay_exclude", None)
     words = () if before is None else run.compression.undecayed()
     if words:

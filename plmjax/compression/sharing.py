@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from plmjax.compression.compression import Params
-from plmjax.compression.run import Source, write
+from plmjax.compression.run import Source, hold_output, write
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
@@ -30,6 +30,7 @@ PAIRS = ("next_sentence/", f"{ALBERT}pooler/")
 """Prefixes of the parameters that predict the next sentence."""
 
 
+@hold_output
 def share(checkpoint: str | Path, output: Path, groups: int) -> str:
     """Share the parameters of the layers of a checkpoint, and return a line about the result.
 

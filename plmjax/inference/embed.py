@@ -1,10 +1,11 @@
 """Contextual embeddings of every line of a text, from any encoder: one layer, or a mix of all layers.
 
-Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/. So a run
-over a million lines resumes where it was stopped, and memory does not grow with the text. At the end the parts are
-joined, and the folder is removed.
+Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/, with a
+seal (plmjax/seals.py). So a run over a million lines resumes where it was stopped, and memory does not grow with the
+text. At the end the parts are joined, and the folder is removed.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import json_text, storage
+from plmjax import json_text, locks, seals, storage
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
@@ -40,6 +41,8 @@ SUFFIXES = (".npz", ".jsonl")
 LEARNED = "learned"
 BLOCK = 4096
 """Number of lines in a part."""
+RECORD, SEAL = "settings.json", ".json"
+"""Names in the folder of parts: of the file with what they are made from, and the end of those of seals."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -136,21 +139,28 @@ def embed(
     start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
-    _claim(parts, directory, input, wanted)
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]
-    for number, name in enumerate(names):
-        if not (parts / name).exists():
-            block = [wanted.prompt + line for line in lines[number * BLOCK : (number + 1) * BLOCK]]
-            reading = readings.read(block, tokenizer, run.model)
-            before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
-            arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
-            if wanted.recipe is not None:
-                arrays["embeddings"] = wanted.recipe.finished(arrays["embeddings"], params.get(TextVectors.name, {}))
-            as_text = output.suffix == ".jsonl"
-            storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
-    with storage.replacing(output) as path:
-        cut = _join([parts / name for name in names], path, output.suffix, wanted)
-    storage.remove(parts)
+    with locks.locked(parts, report):
+        made_from = _claim(parts, directory, input, wanted)
+        for number, name in enumerate(names):
+            seal = parts / f"{name}{SEAL}"
+            if seals.read(seal, made_from) is None:
+                block = [wanted.prompt + line for line in lines[number * BLOCK : (number + 1) * BLOCK]]
+                reading = readings.read(block, tokenizer, run.model)
+                before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
+                arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
+                if wanted.recipe is not None:
+                    arrays["embeddings"] = wanted.recipe.finished(arrays["embeddings"], params.get(TextVectors.name, {}))
+                as_text = output.suffix == ".jsonl"
+                storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
+                seals.write(seal, made_from, [name])
+        with storage.replacing(output) as path:
+            cut = _join([parts / name for name in names], path, output.suffix, wanted)
+        for name in (*(f"{name}{SEAL}" for name in names), *names, RECORD):
+            storage.remove(parts / name)
+    if not storage.in_bucket(parts):
+        with contextlib.suppress(OSError):  # Another process has begun with it.
+            parts.rmdir()
     if cut:
         whose = "the recipe" if _longest(run.model, wanted) != run.model.longest else "the model's longest row"
         report(f"cut        {cut:,} of {len(lines):,} texts, at the {_longest(run.model, wanted)} tokens of {whose}")
@@ -202,19 +212,19 @@ def _wanted(layer: int, mix: Sequence[str], layers: int, params: Any) -> Vectors
     return Vectors(layer, weights, 1.0, None, "")
 
 
-def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
-    """Create the folder of parts, or check that its parts have the same settings and text."""
+def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> str:
+    """Create the folder of parts, or check that its parts have the same settings and text. Return a digest of both."""
     settings = {
         "checkpoint": hashlib.sha256((checkpoint / items.MANIFEST).read_bytes()).hexdigest(),
         "input": hashlib.sha256(input.read_bytes()).hexdigest(),
         **dataclasses.asdict(wanted),
     }
     settings = json.loads(json.dumps(settings))
-    record = parts / "settings.json"
+    record = parts / RECORD
     if not record.exists():
         parts.mkdir(parents=True, exist_ok=True)
         storage.write(record, json.dumps(settings, indent=2) + "\n")
-        return
+        return seals.digest(settings)
     before = json_text.read_object(record, "the settings of an embedding's parts", "remove that folder")
     for name in settings:
         if before.get(name) != settings[name]:
@@ -222,6 +232,7 @@ def _claim(parts: Path, checkpoint: Path, input: Path, wanted: Vectors) -> None:
                 f"Expected the parts of this embedding in {parts}, found parts made with another {name}; remove that "
                 f"folder or name another --output."
             )
+    return seals.digest(settings)
 
 
 def _vectors(

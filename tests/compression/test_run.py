@@ -121,13 +121,12 @@ def test_statistics_and_constants_of_a_result(given: dict, trained: Any, expecte
         lambda folder: trained if folder == Path("/out/training") else "of another folder",
     )
     monkeypatch.setattr(compressions.checkpoints, "save_parameters", lambda *arguments: written.append(arguments))
-    monkeypatch.setattr(compressions.ancestry, "write", lambda *arguments: written.append(arguments))
     run = experiments.load("bert_tiny")
     source = source_of(run)
     params = {"bert/kernel": np.float32([0, 0, 5]), "compression/scores": np.ones(9)}
     said = compressions.write(Path("/out"), source, params, run, "prune", {"sparsity": 0.5}, **given)
-    (output, tree, *rest), (folder, (record,)) = written
-    assert output == folder == Path("/out") and tree.keys() == {"bert"}
+    ((output, tree, *rest, (record,)),) = written
+    assert output == Path("/out") and tree.keys() == {"bert"}
     assert rest == [run, source.description.tokenizer, *expected]
     assert (record.checkpoint, record.step, record.by, record.settings) == ("named", 7, "prune", {"sparsity": 0.5})
     assert said == "4 parameters became 3, of which 1 are not zero (33.3% of 3)"

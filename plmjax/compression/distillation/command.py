@@ -17,7 +17,7 @@ from plmjax.compression.distillation.readings import one_token
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.students import RandomLayers, RandomStudent, TakenLayers, taken
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
-from plmjax.compression.run import TRAINING, Source, composed, train, write
+from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, listed, nearest, quoted
@@ -38,6 +38,7 @@ METHODS = (
 """The ways to train a student."""
 
 
+@hold_output
 def distil(
     teacher: str | Path,
     output: Path,
@@ -181,9 +182,10 @@ def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
     path = output / stored.FILE.format(top_k)
     run.compression.check(run.model, run.objective)
     stored.check(run.objective, run.data)
-    if hosts.is_primary() and not path.exists():
+    source.claim(output)
+    if hosts.is_primary():
         params = flax.traverse_util.unflatten_dict(source.params, sep="/")
-        stored.write(path, run, params, start.tokenizer_of(source.description), top_k)
+        stored.write(path, run, params, source.sha256, start.tokenizer_of(source.description), top_k)
     hosts.agree("the scores of the teacher")
     return dataclasses.replace(run, compression=dataclasses.replace(run.compression, stored=str(path)))
 

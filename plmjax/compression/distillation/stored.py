@@ -10,9 +10,13 @@ The file OUTPUT/teacher_top_K.npz has arrays of one row for every prediction of 
     offsets   int64 [E+1]     the first row of each example
 
 A prediction is the label of a text, or each token of a row of targets (of the whole row, where a decoder reads source
-and target in one). The teacher computes float32 on the first device of every process.
+and target in one). The teacher computes float32 on the first device of every process. A seal beside the file
+(plmjax/seals.py) names the teacher and the rows.
 """
 
+import hashlib
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +26,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import storage
+from plmjax import seals, storage
 from plmjax.compression.distillation.distributions import OfNextTokens, OfTexts, distributions_of
 from plmjax.compression.distillation.readings import observed
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.experiment import Experiment
+from plmjax.experiment import Experiment, to_dict
+from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.run import rows
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.finetuning.tasks.task import TaskObjective
@@ -86,14 +91,17 @@ def check(objective: Objective, data: Any) -> None:
         )
 
 
-def write(path: Path, run: Experiment, params: Any, tokenizer: Any, top_k: int) -> None:
-    """Compute the teacher of a run on its train file, and write its largest scores.
+def write(path: Path, run: Experiment, params: Any, teacher: str, tokenizer: Any, top_k: int) -> None:
+    """Compute the teacher of a run on its train file, and write its largest scores, unless they are there already.
 
-    run: the experiment with its distillation. params: the parameters of the teacher.
+    run: the experiment with its distillation. params, teacher: the parameters of the teacher, and their digest.
     """
     objective, config = run.objective, run.compression.teacher
     examples = rows(run, run.data.read("train"), tokenizer)
     encoded = examples.encoded
+    made_from, seal = _made_from(run, encoded, teacher, top_k), path.with_suffix(".json")
+    if seals.read(seal, made_from):
+        return
     tokens = encoded if encoded.decoder is None else encoded.decoder
     of_texts = isinstance(distributions_of(objective), OfTexts)
     offsets = np.arange(len(tokens.offsets), dtype=np.int64) if of_texts else np.asarray(tokens.offsets, np.int64)
@@ -115,6 +123,17 @@ def write(path: Path, run: Experiment, params: Any, tokenizer: Any, top_k: int) 
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.replacing(path) as file, file.open("wb") as opened:
         np.savez(opened, offsets=offsets, **found)
+    seals.write(seal, made_from, [path.name])
+
+
+def _made_from(run: Experiment, encoded: Encoded, teacher: str, top_k: int) -> str:
+    """Return a digest of all that the scores of a teacher are made from."""
+    contents = hashlib.sha256()
+    for array in encoded.arrays():
+        contents.update(f"{array.dtype} {array.shape}".encode())
+        contents.update(np.ascontiguousarray(array).tobytes())
+    settings = [to_dict(run.objective), to_dict(run.compression.teacher), run.data.sequence_length, run.data.pack]
+    return seals.digest([teacher, contents.hexdigest(), *settings, run.data.target_length, top_k])
 
 
 def _largest(
@@ -140,7 +159,7 @@ def read(path: str | Path) -> dict[str, np.ndarray]:
         with path.open("rb") as file:
             found = dict(np.load(file, allow_pickle=False))
         return {name: found[name].astype(dtype) for name, dtype in _DTYPES.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
             f"Expected the scores of a teacher in {path}, found {type(error).__name__}; run plmjax compress distil "
             f"again."

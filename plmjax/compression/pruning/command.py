@@ -18,7 +18,7 @@ from plmjax.compression.pruning.pruned import (
     TicketTraining,
     check_sparsity,
 )
-from plmjax.compression.run import Source, composed, train, write
+from plmjax.compression.run import Source, composed, hold_output, train, write
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 
@@ -40,6 +40,7 @@ TICKET = "ticket"
 """Folder of the output for the pruned weights from which a lottery ticket is trained."""
 
 
+@hold_output
 def prune(
     checkpoint: str | Path,
     output: Path,
@@ -112,10 +113,14 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
 
 
 def _ticket(source: Source, run: Experiment, sparsity: float, rewind: Path | None, output: Path) -> Path:
-    """Write the kept weights, with their values in the checkpoint `rewind`, and return their run directory."""
+    """Write the kept weights, with their values in the checkpoint `rewind`, and return their run directory.
+
+    An earlier command may have written it.
+
+    Raises:
+        UserError: it was written with other weights.
+    """
     folder = storage.path(output) / TICKET
-    if storage.finished_steps(folder / "checkpoints"):
-        return folder
     before = source if rewind is None else Source.read(rewind)
     params = ticket(source.params, before.params, run.model, sparsity)
     settings = {"method": TicketTraining.name, "sparsity": sparsity, "rewind": None if rewind is None else str(rewind)}

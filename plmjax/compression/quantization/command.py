@@ -10,7 +10,7 @@ from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.compression.quantization.calibration import calibrated, ranges_of
 from plmjax.compression.quantization.products import with_products
 from plmjax.compression.quantization.weights import GRANULARITIES, comparison, shared_axes, stored_form
-from plmjax.compression.run import TRAINING, Source, composed, train, write
+from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
 from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
@@ -23,6 +23,7 @@ BATCHES = 16
 """Number of training batches that give static ranges, if the command names none."""
 
 
+@hold_output
 def quantize(
     checkpoint: str | Path,
     output: Path,

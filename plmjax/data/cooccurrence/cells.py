@@ -177,7 +177,7 @@ class Writer:
                 self._left = self.SHARD_CELLS
             part, cells = cells[: self._left], cells[self._left :]
             with (self._folder / self._names[-1]).open("ab") as file:
-                part.tofile(file)
+                file.write(part)
             self._left -= len(part)
 
     def close(self) -> dict[str, dict[str, int]]:

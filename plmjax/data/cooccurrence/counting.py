@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from plmjax import json_text, locks, storage
+from plmjax import json_text, locks, seals, storage
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
@@ -77,8 +77,8 @@ def count(
             holds something else.
     """
     output, processes, capacity = cells.on_disk(output), *_shares(memory, 1 if runner else processes, counting.window)
-    work = _work_of(dataset, special, counting, capacity, processes)
     made_from = {"counting": dataclasses.asdict(counting), "dataset": dataset.fingerprint}
+    work = _work_of(dataset, special, counting, capacity, processes)._replace(made_from=seals.digest(made_from))
     if (output / cells.LEDGER).exists():
         _check_same(output, cells.read_ledger(output), made_from)
         _tidy(output)
@@ -139,17 +139,17 @@ def _begin(output: Path, made_from: dict) -> None:
         except ValueError:
             raise UserError(f"Expected a count in {output}, found a damaged one; remove the folder.") from None
         _check_same(output, before, made_from)
-    elif any(path.name != locks.NAME for path in output.iterdir()):
+    elif not locks.is_unused(output):
         raise UserError(f"Expected a new or empty folder for the count, found files in {output}; name another.")
     storage.write(output / cells.BEGUN, json.dumps(made_from))
-    for path in output.glob("sums-*.writing"):  # left by a process that was killed
-        storage.remove(path)
+    runs.remove_others(output, seals.digest(made_from))
 
 
 def _tidy(output: Path) -> None:
     """Remove the files that a finished count does not need."""
-    for path in [run.path(output) for run in runs.found(output)] + [output / cells.BEGUN]:
-        storage.remove(path)
+    for run in runs.found(output):
+        run.remove(output)
+    storage.remove(output / cells.BEGUN)
 
 
 def _check_same(output: Path, before: dict, made_from: dict) -> None:
@@ -169,6 +169,7 @@ class _Work(NamedTuple):
     """The data that a process needs to count a range of the text.
 
     words: bool [V], true for tokens that are words and frequent enough. length: number of tokens of a range.
+    made_from: digest of the inputs of the count.
     """
 
     directory: Path
@@ -176,6 +177,7 @@ class _Work(NamedTuple):
     counting: cells.Counting
     tokens: int
     length: int
+    made_from: str = ""
 
     @property
     def numbering(self) -> pairs.Numbering:
@@ -231,11 +233,11 @@ class _Counter:
         for part in self._pairs(run):
             found[used : used + len(part)] = part
             used += len(part)
-        runs.write_counted(run.path(folder), found[:used], self._weights)
+        runs.write_counted(folder, run, found[:used], self._weights, self._work.made_from)
 
     def merge(self, folder: Path, group: list[runs.Run], capacity: int) -> None:
         """Write several runs as one."""
-        runs.merge(folder, group, capacity)
+        runs.merge(folder, group, capacity, self._work.made_from)
 
     def _pairs(self, run: runs.Run) -> Iterator[np.ndarray]:
         """Yield the pairs whose right word lies in the range."""

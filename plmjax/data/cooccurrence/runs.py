@@ -1,7 +1,7 @@
 """Sorted runs of sums on disk, and their merge in bounded memory.
 
 A run holds the sums of one range of the text, each pair number once and in ascending order. Its file name contains the
-range. So a count that was killed knows which ranges are left.
+range, and its seal (plmjax/seals.py) the inputs of the count. So a count that was killed knows which ranges are left.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import seals, storage
 from plmjax.data.cooccurrence.pairs import DISTANCE_BITS
 
 SUM = np.dtype([("number", "<u8"), ("sum", "<i8")])
@@ -36,27 +36,49 @@ class Run(NamedTuple):
         """Return the path of its file."""
         return folder / f"sums-{self.start:015d}-{self.stop:015d}.run"
 
+    def seal(self, folder: Path) -> Path:
+        """Return the path of its seal."""
+        return self.path(folder).with_suffix(".json")
+
+    def remove(self, folder: Path) -> None:
+        """Remove its files, the seal first."""
+        storage.remove(self.seal(folder))
+        storage.remove(self.path(folder))
+
 
 def found(folder: Path) -> list[Run]:
     """Return the runs of a folder in the order of the text. Remove the runs that a merged run contains."""
-    names = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    every = sorted((Run(*map(int, name.groups())) for name in names if name), key=lambda run: (run.start, -run.stop))
+    every = sorted(_named(folder), key=lambda run: (run.start, -run.stop))
     kept: list[Run] = []
     for run in every:
         if kept and run.stop <= kept[-1].stop:
-            storage.remove(run.path(folder))
+            run.remove(folder)
         else:
             kept.append(run)
     return kept
 
 
-def write_counted(path: Path, pairs: np.ndarray, weights: np.ndarray) -> None:
-    """Write the run of pairs from `near`, uint64 [N], which are sorted in place.
+def remove_others(folder: Path, made_from: str) -> None:
+    """Remove what a killed count left, but for the runs with the seal of this count whose files are whole."""
+    for run in _named(folder):
+        if seals.read(run.seal(folder), made_from) is None:
+            run.remove(folder)
+    for path in folder.glob(f"sums-*{storage.WRITING}"):
+        storage.remove(path)
 
-    weights: int64, one for every distance.
+
+def _named(folder: Path) -> list[Run]:
+    names = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return [Run(*map(int, name.groups())) for name in names if name]
+
+
+def write_counted(folder: Path, run: Run, pairs: np.ndarray, weights: np.ndarray, made_from: str) -> None:
+    """Write a run of pairs from `near`, uint64 [N], which are sorted in place.
+
+    weights: int64, one for every distance. made_from: digest of the inputs of the count.
     """
     pairs.sort()
-    with storage.replacing(path) as scratch, scratch.open("wb") as file:
+    with storage.replacing(run.path(folder)) as scratch, scratch.open("wb") as file:
         begin = 0
         while begin < len(pairs):
             part = pairs[begin : begin + SORTED_AT_ONCE]
@@ -67,17 +89,19 @@ def write_counted(path: Path, pairs: np.ndarray, weights: np.ndarray) -> None:
             times = np.diff(starts := _starts(part), append=len(part))
             distinct = part[starts]
             distances = (distinct & np.uint64((1 << DISTANCE_BITS) - 1)).astype(np.int64)
-            _summed(distinct >> np.uint64(DISTANCE_BITS), times * weights[distances]).tofile(file)
+            file.write(_summed(distinct >> np.uint64(DISTANCE_BITS), times * weights[distances]))
+    seals.write(run.seal(folder), made_from, [run.path(folder).name])
 
 
-def merge(folder: Path, runs: Sequence[Run], memory: int) -> Run:
-    """Merge neighboring runs into one, and remove them."""
+def merge(folder: Path, runs: Sequence[Run], memory: int, made_from: str) -> Run:
+    """Merge neighboring runs into one, and remove them. made_from: digest of the inputs of the count."""
     whole = Run(runs[0].start, runs[-1].stop)
     with storage.replacing(whole.path(folder)) as scratch, scratch.open("wb") as file:
         for sums in merged([run.path(folder) for run in runs], memory):
-            sums.tofile(file)
+            file.write(sums)
+    seals.write(whole.seal(folder), made_from, [whole.path(folder).name])
     for run in runs:
-        storage.remove(run.path(folder))
+        run.remove(folder)
     return whole
 
 

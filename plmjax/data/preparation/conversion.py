@@ -8,14 +8,13 @@ import collections
 import dataclasses
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import seals, storage
 from plmjax.data import cleaning, formats, sentences, store
 from plmjax.data.cleaning.repeated import part_of, repeated
 from plmjax.data.preparation import files
@@ -68,6 +67,7 @@ class Conversion:
         max_unknown: fraction of unknown tokens above which the tokenizer is refused.
         piece_tokens: least number of tokens of a record; None takes that of `store.ShardWriter`.
         sizes: sizes of the parts.
+        made_from: digest of all that determines the dataset.
     """
 
     source: formats.Input
@@ -78,6 +78,7 @@ class Conversion:
     cleaner: cleaning.Cleaner
     piece_tokens: int | None = None
     sizes: Sizes = Sizes()
+    made_from: str = ""
 
     # ------------------------------------------------------------------------------------------------------- units
 
@@ -101,7 +102,7 @@ class Conversion:
             UserError: unreadable input.
         """
         folder = files.folder(output, unit.index)
-        if (folder / files.screened(number)).is_file():
+        if files.is_screened(folder, number, self.made_from):
             return
         report = self.cleaner.report()
         batches = self._batches(self._documents(unit, folder, number, report, progress))
@@ -117,7 +118,8 @@ class Conversion:
             local.mkdir(parents=True, exist_ok=True)
             files.write_documents(files.documents_file(local, number), kept())
             files.write_arrays(files.keys_file(local, number), keys, np.uint64)
-            storage.write(local / files.screened(number), json.dumps(report.counts()))
+            names = [make(local, number).name for make in (files.documents_file, files.keys_file)]
+            seals.write(local / files.screened(number), self.made_from, names, report.counts())
         if number:
             storage.remove(files.documents_file(folder, number - 1))
 
@@ -130,7 +132,7 @@ class Conversion:
             part: the part, from 0 to `parts` - 1.
         """
         path = files.part_file(output, number, part, parts)
-        if path.is_file():
+        if files.is_sealed(path, self.made_from):
             return
         chosen = []
         for unit in range(units):
@@ -138,6 +140,7 @@ class Conversion:
             chosen.append(keys[part_of(keys, parts) == part])
         found = files.split(repeated(np.concatenate(chosen)), np.array([len(keys) for keys in chosen]))
         files.write_arrays(path, [np.packbits(bits) for bits in found], np.uint8)
+        seals.write(files.seal_of(path), self.made_from, [path.name])
 
     def join(self, output: Path, number: int, units: int, parts: int) -> None:
         """Write which parts of the documents of each unit occurred before, when every part of the keys is compared."""
@@ -152,9 +155,12 @@ class Conversion:
             occurred[np.argsort(part, kind="stable")] = np.concatenate(
                 [np.unpackbits(packed, count=size) for packed, size in zip(found, sizes.tolist(), strict=True)]
             )
-            files.write_arrays(files.repeated_file(folder, number), files.split(occurred, counts), bool)
+            repeated_file = files.repeated_file(folder, number)
+            files.write_arrays(repeated_file, files.split(occurred, counts), bool)
+            seals.write(files.seal_of(repeated_file), self.made_from, [repeated_file.name])
         for path in paths:
             storage.remove(path)
+            storage.remove(files.seal_of(path))
 
     def _keys(self, folder: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys of a unit for the last rule of a stage, uint64 [N, width], and how many a document has."""
@@ -175,7 +181,7 @@ class Conversion:
             UserError: unreadable input, or too many unknown tokens in the first unit.
         """
         folder = files.folder(output, unit.index)
-        if files.is_written(folder):
+        if files.is_written(folder, self.made_from):
             return
         report = self.cleaner.report()
         last = len(self.cleaner.stages)
@@ -195,7 +201,8 @@ class Conversion:
                 for split, found in shards.items()
             }
             found = {"shards": records, "unknown": [unknown.count, unknown.total], "counts": report.counts()}
-            storage.write(local / files.WRITTEN, json.dumps(found))
+            names = [record["file"] for own in records.values() for record in own if record["pieces"]]
+            seals.write(local / files.WRITTEN, self.made_from, [*names, files.UNIGRAM], found)
 
     def _documents(
         self, unit: Unit, folder: Path, number: int, report: cleaning.Report, progress: Progress

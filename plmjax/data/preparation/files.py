@@ -1,17 +1,19 @@
-"""The files of a unit of a preparation, in a folder of its own. Each kind has a file that is written last.
+"""The files of a unit of a preparation, in a folder of its own. Each kind has a seal (plmjax/seals.py), written last.
 
 UNIT/
   stage-N.documents.jsonl.gz  what stage N of the cleaning leaves, [place, text] in a line
   stage-N.keys.npz            the keys of its last rule: those of all documents, and how many each has
-  stage-N.json                written last: the counts of the rules
+  stage-N.json                the seal of both, with the counts of the rules
   stage-N.repeated.npz        the parts that occurred before: those of all documents, and how many each has
+  stage-N.repeated.json       its seal
   corpus-SPLIT.tfrecord-N     the tokens, as in the dataset
   unigram.npz                 occurrences of each token in the training text, by stream
-  unit.json                   written last: the records of the files of tokens, and counts
+  unit.json                   the seal of both, with the records of the files of tokens, and counts
 
 While the documents of a stage are compared, the folder with the units has
 
 stage-N.part-P-of-Q.npz       for each unit, a bit for each of its keys in part P: whether the key occurred before
+stage-N.part-P-of-Q.json      its seal
 """
 
 import gzip
@@ -22,28 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text, storage
-from plmjax.data import formats, store
+from plmjax import json_text, seals, storage
+from plmjax.data import formats
 from plmjax.errors import UserError
-from plmjax.json_text import COUNT
 
 FOLDER = "units"
 """Folder in that of the dataset."""
 WRITTEN = "unit.json"
 UNIGRAM = "unigram.npz"
-
-
-_COUNT = {"documents": COUNT, "characters": COUNT}
-_COUNTS = {
-    "read": _COUNT,
-    "kept": _COUNT,
-    "effects": [{"dropped": _COUNT, "changed": _COUNT, "examples": [[str]]}],
-}
-_WRITTEN = {
-    "shards": {split: [{"file": str, "streams": {str: {"tokens": COUNT}}}] for split in store.SPLITS},
-    "unknown": [COUNT],
-    "counts": _COUNTS,
-}
 
 
 def folder(output: Path, index: int) -> Path:
@@ -56,29 +44,31 @@ def screened(number: int) -> str:
     return f"stage-{number}.json"
 
 
-def is_written(unit: Path) -> bool:
+def is_written(unit: Path, made_from: str) -> bool:
     """Return whether a unit has its tokens. Files that were moved before a stop are missing."""
-    if not (unit / WRITTEN).is_file():
-        return False
-    records = counts(unit / WRITTEN)["shards"].values()
-    return all((unit / record["file"]).is_file() for shards in records for record in shards)
+    return seals.read(unit / WRITTEN, made_from) is not None
 
 
-def counts(path: Path) -> dict[str, Any]:
-    """Return the contents of `WRITTEN`, or of the last file of a stage.
+def is_screened(unit: Path, number: int, made_from: str) -> bool:
+    """Return whether a stage of a unit is done. Its documents may be gone once the next stage is done."""
+    later = (unit / screened(number + 1)).exists() and is_screened(unit, number + 1, made_from)
+    ignored = [documents_file(unit, number).name] if later or is_written(unit, made_from) else []
+    return seals.read(unit / screened(number), made_from, ignored) is not None
+
+
+def counts(seal: Path, made_from: str) -> dict[str, Any]:
+    """Return the content of the seal `WRITTEN`, or of that of a stage.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: it has been changed since it was written.
     """
-    try:
-        found = json_text.parse(storage.contents(path))
-        json_text.check(found, _WRITTEN if path.name == WRITTEN else _COUNTS)
-    except ValueError as error:
+    found = seals.read(seal, made_from, ignored=None)
+    if found is None:
         raise UserError(
-            f"Expected a finished unit of a preparation at {path}, found {json_text.reason(error)}; remove the folder "
-            f"{path.parent} and run the command again."
-        ) from error
-    return found
+            f"Expected the finished unit of this preparation at {seal}, found it changed meanwhile; run the command "
+            f"again."
+        )
+    return found.content
 
 
 def write_documents(path: Path, documents: Iterable[formats.Document]) -> None:
@@ -116,6 +106,16 @@ def repeated_file(unit: Path, number: int) -> Path:
 def part_file(output: Path, number: int, part: int, parts: int) -> Path:
     """Return the path of what is known of one part of the keys of a stage."""
     return output / FOLDER / f"stage-{number}.part-{part}-of-{parts}.npz"
+
+
+def seal_of(path: Path) -> Path:
+    """Return the path of the seal of a file of arrays that has one of its own."""
+    return path.with_suffix(".json")
+
+
+def is_sealed(path: Path, made_from: str) -> bool:
+    """Return whether a file of arrays with a seal of its own is there as it was written."""
+    return seals.read(seal_of(path), made_from) is not None
 
 
 def write_arrays(path: Path, arrays: list[np.ndarray], dtype: type) -> None:

@@ -1,13 +1,12 @@
 """The output folder of a preparation: whether it holds the dataset already, another one, or a part of this one."""
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, locks, storage
+from plmjax import json_text, locks, seals, storage
 from plmjax.data import checksums, cleaning, store
 from plmjax.data.preparation import files
 from plmjax.data.tokenizers import Tokenizer
@@ -66,7 +65,7 @@ def _same(known: dict, source: dict) -> bool:
 def digest(sources: list[dict], description: dict[str, Any], tokenizer: Tokenizer) -> str:
     """Return a digest of all that determines the dataset."""
     made_from = [[_content(source) for source in sources], description, tokenizer.fingerprint]
-    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    return seals.digest(made_from)
 
 
 @contextlib.contextmanager
@@ -101,7 +100,7 @@ def _clear(output: Path, made_from: str) -> None:
     begun = json.dumps({"made_from": made_from}) + "\n"
     before = storage.contents(output / BEGUN).decode(errors="replace") if (output / BEGUN).is_file() else ""
     ours = before or (output / store.LEDGER).is_file()
-    if not ours and any(path.name != locks.NAME for path in output.iterdir()):
+    if not ours and not locks.is_unused(output):
         raise UserError(f"Expected a new or empty folder for the dataset, found files in {output}; name another.")
     storage.write(output / BEGUN, begun)
     for path in output.iterdir():

@@ -102,13 +102,15 @@ def prepare(
             print(f"dataset    {output} was prepared before from the same text; nothing to do")
         return store.open_dataset(output)
     source = formats.Input(tuple(map(os.fspath, inputs)), format, text_key, parts, split)
-    conversion = Conversion(source, tokenizer, language, validation, max_unknown, cleaner, piece_tokens, SIZES)
+    made_from = output_folder.digest(sources, description, tokenizer)
+    how = (language, validation, max_unknown, cleaner, piece_tokens, SIZES, made_from)
+    conversion = Conversion(source, tokenizer, *how)
     total = sum(entry["bytes"] for entry in sources)
     report = cleaner.report()
     try:
         with (
             Pool(conversion, output, processes or os.cpu_count() or 1, runner, runner_options) as pool,
-            output_folder.locked(output, output_folder.digest(sources, description, tokenizer)),
+            output_folder.locked(output, made_from),
             Bar(total, progress) as bar,
         ):
             shards, unigrams = _shards(conversion, units(source, total, UNIT_BYTES), output, pool, report, unknown, bar)
@@ -149,14 +151,15 @@ def _shards(
     stages = [number for number, stage in enumerate(conversion.cleaner.stages) if stage.last]
     for number in stages:
         for unit in pool.run(Conversion.screen, all_units, (output, number), bar, reads=number == 0):
-            report.add(files.counts(files.folder(output, unit.index) / files.screened(number)))
+            seal = files.folder(output, unit.index) / files.screened(number)
+            report.add(files.counts(seal, conversion.made_from))
         _compare(conversion, len(all_units), output, number, pool)
     shards: dict[str, list[dict]] = {split: [] for split in store.SPLITS}
     unigrams: dict[str, np.ndarray] = {}
     tokens = 0
     for unit in pool.run(Conversion.write, all_units, (output,), bar, reads=not stages):
         folder = files.folder(output, unit.index)
-        found = files.counts(folder / files.WRITTEN)
+        found = files.counts(folder / files.WRITTEN, conversion.made_from)
         report.add(found["counts"])
         unknown.count, unknown.total = unknown.count + found["unknown"][0], unknown.total + found["unknown"][1]
         if unknown.total >= conversion.sizes.judged_tokens:
@@ -178,7 +181,7 @@ def _shards(
 def _compare(conversion: Conversion, units: int, output: Path, number: int, pool: Pool) -> None:
     """Write which parts of the documents of each unit occurred before, for the last rule of a stage."""
     folders = [files.folder(output, unit) for unit in range(units)]
-    if all(files.repeated_file(folder, number).is_file() for folder in folders):
+    if all(files.is_sealed(files.repeated_file(folder, number), conversion.made_from) for folder in folders):
         return
     hashes = sum(int(files.lengths(files.keys_file(folder, number)).sum()) for folder in folders)
     parts = max(1, -(-hashes // conversion.sizes.compared_keys))

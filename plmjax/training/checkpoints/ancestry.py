@@ -11,6 +11,7 @@ that it was made from, and one more.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,7 +71,16 @@ def read(workdir: Path) -> list[Ancestor]:
     return [Ancestor.from_json(one) for one in found["ancestors"]]
 
 
-def write(workdir: Path, ancestors: list[Ancestor]) -> None:
+def same(found: Sequence[Ancestor], expected: Sequence[Ancestor]) -> bool:
+    """Return whether two records tell of the same compressions, wherever their checkpoints are."""
+
+    def told(record: Sequence[Ancestor]) -> str:
+        return json.dumps([one.to_json() | {"from": ""} for one in record], sort_keys=True)
+
+    return told(found) == told(expected)
+
+
+def write(workdir: Path, ancestors: Sequence[Ancestor]) -> None:
     """Write the records to a run directory."""
     contents = {"ancestors": [one.to_json() for one in ancestors]}
     storage.write(workdir / RECORD, json.dumps(contents, indent=2) + "\n")

@@ -10,21 +10,23 @@ complete (in a bucket it adds a last object), so an interrupted save is never re
 import base64
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, json_text, patience, platform, storage
+from plmjax import __version__, experiment, json_text, locks, patience, platform, storage
 from plmjax.errors import Explained, UserError, in_file
 from plmjax.experiment import Experiment
 from plmjax.json_text import COUNT
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import optimizers
-from plmjax.training.checkpoints import items
+from plmjax.training.checkpoints import ancestry, items, stored
+from plmjax.training.checkpoints.ancestry import Ancestor
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.manager import Manager, Retention, explained_failures
 from plmjax.training.state import TrainState
@@ -386,13 +388,17 @@ def save_parameters(
     tokenizer: dict[str, bytes],
     collections: Any = None,
     constants: Any = (),
+    ancestors: Sequence[Ancestor] = (),
 ) -> None:
     """Write parameters as step 0 of a new run directory, with its experiment.json.
 
+    If the folder has just this run, nothing is written: an earlier command may have been killed at its end.
+
     collections: other collections of the module's variables, name -> tree. constants: those of the objective.
+    ancestors: the record of the compressions that made the parameters.
 
     Raises:
-        UserError: the folder has a run, or is a symbolic link.
+        UserError: the folder has another run, is a symbolic link, or is in use by another process.
     """
     directory = storage.path(directory)
     if not storage.in_bucket(directory) and directory.is_symlink():
@@ -400,19 +406,9 @@ def save_parameters(
             f"Expected a new folder to write, found the link {directory} to {directory.resolve()}; name that folder "
             f"itself or another one."
         )
-    unfinished = directory / UNFINISHED
-    if unfinished.exists():  # A process was killed while it wrote the same files.
-        for name in ("checkpoints", "experiment.json", "tokenizer", CONSTANTS):
-            storage.remove(directory / name)
-    elif any((directory / name).exists() for name in ("experiment.json", "checkpoints", "tokenizer")):
-        raise UserError(f"Expected no run in {directory}, found one; name another folder.")
-    directory.mkdir(parents=True, exist_ok=True)
-    storage.write(unfinished, "")
-    writer = Checkpoints(directory / "checkpoints", run.checkpoint)
-    params = jax.tree.map(jnp.asarray, params)
     state = TrainState(
         step=jnp.zeros((), jnp.int32),
-        params=params,
+        params=jax.tree.map(jnp.asarray, params),
         optimizer_state=(),
         carry=(),
         key=jax.random.key_data(jax.random.key(run.training.seed)),
@@ -420,12 +416,58 @@ def save_parameters(
         constants=jax.tree.map(jnp.asarray, constants),
     )
     description = Description(run, 0, tokenizer)
-    writer.save_constants(state)
-    writer.save(state, description)
-    writer.close()
-    experiment.write(run, directory / "experiment.json")
-    description.write_tokenizer(directory / "tokenizer")
-    storage.remove(unfinished)
+    with locks.held(directory):
+        unfinished = directory / UNFINISHED
+        if unfinished.exists():  # A process was killed while it wrote the files of a run.
+            for name in (*_OF_A_RUN, CONSTANTS, ancestry.RECORD):
+                storage.remove(directory / name)
+        elif any((directory / name).exists() for name in _OF_A_RUN):
+            if not _has(directory, state, description, ancestors):
+                raise UserError(f"Expected no run in {directory}, found one; name another folder.")
+            if ancestors:  # An older version could be killed before it wrote them.
+                ancestry.write(directory, ancestors)
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        storage.write(unfinished, "")
+        writer = Checkpoints(directory / "checkpoints", run.checkpoint)
+        writer.save_constants(state)
+        writer.save_last(state, description)
+        writer.close()
+        experiment.write(run, directory / "experiment.json")
+        description.write_tokenizer(directory / "tokenizer")
+        if ancestors:
+            ancestry.write(directory, ancestors)
+        storage.remove(unfinished)
+
+
+_OF_A_RUN = ("experiment.json", "checkpoints", "tokenizer")
+"""Files and folders that a run directory has."""
+
+
+def _has(directory: Path, state: TrainState, description: Description, ancestors: Sequence[Ancestor]) -> bool:
+    """Return whether a folder has this run: its only checkpoint, constants and record are the same, bit for bit."""
+    folder = storage.absolute(directory) / "checkpoints"
+    if not all((directory / name).exists() for name in _OF_A_RUN) or storage.finished_steps(folder) != [0]:
+        return False
+    try:
+        own, params = describe(folder / "0"), items.restore(folder / "0", "params", None)
+        collections, constants = load_collections(folder / "0"), read_constants(directory)
+        record = ancestry.read(directory)
+    except UserError:  # It is damaged, or of an older version.
+        return False
+    same = own.tokenizer == description.tokenizer and not experiment.differences(own.experiment, description.experiment)
+    expected = jax.tree.map(np.asarray, state.params)
+    expected = stored.decode(expected) if stored.paths(expected) else expected
+    pairs = ((params, expected), (collections, state.collections), (constants, state.constants))
+    return same and (not record or ancestry.same(record, ancestors)) and all(_same_bits(*pair) for pair in pairs)
+
+
+def _same_bits(*trees: Any) -> bool:
+    found, expected = ([np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in trees)
+    return len(found) == len(expected) and all(
+        (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        for one, other in zip(found, expected, strict=True)
+    )
 
 
 def tokenizer_files(directory: Path) -> dict[str, bytes]:

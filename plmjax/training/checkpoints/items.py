@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import json_text, storage
+from plmjax import json_text, seals, storage
 from plmjax.errors import Explained, UserError
 from plmjax.training.checkpoints import stored
 
@@ -25,8 +25,7 @@ MANIFEST = "manifest.json"
 def write_manifest(directory: Path) -> None:
     """Write the manifest of an unfinished checkpoint: size and digest of every file in its folders."""
     files = {name: file for name, file in storage.files(directory).items() if "/" in name}
-    entries = {name: [file.size, file.digest()] for name, file in files.items()}
-    storage.write(directory / MANIFEST, json.dumps(entries, indent=1) + "\n")
+    storage.write(directory / MANIFEST, json.dumps(seals.entries(files), indent=1) + "\n")
 
 
 def verify(directory: Path, items: Sequence[str]) -> None:
@@ -37,19 +36,12 @@ def verify(directory: Path, items: Sequence[str]) -> None:
     """
     with explain_checkpoint_errors(directory):
         entries = json_text.parse((directory / MANIFEST).read_bytes())
-        found = storage.files(directory)
         for item in items:
             if not any(name.startswith(f"{item}/") for name in entries):
                 raise ValueError(f"it has no {item}")
-        for name, (size, digest) in entries.items():
-            if name.partition("/")[0] not in items:
-                continue
-            if name not in found:
-                raise ValueError(f"{name} is missing")
-            if found[name].size != size:
-                raise ValueError(f"{name} has {found[name].size} bytes of {size}")
-            if found[name].digest(like=digest) != digest:
-                raise ValueError(f"{name} is not what was written")
+        own = {name: entry for name, entry in entries.items() if name.partition("/")[0] in items}
+        if found := seals.difference(own, storage.files(directory)):
+            raise ValueError(found)
 
 
 def restore(directory: Path, item: str, abstract: Any) -> Any:

@@ -65,7 +65,7 @@ def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.Mo
     found = {}
     for top_k in (run.model.vocab_size, 3):
         path = tmp_path / stored.FILE.format(top_k)
-        stored.write(path, run, teacher, tokenizer, top_k)
+        stored.write(path, run, teacher, "teacher", tokenizer, top_k)
         compression = dataclasses.replace(run.compression, top_k=top_k, stored=str(path))
         constants = compression.teacher_constants(run.objective, None)
         found[top_k] = loss_of(dataclasses.replace(run, compression=compression), student, constants, batch)
@@ -78,7 +78,7 @@ def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.Mo
 class Rows:
     """Five texts in rows of one, read two at a time: the last batch is filled up."""
 
-    encoded = types.SimpleNamespace(decoder=None, offsets=[0, 4, 7, 9, 12, 13])
+    encoded = types.SimpleNamespace(decoder=None, offsets=[0, 4, 7, 9, 12, 13], arrays=lambda: [np.arange(13)])
     in_order = np.arange(5)[:, None]
 
     def __len__(self) -> int:
@@ -99,11 +99,11 @@ def test_every_text_is_written_where_it_stands(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(stored, "rows", lambda run, examples, tokenizer: Rows())
     monkeypatch.setattr(stored, "_largest", largest)
     distillation = SoftTargetDistillation(teacher=BertConfig.tiny())
-    data = types.SimpleNamespace(read=lambda split: split)
+    data = types.SimpleNamespace(read=lambda split: split, sequence_length=8, target_length=0, pack=1)
     run = types.SimpleNamespace(
         objective=SequenceClassification(labels=("a", "b")), data=data, compression=distillation
     )
-    stored.write(tmp_path / "file.npz", run, {}, None, 2)
+    stored.write(tmp_path / "file.npz", run, {}, "teacher", None, 2)
     found = stored.read(tmp_path / "file.npz")
     assert found["offsets"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found["classes"].tolist() == [[10 * text, 10 * text + 1] for text in range(5)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plmjax import seals
 from plmjax.data import cleaning, formats, store
 from plmjax.data.cleaning.rule import Settings
 from plmjax.data.formats import records
@@ -67,7 +68,7 @@ def test_every_option_reaches_the_part_that_reads_it(told: dict[str, Any], token
     assert rest == [tmp_path / "out", 3, "FlinkRunner", ["parallelism=2"]]
     assert conversion == Conversion(
         formats.Input(("a", "b"), "jsonl", "body", parts, "test"), tokenizer, "de", 0.25, 0.3, conversion.cleaner, 7,
-        run.SIZES,
+        run.SIZES, run.output_folder.digest(sources, description, tokenizer),
     )  # fmt: skip
 
 
@@ -106,7 +107,7 @@ def test_processes_and_runners_make_the_same_conversion(
     monkeypatch.setattr(pool, "Workers", lambda *given, doing, advice: made.append(given) or workers)
     with pytest.raises(Reached), pool.Pool(conversion, tmp_path, 3, runner, ["parallelism=2"]):
         raise Reached
-    fields = (conversion.source, "words", "de", 0.2, 0.3, conversion.cleaner, 7, conversion.sizes)
+    fields = (conversion.source, "words", "de", 0.2, 0.3, conversion.cleaner, 7, conversion.sizes, "")
     expected = (runner, ["parallelism=2"], Conversion, *fields, tmp_path) if runner else (3, Conversion, *fields)
     assert made[0] == expected and made[1] == "entered" and made[2][1][0] is Reached
 
@@ -118,10 +119,8 @@ def test_pieces_have_a_token_or_more(told: dict[str, Any], tokenizer, tmp_path: 
         prepare(["a"], "text", tokenizer, tmp_path / "out", piece_tokens=1)
 
 
-@pytest.mark.parametrize("contents", ["{", '{"read": {}}'])
-def test_the_counts_of_a_unit_that_are_damaged_are_one_sentence(contents: str, tmp_path: Path) -> None:
-    (tmp_path / files.screened(0)).write_text(contents)
-    with pytest.raises(
-        UserError, match=r"a finished unit of a preparation at .*stage-0.json, found .*remove the folder"
-    ):
-        files.counts(tmp_path / files.screened(0))
+def test_a_unit_that_is_changed_while_it_is_read_is_one_sentence(tmp_path: Path) -> None:
+    seals.write(tmp_path / files.WRITTEN, "text", [], {"shards": {}})
+    assert files.counts(tmp_path / files.WRITTEN, "text") == {"shards": {}}
+    with pytest.raises(UserError, match=r"the finished unit of this preparation at .*unit.json, found it changed"):
+        files.counts(tmp_path / files.WRITTEN, "another text")

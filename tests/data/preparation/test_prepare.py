@@ -5,6 +5,8 @@ import gzip
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,7 +139,7 @@ def test_a_comparison_that_was_stopped_goes_on(units, tokenizer, tmp_path, monke
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(run.Conversion, "compare", compare)
         prepare([units], "auto", tokenizer, tmp_path / "out", **settings)
-    compared = {path.name for path in (tmp_path / "out").glob(f"{files.FOLDER}/stage-0.part-*")}
+    compared = {path.name for path in (tmp_path / "out").glob(f"{files.FOLDER}/stage-0.part-*.npz")}
     write_arrays, written = files.write_arrays, set()
     monkeypatch.setattr(files, "write_arrays", lambda path, *rest: (written.add(path.name), write_arrays(path, *rest)))
     prepare([units], "auto", tokenizer, tmp_path / "out", **settings)
@@ -189,26 +191,86 @@ def test_what_a_kill_after_the_ledger_left_is_removed(units, tokenizer, tmp_path
     assert not (output / files.FOLDER).exists() and not (output / output_folder.BEGUN).exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text[:-9], r"Expected a finished unit of a preparation at .*unit\.json, found"),
-        (lambda text: text.replace('"unknown"', '"known"'), r"remove the folder .*00000 and run the command again"),
-        (lambda text: text.replace('"file": "', '"file": "../'), r"Expected plain file names in .*unit\.json"),
-    ],
-    ids=["cut", "other entries", "another folder"],
-)
-def test_a_damaged_unit_is_one_sentence(units, tokenizer, tmp_path, monkeypatch, change, message):
-    output = tmp_path / "out"
+DAMAGED = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "gone": None,
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tokenizer, tmp_path_factory):
+    """(the input, a preparation that was stopped while it compared the last stage, the same finished)."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "text").mkdir()
+    for part in range(3):
+        texts = [document(seed) for seed in (*range(20 * part, 20 * part + 20), *range(5))]  # with copies
+        (folder / "text" / f"{part}.txt").write_text("\n\n".join(texts))
+    for name, stop in (("compared", ("join", 1)), ("finished", ("finish", 0))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "UNIT_BYTES", 3000)
+            patch.setattr(run, "SIZES", Sizes(compared_keys=100))
+            where = store if stop[0] == "finish" else run.Conversion
+            original, calls = getattr(where, stop[0]), []
+
+            def until(*arguments, original=original, calls=calls, most=stop[1]):
+                calls.append(arguments)
+                if len(calls) > most:
+                    raise KeyboardInterrupt
+                return original(*arguments)
+
+            patch.setattr(where, stop[0], until)
+            with pytest.raises(KeyboardInterrupt):
+                prepare([folder / "text"], "auto", tokenizer, folder / name, clean=CLEAN, processes=1, progress=False)
+    return folder
+
+
+def files_of_units(folder: Path) -> list[str]:
+    """One file of each kind, in the first folder that has it."""
+    kinds = {}
+    for path in sorted(folder.glob("units/**/*")):
+        if path.is_file():
+            kinds.setdefault(re.sub(r"\d+", "N", path.name), path.relative_to(folder).as_posix())
+    return sorted(kinds.values())
+
+
+@pytest.mark.parametrize("state", ["compared", "finished"])
+def test_damaged_files_of_units_are_made_again(stopped, state, tokenizer, tmp_path, monkeypatch):
+    """Each kind of file, with one of another kind: the dataset is that of a run that nothing stopped."""
+    monkeypatch.setattr(run, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(run, "SIZES", Sizes(compared_keys=100))
+    settings = {"clean": CLEAN, "processes": 1, "progress": False}
+    prepare([stopped / "text"], "auto", tokenizer, tmp_path / "whole", **settings)
+    expected = (tmp_path / "whole" / store.LEDGER).read_bytes()
+    found = files_of_units(stopped / state)
+    assert len(found) == {"compared": 7, "finished": 9}[state], found
+    ways = [*DAMAGED.values()]
+    for number, name in enumerate(found):
+        output = tmp_path / str(number)
+        shutil.copytree(stopped / state, output)
+        for damaged, damage in ((name, ways[number % 4]), (found[number - 3], ways[number // 4 % 4])):
+            if damage is None:
+                (output / damaged).unlink()
+            else:
+                (output / damaged).write_bytes(damage((output / damaged).read_bytes()))
+        prepare([stopped / "text"], "auto", tokenizer, output, **settings)
+        assert (output / store.LEDGER).read_bytes() == expected, (state, name)
+
+
+def test_units_of_another_text_are_not_used_in_a_folder_that_names_this_one(stopped, tokenizer, tmp_path, monkeypatch):
+    """As after a kill between the new name of the folder and the removal of the old units."""
+    monkeypatch.setattr(run, "UNIT_BYTES", 3000)
+    shutil.copytree(stopped / "text", tmp_path / "text")
+    (tmp_path / "text" / "0.txt").write_text("\n\n".join(document(seed) for seed in range(200, 240)))
+    shutil.copytree(stopped / "finished", tmp_path / "out")
+    settings = {"clean": CLEAN, "processes": 1, "progress": False}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(store, "finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
-        prepare([units], "auto", tokenizer, output, progress=False)
-    written = output / files.FOLDER / "00000" / files.WRITTEN
-    for shard in written.parent.glob("corpus-*"):  # so that a name that leads elsewhere is a file too
-        (written.parent.parent / shard.name).write_bytes(b"")
-    written.write_text(change(written.read_text()))
-    with pytest.raises(UserError, match=message):
-        prepare([units], "auto", tokenizer, output, progress=False)
+        patch.setattr(output_folder.storage, "remove", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        prepare([tmp_path / "text"], "auto", tokenizer, tmp_path / "out", **settings)
+    for name in ("out", "whole"):
+        prepare([tmp_path / "text"], "auto", tokenizer, tmp_path / name, **settings)
+    assert (tmp_path / "out" / store.LEDGER).read_bytes() == (tmp_path / "whole" / store.LEDGER).read_bytes()
 
 
 def test_units_of_something_else_are_not_used(units, tokenizer, tmp_path, monkeypatch):
