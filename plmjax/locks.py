@@ -77,6 +77,8 @@ def is_unused(folder: Path) -> bool:
 def _on_disk(folder: Path) -> Iterator[None]:
     import fcntl
 
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"Expected a folder, found the file {folder}; name another.")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     path = folder / NAME
     while True:

@@ -38,7 +38,7 @@ def tokenizer_train(
 
     Args:
         input: Files or folders of text, in any format of `plmjax prepare`.
-        output: Folder for the tokenizer's files, which must not exist.
+        output: Folder for the tokenizer's files, a new or empty one.
         kind: Kind of tokenizer.
         vocab_size: Number of tokens, including special tokens.
         format: Format of the input.
@@ -47,15 +47,19 @@ def tokenizer_train(
         lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. By
             default all kinds do so, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
-    from plmjax.data import formats, tokenizers
+    from plmjax import seals
+    from plmjax.data import formats, tokenizer_folder, tokenizers
     from plmjax.data.formats import records
 
-    if output.exists():
-        raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
     parts = records.Parts(records.streams(streams)) if streams else None
-    texts = formats.texts([str(path) for path in input], format, tokenizers.sample(kind), text_key, parts)
-    trained = tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
-    print(f"tokenizer  {kind} with {trained.vocabulary.size} tokens in {output}")
+    inputs = [str(path) for path in input]
+    settings = [format, text_key, streams, kind, vocab_size, lowercase]
+    made_from = seals.digest([tokenizer_folder.state_of(inputs, format), *settings])
+    with tokenizer_folder.trained(output, made_from) as new:
+        if new:
+            texts = formats.texts(inputs, format, tokenizers.sample(kind), text_key, parts)
+            tokenizers.train(kind, vocab_size, texts, output, lowercase=lowercase)
+    print(f"tokenizer  {kind} with {tokenizers.load(output).vocabulary.size} tokens in {output}")
 
 
 def prepare(

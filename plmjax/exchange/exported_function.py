@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import storage
+from plmjax import locks, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, Purpose
@@ -92,8 +92,8 @@ def export_function(
         shapes, _inputs(run.model, rows, length)
     )
     output = storage.path(directory)
-    run_directories.claim(output, type(module).__name__, description.step)
-    with storage.output(output) as folder:
+    with locks.locked(output), storage.output(output) as folder:
+        run_directories.claim(output, type(module).__name__, description.step)
         storage.write(folder / FUNCTION, bytes(exported.serialize()))
         with storage.replacing(folder / PARAMETERS) as path:
             safetensors.numpy.save_file(flat, path)

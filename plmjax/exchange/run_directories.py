@@ -16,7 +16,7 @@ import flax.linen as nn
 import flax.traverse_util
 import numpy as np
 
-from plmjax import json_text, storage
+from plmjax import json_text, locks, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
@@ -246,8 +246,8 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
         "problem_type": problem_types.problem_type_of(run.objective),
     }
     output = storage.path(directory)
-    claim(output, architecture, description.step)
-    with tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+    with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+        claim(output, architecture, description.step)
         if description.tokenizer:
             tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
             rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
@@ -303,7 +303,7 @@ def claim(folder: Path, architecture: str, step: int) -> None:
     """Mark a folder as an export, which a later export may replace. Raise UserError if it holds other files."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"Expected a folder to export to, found the file {folder}; name another.")
-    if folder.exists() and not (folder / MARK).exists() and any(folder.iterdir()):
+    if not (folder / MARK).exists() and not locks.is_unused(folder):
         raise UserError(
             f"Expected a new or empty folder to export to, or one of an earlier export, found other files in {folder}; "
             "name another."
@@ -334,8 +334,8 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
     params, name = params[own.part] if own.part else params, type(module).__name__
     if asked not in ("auto", name):
         raise UserError(f"Expected --architecture {name} for its own files, found {quoted(asked)}; leave it out.")
-    claim(output, name, description.step)
-    with storage.output(output) as folder:
+    with locks.locked(output), storage.output(output) as folder:
+        claim(output, name, description.step)
         own.save(module, params, folder)
         if description.tokenizer:
             start.tokenizer_of(description).save(folder)

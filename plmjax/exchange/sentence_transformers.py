@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import storage
+from plmjax import locks, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, check_choice
@@ -49,8 +49,8 @@ def export_sentence_transformer(
     own = {number: {name: np.asarray(one) for name, one in layer.items()} for number, layer in own.items()}
     own = own if vectors.layers else {}
     output = storage.path(directory)
-    run_directories.claim(output, architecture, description.step)
-    with tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+    with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
+        run_directories.claim(output, architecture, description.step)
         run_directories.export_checkpoint(checkpoint, scratch, architecture)
         cut = dataclasses.replace(vectors, longest=vectors.cut(run.model.longest))
         dimension = sentence_folders.write(Path(scratch), folder, cut, own)

@@ -225,7 +225,7 @@ class Called(Exception):
 
 @pytest.mark.parametrize(("command", "function", "expected"), CALLS.values(), ids=CALLS)
 def test_every_option_reaches_the_library(
-    command: str, function: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    command: str, function: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     module, name = f"plmjax.{function}".split(":")
     library = importlib.import_module(module)
@@ -239,6 +239,8 @@ def test_every_option_reaches_the_library(
 
     monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: f"the tokenizer in {path}")
     monkeypatch.setattr("plmjax.data.formats.texts", lambda *_: "the texts")
+    monkeypatch.setattr("plmjax.data.formats.files", lambda *_: [])
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(word_vectors, "is_file_of_vectors", lambda path: False)
     monkeypatch.setattr(fill_gaps, "writes_gaps", lambda checkpoint: False)
     monkeypatch.setattr(predict, "decoding", lambda checkpoint, settings: "")

@@ -113,5 +113,6 @@ def test_metrics_of_a_task_and_steps_of_a_mean_are_one_line(monkeypatch: pytest.
 
 
 def test_a_tokenizer_is_written_to_a_new_folder_alone(tmp_path: Path, fails) -> None:
-    said = fails("tokenizer", "train", "--input", "a.txt", "--output", tmp_path)
+    (tmp_path / "a.txt").write_text("A text.")
+    said = fails("tokenizer", "train", "--input", tmp_path / "a.txt", "--output", tmp_path)
     assert f"Expected a new folder for the tokenizer, found {tmp_path}; name another --output." in said

@@ -1,0 +1,63 @@
+"""The folder of `plmjax tokenizer train`: whether it holds this tokenizer, or the beginning of one.
+
+begun.json      while the tokenizer is trained and written; a killed command leaves it, and the next one starts anew
+trained.json    the seal (plmjax/seals.py) of the tokenizer's files, written last
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from plmjax import locks, seals, storage
+from plmjax.data import formats
+from plmjax.errors import UserError
+
+BEGUN = "begun.json"
+TRAINED = "trained.json"
+
+
+def state_of(inputs: Sequence[str], format: str) -> list[Any]:
+    """Return plain data that changes when a file of the text is written again. The files are not read.
+
+    Raises:
+        UserError: an error of `formats.files`.
+    """
+    if format == formats.DOCUMENTATION or format.startswith(formats.TFDS):
+        return formats.sources(inputs, format)
+    return [[str(path), storage.state(path)] for path in formats.files(inputs, format)]
+
+
+@contextlib.contextmanager
+def trained(output: Path, made_from: str) -> Iterator[bool]:
+    """Lock a folder, and yield false if it holds the tokenizer already; else the block writes it there.
+
+    made_from: digest of the text and the settings.
+
+    Raises:
+        UserError: the folder holds something else.
+    """
+    with locks.locked(output):
+        ours = (output / BEGUN).exists()
+        if not ours and seals.read(output / TRAINED, made_from):
+            yield False
+            return
+        if not ours and not locks.is_unused(output):
+            raise UserError(f"Expected a new folder for the tokenizer, found {output}; name another --output.")
+        storage.write(output / BEGUN, "{}\n")
+        _clear(output)
+        try:
+            yield True
+            names = [name for name in storage.files(output) if name not in (BEGUN, locks.NAME)]
+            seals.write(output / TRAINED, made_from, names)
+        except BaseException:
+            _clear(output)
+            raise
+        finally:
+            storage.remove(output / BEGUN)
+
+
+def _clear(output: Path) -> None:
+    for path in output.iterdir():
+        if path.name not in (BEGUN, locks.NAME):
+            storage.remove(path)
