@@ -450,8 +450,9 @@ def files(folder: Path) -> dict[str, File]:
 
 def explained(error: BaseException) -> Explained | None:
     """Return a one-sentence error for an error of a disk or of a bucket's client, or None for other errors."""
-    if isinstance(error, OSError) and (lack := out_of_space(error)):
-        (found, advice), where = lack, f" ({error.filename})" if error.filename else ""
+    if lack := out_of_space(error):
+        (found, advice), path = lack, getattr(error, "filename", None)
+        where = f" ({path})" if path else ""
         return UserError(f"Expected room for what is written, found {found}{where}; {advice} and run again.")
     if isinstance(error, OSError) and error.filename is not None:
         return UserError(
@@ -471,15 +472,22 @@ def explaining() -> Iterator[None]:
         raise explained(error) or error from error
 
 
-def out_of_space(error: OSError) -> tuple[str, str] | None:
-    """Return (finding, advice) for an error of a disk on which a file cannot grow, or None for other errors."""
-    match error.errno:
-        case errno.ENOSPC:
-            return "the disk full", "free some space"
-        case errno.EDQUOT:
-            return "the quota on the disk used up", "free some space"
-        case errno.EFBIG:
-            return "a limit on the size of a file", "raise it (ulimit -f) or name a folder on another disk"
+_LACKS = {
+    errno.ENOSPC: ("the disk full", "free some space"),
+    errno.EDQUOT: ("the quota on the disk used up", "free some space"),
+    errno.EFBIG: ("a limit on the size of a file", "raise it (ulimit -f) or name a folder on another disk"),
+}
+
+
+def out_of_space(error: BaseException) -> tuple[str, str] | None:
+    """Return (finding, advice) for an error of a disk on which a file cannot grow, or None for other errors.
+
+    Libraries in other languages (HDF5, safetensors, XLA) have errors of their own, whose text quotes the system's.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return _LACKS.get(error.errno)
+    if isinstance(error, Exception) and not isinstance(error, Explained):
+        return next((lack for number, lack in _LACKS.items() if os.strerror(number) in str(error)), None)
     return None
 
 

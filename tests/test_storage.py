@@ -30,6 +30,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items, start
 from tests.object_store import Object, ObjectStore
+from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
 from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state, shapes
 
@@ -312,6 +313,43 @@ def test_a_damaged_dataset_is_not_copied(run, object_store: ObjectStore, bucket:
 def test_what_a_disk_refuses_is_one_sentence(number: int, found: str) -> None:
     assert found in str(storage.explained(OSError(number, os.strerror(number), "run/file")))
     assert (storage.explained(OSError(number, os.strerror(number))) is None) == (number == errno.EACCES)
+
+
+def test_errors_of_other_languages_quote_the_systems() -> None:
+    """As those of safetensors, HDF5 and XLA; a text that names a path is no such error."""
+    for error in (
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+        OSError("(errno = 27, File too large)"),
+    ):
+        assert "Expected room for what is written, found " in str(storage.explained(error))
+    assert storage.explained(RuntimeError("no space")) is None
+    said = UserError("Expected a file, found: No space left on device; free some.")
+    assert storage.explained(said) is None
+
+
+def test_two_processes_that_write_a_file_have_a_beginning_each(tmp_path: Path) -> None:
+    """The last one stays, whole. What a killed process left is removed, and what a living one writes is not."""
+    path, code = tmp_path / "file", "import sys, time; from pathlib import Path; from plmjax import storage\n"
+    code += "with storage.replacing(Path(sys.argv[1])) as file:\n"
+    code += "    file.write_bytes(b'theirs'); print(file, flush=True); sys.stdin.read()"
+    started = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with (
+        subprocess.Popen([sys.executable, "-c", code, path], **started) as killed,
+        subprocess.Popen([sys.executable, "-c", code, path], **started) as living,
+    ):
+        left, other = Path(killed.stdout.readline().strip()), Path(living.stdout.readline().strip())
+        killed.kill(), killed.wait()
+        (tmp_path / f"file{storage.WRITING}").write_bytes(b"of an older version")
+        storage.write(path, b"ours")
+        assert path.read_bytes() == b"ours" and {*tmp_path.iterdir()} == {path, other} and left != other
+        living.communicate()
+    assert path.read_bytes() == b"theirs" and [*tmp_path.iterdir()] == [path]
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as error:
+        storage.write(tmp_path / "none" / "file", b"")
+    assert error.value.filename == str(tmp_path / "none" / "file")
 
 
 def test_files_are_the_same_on_a_disk_and_in_a_bucket(bucket: str, tmp_path: Path) -> None:

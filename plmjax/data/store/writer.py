@@ -274,7 +274,7 @@ def finish(
     with storage.output(directory, last=LEDGER) as folder:
         names = []
         for stream in streams:
-            np.save(folder / unigram_file(stream), unigrams[stream])
+            _save(folder / unigram_file(stream), unigrams[stream].dtype, len(unigrams[stream]), [unigrams[stream]])
             names.append(unigram_file(stream))
         for split, entry in ledger["splits"].items():
             for stream in streams:
@@ -321,21 +321,39 @@ def _write_offsets(directory: Path, folder: Path, split: str, stream: str, entry
     names = offset_files(split, stream)
     counts = entry["streams"][stream]["sentences"], entry["documents"]
     for name, part, count in zip(names, ("sentence_lengths", "document_lengths"), counts, strict=True):
-        offsets = np.lib.format.open_memmap(folder / name, "w+", np.int64, (count + 1,))
-        offsets[0] = at = 0
-        for lengths in _payloads(directory, entry, f"{stream}/{part}", LENGTHS):
-            offsets[at + 1 : at + 1 + len(lengths)] = offsets[at] + np.cumsum(lengths, dtype=np.int64)
-            at += len(lengths)
-        offsets.flush()
+        lengths = _payloads(directory, entry, f"{stream}/{part}", LENGTHS)
+        _save(folder / name, np.dtype(np.int64), count + 1, _offsets(lengths))
     return list(names)
 
 
 def _write_field(directory: Path, folder: Path, split: str, name: str, entry: dict[str, Any]) -> str:
     """Write one number for every document into `folder`. Return the file name."""
     file = field_file(split, name)
-    numbers = [np.empty(0, NUMBERS), *_payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)]
-    np.save(folder / file, np.concatenate(numbers))
+    numbers = _payloads(directory, entry, f"{FIELDS}/{name}", NUMBERS)
+    _save(folder / file, NUMBERS, entry["documents"], numbers)
     return file
+
+
+def _offsets(lengths: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield 0 and the sums of all lengths up to each of them, int64."""
+    at = np.zeros(1, np.int64)
+    yield at
+    for part in lengths:
+        sums = at[-1] + np.cumsum(part, dtype=np.int64)
+        yield sums
+        at = sums if len(sums) else at
+
+
+def _save(path: Path, dtype: np.dtype, count: int, parts: Iterable[np.ndarray]) -> None:
+    """Write numbers to a file of NumPy as they come.
+
+    np.save would raise an error without a number for a full disk, and a memory-mapped file would end the process.
+    """
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype))
 
 
 def _write_tfds_metadata(
