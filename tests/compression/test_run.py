@@ -14,6 +14,7 @@ from plmjax.compression import run as compressions
 from plmjax.compression.distillation.students import TakenLayers
 from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining
 from plmjax.compression.run import Source, composed, train
+from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mixture, Start
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.models.bert import BertConfig
@@ -63,6 +64,25 @@ def test_a_task_begins_with_the_checkpoint_that_is_named(small_run: Path, tmp_pa
     _, result = train(source, run, tmp_path / "out", tmp_path / "ticket")
     assert asked == [(tmp_path / "ticket", tmp_path / "out" / "training")]
     assert result.compression is None and '"eval/accuracy": 0.5124' in capsys.readouterr().out
+
+
+def test_a_training_goes_on_with_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
+    """Before its first step it may be another one."""
+    run = Experiment(BertConfig.tiny(), None, None)
+    first, checkpoint = source_of(run), tmp_path / "training" / "checkpoints" / "3"
+    other = dataclasses.replace(first, params={"bert/kernel": np.float32([2])})
+    elsewhere = dataclasses.replace(other, name="elsewhere")
+    for source in (other, first, first):
+        source.claim(tmp_path)
+    checkpoint.mkdir(parents=True)
+    first.claim(tmp_path)
+    with pytest.raises(UserError, match=r"the parameters of 'named', with which .* found other parameters there; name"):
+        other.claim(tmp_path)
+    with pytest.raises(UserError, match=r"the parameters of 'named', with which .*, found elsewhere; name that"):
+        elsewhere.claim(tmp_path)
+    (tmp_path / "training" / compressions.SOURCE).write_text("{")
+    with pytest.raises(UserError, match=r"Expected JSON in .*source\.json"):
+        first.claim(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["", "elsewhere"])

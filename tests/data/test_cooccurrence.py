@@ -170,6 +170,26 @@ def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     assert said[-1].endswith("was counted before from the same text; nothing to do")
 
 
+def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, monkeypatch):
+    """Also runs of another count under the name of one of this."""
+    for name, made in (("killed", Counting()), ("other", Counting(window=3))):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(counting, "_write", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(runs, "FAN_IN", 100)
+            cooccurrence.count(dataset, SPECIAL, tmp_path / name, made, memory=97, processes=1, report=silent)
+    left = runs.found(tmp_path / "killed")
+    assert len(left) > 4
+    left[0].path(tmp_path / "killed").write_bytes(left[1].path(tmp_path / "killed").read_bytes())
+    content = left[1].path(tmp_path / "killed").read_bytes()
+    left[1].path(tmp_path / "killed").write_bytes(content[: len(content) // 2])
+    left[2].seal(tmp_path / "killed").unlink()
+    for path in (tmp_path / "other").glob(f"{left[3].path(tmp_path).stem}.*"):
+        path.rename(tmp_path / "killed" / path.name)
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=97, processes=1, report=silent)
+    cooccurrence.count(dataset, SPECIAL, tmp_path / "whole", memory=5000, processes=1, report=silent)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
 def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, monkeypatch):
     def made_with(vocabulary: Vocabulary) -> None:
         monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: SimpleNamespace(vocabulary=vocabulary))

@@ -268,6 +268,26 @@ def test_a_vector_is_read_where_the_template_has_it_from_rows_as_long_as_the_mod
     np.testing.assert_array_equal(arrays["embeddings"][:, 0], 256 * 3 * np.array(places))
 
 
+@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, monkeypatch, suffix):
+    """Whole or not, a part that is not the one that was written is never joined."""
+    monkeypatch.setattr(embedding, "BLOCK", 1)
+    whole, other = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
+    embed(small_run, texts, whole)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(embedding, "_join", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        embed(small_run, texts, other)
+    parts = other.with_name(f"{other.name}.parts")
+    names = sorted(path.name for path in parts.glob(f"*.{suffix}"))
+    assert len(names) > 3
+    (parts / names[0]).write_bytes((parts / names[1]).read_bytes())  # sound, and of other lines
+    (parts / names[1]).write_bytes((parts / names[1]).read_bytes()[:-5])
+    (parts / f"{names[2]}.json").write_text("{")
+    (parts / names[3]).unlink()
+    embed(small_run, texts, other)
+    assert other.read_bytes() == whole.read_bytes() and not parts.exists()
+
+
 def test_parts_are_of_the_bytes_of_the_text_and_of_the_settings(small_run, tmp_path):
     """A file that has changed under its name is another text."""
     text, parts = _text(tmp_path / "text.txt", "a film"), tmp_path / "out.npz.parts"

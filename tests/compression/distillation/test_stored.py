@@ -110,6 +110,45 @@ def test_every_text_is_written_where_it_stands(tmp_path: Path, monkeypatch: pyte
     np.testing.assert_array_equal(found["logits"], np.arange(5)[:, None] + np.float32([0, 0.5]))
 
 
+def test_scores_are_kept_for_the_same_teacher_and_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another teacher, other rows, another way to read them and a damaged file are computed again."""
+
+    def largest(objective, module, top_k, params, batch, offsets):
+        example = jnp.maximum(batch["example_ids"], 0)
+        logits = jnp.zeros((*example.shape, top_k)) + params["bias"]
+        return logits.astype(int), logits, offsets[example], batch["example_ids"] >= 0
+
+    monkeypatch.setattr(stored, "ROWS", 2)
+    monkeypatch.setattr(stored, "_largest", largest)
+    contents = {"tokens": np.arange(13)}
+    made = Rows()
+    made.encoded = types.SimpleNamespace(**vars(Rows.encoded) | {"arrays": lambda: contents.values()})
+    monkeypatch.setattr(stored, "rows", lambda run, examples, tokenizer: made)
+    data = types.SimpleNamespace(read=lambda split: split, sequence_length=8, target_length=0, pack=1)
+    distillation = SoftTargetDistillation(teacher=BertConfig.tiny())
+    run = types.SimpleNamespace(
+        objective=SequenceClassification(labels=("a", "b")), data=data, compression=distillation
+    )
+    path = tmp_path / "teacher_top_2.npz"
+
+    def written(params: float, teacher: str) -> bool:
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        stored.write(path, run, {"bias": params}, teacher, None, 2)
+        assert stored.read(path)["logits"].tolist() == [[params, params]] * 5
+        return path.stat().st_mtime_ns != before
+
+    assert [written(1.0, "one"), written(1.0, "one"), written(2.0, "two")] == [True, False, True]
+    contents["tokens"] = np.arange(1, 14)
+    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
+    data.sequence_length = 9
+    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
+    path.write_bytes(path.read_bytes()[:-7])
+    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
+    path.write_bytes(b"PK" + bytes(40))
+    with pytest.raises(UserError, match="Expected the scores of a teacher in"):
+        stored.read(path)
+
+
 SECOND_SIDE = {"decoder_segment_ids": [[1, 1, 2, 2, 2]], "decoder_positions": [[0, 1, 0, 1, 2]]}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from plmjax import cli
 from plmjax.errors import UserError
-from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints import ancestry, checkpoints
 from plmjax.training.checkpoints.averaging import average
 from tests.training.checkpoints.test_checkpoints import describe, keeper, make_state
 
@@ -26,6 +26,33 @@ def test_the_mean_of_the_last_checkpoints_is_a_checkpoint(small_run: Path, tmp_p
     assert average(small_run, tmp_path / "last", 1) == steps[1:]
     original = checkpoints.describe(small_run / "checkpoints" / str(steps[-1]))
     assert description.experiment == original.experiment and description.tokenizer == original.tokenizer
+
+
+def test_the_same_mean_is_written_once_and_another_one_is_refused(small_run: Path, tmp_path: Path) -> None:
+    """As after a kill at the end. A run with another record, tokenizer or a damaged file is another one."""
+    mean = tmp_path / "mean"
+    average(small_run, mean, 2)
+    files = {path: path.stat().st_mtime_ns for path in mean.glob("**/*")}
+    average(small_run, mean, 2)
+    assert {path: path.stat().st_mtime_ns for path in mean.glob("**/*")} == files
+    with pytest.raises(UserError, match=r"Expected no run in .*mean, found one; name another"):
+        average(small_run, mean, 1)
+    params, description = checkpoints.load_parameters(mean)
+    own = params, description.experiment, description.tokenizer
+    record = [ancestry.Ancestor("run", 3, "digest", "prune", {"layers": (0, 1)})]
+    for changed in ((*own[:2], own[2] | {"more": b""}), (jax.tree.map(lambda leaf: leaf + 1, params), *own[1:])):
+        with pytest.raises(UserError, match="found one"):
+            checkpoints.save_parameters(mean, *changed)
+    with pytest.raises(UserError, match="found one"):
+        checkpoints.save_parameters(mean, *own, constants={"one": np.ones(2)})
+    checkpoints.save_parameters(mean, *own, ancestors=record)  # an older version was killed before it wrote them
+    checkpoints.save_parameters(mean, *own, ancestors=record)
+    assert ancestry.same(ancestry.read(mean), record)
+    with pytest.raises(UserError, match="found one"):
+        checkpoints.save_parameters(mean, *own)
+    (mean / "checkpoints" / "0" / "tokenizer" / "metadata").write_text("{}")
+    with pytest.raises(UserError, match="found one"):
+        checkpoints.save_parameters(mean, *own, ancestors=record)
 
 
 def test_running_statistics_are_averaged_too(tmp_path: Path) -> None:
