@@ -435,6 +435,7 @@ BY_NIGHT = {
     "pretraining/test_continued.py": (
         "test_a_decoder_is_continued_by_the_command_with_options_of_its_task",
         "test_a_finished_run_is_given_more_steps_by_the_command",
+        "test_before_a_step_is_trained_another_text_in_the_same_file_is_prepared",
         "test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again",
         "test_begins_with_all_parameters_at_step_0_with_a_new_optimizer",
         "test_goes_on_from_the_same_beginning_alone",

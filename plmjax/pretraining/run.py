@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from plmjax import experiment as experiments
-from plmjax import libraries, storage
+from plmjax import json_text, libraries, seals, storage
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment, flatten
 from plmjax.initialization.origin import Origin
@@ -28,6 +28,8 @@ NAMES = {
     "--vocab_size": "--tokenizer.vocab_size",
 }
 """Options of the commands that read text -> their names in an experiment."""
+TEXT = "text.json"
+"""File in a run directory with the state of the text of its own tokenizer and dataset."""
 
 
 def check_kind(run: Experiment) -> None:
@@ -121,6 +123,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
             loop.check_resume(workdir, run, report)
             if hosts.is_primary():
                 mixtures.write(workdir, history)
+                _name_text(run, workdir)
             found_tokenizer = origin.tokenizer(run)
             with options_named(NAMES):
                 tokenizer = _tokenizer(run, workdir, found_tokenizer, report)
@@ -186,7 +189,7 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: 
         return
     changed = experiments.differences(experiments.read(record), run)
     changed = [name for name in changed if name.startswith(experiments.PREPARED)]
-    if not changed and not other_start:
+    if not changed and not other_start and not _other_text(run, workdir):
         return
     paths = (run.tokenizer.path, run.data.path, *run.data.mixture.paths.values())
     named = [storage.absolute(storage.path(path)) for path in paths if path]
@@ -194,10 +197,37 @@ def _remove_outdated(run: Experiment, workdir: Path, other_start: bool, report: 
         own = storage.absolute(folder)
         if folder.exists() and not any(own == path or own in path.parents for path in named):
             storage.remove(folder)
-            report(
-                f"{folder.name:<10} prepared again, as an earlier command had other options: "
-                f"{', '.join(changed) or '--from'}"
-            )
+            found = f"options: {', '.join(changed) or '--from'}" if changed or other_start else "text in the same files"
+            report(f"{folder.name:<10} prepared again, as an earlier command had other {found}")
+
+
+def _text(run: Experiment) -> str:
+    """Return a digest that changes when a file of the run's text is written again.
+
+    It is empty for a run that names a dataset, or whose text is not there any more.
+    """
+    from plmjax.data import formats, tokenizer_folder
+
+    inputs, kind = _inputs(run)
+    named = run.data.path or run.data.mixture.sources
+    in_files = kind != formats.DOCUMENTATION and not kind.startswith(formats.TFDS)
+    if named or (in_files and not all(storage.path(path).exists() for path in inputs)):
+        return ""
+    return seals.digest(tokenizer_folder.state_of(inputs, kind))
+
+
+def _name_text(run: Experiment, workdir: Path) -> None:
+    """Write the state of the text of which WORKDIR's tokenizer and dataset are made, before any step is trained."""
+    if not storage.finished_steps(workdir / "checkpoints") and (text := _text(run)):
+        storage.write(workdir / TEXT, json.dumps({"state": text}) + "\n")
+
+
+def _other_text(run: Experiment, workdir: Path) -> bool:
+    """Return whether WORKDIR names another state of the text."""
+    if not (workdir / TEXT).is_file():
+        return False
+    known = json_text.read_object(workdir / TEXT, "the state of a run's text", "remove the file")
+    return known.get("state") != (_text(run) or known.get("state"))
 
 
 def _inputs(run: Experiment) -> tuple[list[str], str]:

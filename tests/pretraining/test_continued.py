@@ -216,6 +216,28 @@ def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(
     )
 
 
+def test_before_a_step_is_trained_another_text_in_the_same_file_is_prepared(prose, tmp_path, stopped):
+    """What an unstopped run would have made of it. A text that is gone leaves what was made of it."""
+    text, workdir = tmp_path / "text.txt", tmp_path / "run"
+    texts = prose.read_text(encoding="utf-8").split("\n\n")
+    same = ("--data.input", text, *SMALL_BERT)
+    made = {}
+    for name, documents in (("first", texts[:30]), ("changed", texts[30:60])):
+        text.write_text("\n\n".join(documents), encoding="utf-8")
+        said = stopped("pretrain", TINY, "--workdir", workdir, *same)
+        assert ("prepared again, as an earlier command had other text in the same files" in said) == (name == "changed")
+        stopped("pretrain", TINY, "--workdir", tmp_path / name, *same)
+        made[name] = [
+            (tmp_path / name / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/ledger.json")
+        ]
+        assert made[name] == [
+            (workdir / file).read_bytes() for file in ("tokenizer/tokenizer.json", "dataset/ledger.json")
+        ]
+    assert made["first"] != made["changed"]
+    text.unlink()
+    assert "prepared again" not in stopped("pretrain", TINY, "--workdir", workdir, *same)
+
+
 def test_a_tokenizer_and_a_dataset_that_the_run_names_stay(small_run, tmp_path, stopped):
     workdir = tmp_path / "run"
     for made in ("tokenizer", "dataset"):
