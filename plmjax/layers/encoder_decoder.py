@@ -21,6 +21,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.attentions import EncoderDecoderAttentions
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.scores import TokenScores
@@ -31,7 +32,7 @@ from plmjax.layers.stack import stack
 
 
 @flax.struct.dataclass
-class EncoderDecoderOutput:
+class EncoderDecoderOutput(EncoderDecoderAttentions):
     """The output of the modules of an encoder-decoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D], of the decoder.

@@ -6,11 +6,14 @@ scores):
 
     x, outputs[i] = body(layer i, x, inputs[i])     for i = 0 .. length - 1
 
+Weights of attention that a layer records (`plmjax.layers.attention.recording`) are one lane more.
+
 x may be a pytree, such as the hidden states with a cache that every layer changes in place.
 
 Values that are the same for all layers are variables of the surrounding function that `body` reads.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +23,7 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import REMAT_POLICIES, Execution
 from plmjax.contracts.parameter_pieces import gather, is_piece
+from plmjax.layers.attention.recording import record_layers, recorded, wanted
 from plmjax.layers.int8 import RANGES
 
 Lanes = Any
@@ -42,13 +46,15 @@ def stack(
         the last x, and the outputs of the layers besides x, arrays [length ...].
     """
     if any(map(is_piece, jax.tree.leaves(layer.variables.get("params"), is_leaf=is_piece))):
-        return _gathered_ahead(body, layer, length, execution, x, inputs)
-    parameters = {
-        "variable_axes": {"params": 0, RANGES: 0},
-        "split_rngs": {True: True},
-        "metadata_params": {nn.PARTITION_NAME: "layers"},
-    }
-    return _loop(parameters, body, layer, length, execution, x, inputs)
+        run = _gathered_ahead
+    else:
+        parameters = {
+            "variable_axes": {"params": 0, RANGES: 0},
+            "split_rngs": {True: True},
+            "metadata_params": {nn.PARTITION_NAME: "layers"},
+        }
+        run = functools.partial(_loop, parameters)
+    return _with_weights(run, body, layer, length, execution, x, inputs)
 
 
 def stack_states(
@@ -88,7 +94,20 @@ def repeat(
         "variable_axes": {RANGES: 0},
         "split_rngs": {"params": False, nn.DenyList("params"): True},
     }
-    return _loop(parameters, body, layer, length, execution, x, inputs)
+    return _with_weights(functools.partial(_loop, parameters), body, layer, length, execution, x, inputs)
+
+
+def _with_weights(run: Callable[..., tuple], body: Body, *arguments: Any) -> tuple[jax.Array, Lanes]:
+    """Return run(body, *arguments), and record the weights of attention that leave the loop."""
+
+    def recording(layer: nn.Module, x: jax.Array, inputs: Lanes) -> tuple[jax.Array, Lanes]:
+        with recorded(wanted()) as weights:
+            x, outputs = body(layer, x, inputs)
+        return x, (outputs, weights)
+
+    x, (outputs, weights) = run(recording, *arguments)
+    record_layers(weights)
+    return x, outputs
 
 
 def _gathered_ahead(

@@ -47,6 +47,7 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.contracts.visibility import Condition, Visibility
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import PositionalScores, copied
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.kinks import clamp
@@ -315,6 +316,7 @@ class AdaptiveSpanModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> SegmentOutput:
         """Read a segment of each row.
 
@@ -324,6 +326,8 @@ class AdaptiveSpanModel(nn.Module):
             cache: the memory of the segments before; by default that before a text.
             deterministic: disables dropout.
             output_hidden_states: returns the outputs of all layers.
+            output_attentions: returns the weights of attention of all layers (`plmjax.contracts.attentions`).
+                S is P + M + T: the persistent vectors, the M tokens of `span` before the segment, and the segment.
         """
         config, (rows, length) = self.config, input_ids.shape
         check_token_inputs(None, "", input_ids, attention_mask)
@@ -341,11 +345,13 @@ class AdaptiveSpanModel(nn.Module):
 
         layers = AdaptiveSpanLayer(config, self.execution, deterministic, name="layers")
         read = memory.hidden[:, :, config.attn_span - past :]
-        x, inputs = stack(body, layers, config.n_layer, self.execution, x, read)
+        with recorded(output_attentions) as attentions:
+            x, inputs = stack(body, layers, config.n_layer, self.execution, x, read)
         return SegmentOutput(
             last_hidden_state=x,
             cache=None if cache is None else memory.after(inputs, documents),
             hidden_states=jnp.concatenate([inputs, x[None]]) if output_hidden_states else None,
+            attentions=attentions.get(OWN),
         )
 
     def _distances(self, queries: int, before: int) -> jax.Array:

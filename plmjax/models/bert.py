@@ -30,6 +30,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -235,6 +236,7 @@ class BertModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> EncoderOutput:
         """Encode rows of tokens.
 
@@ -248,6 +250,7 @@ class BertModel(nn.Module):
             cls_positions: int [B K], the starts of the packed sequences; without them the pooler reads position 0.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
 
         Raises:
             UserError: the rows are longer than the position table.
@@ -258,11 +261,12 @@ class BertModel(nn.Module):
         visibility = Visibility.of_rows(attention_mask, segment_ids).also(*self.config.windows)
         rows = self.position_rows(input_ids, positions)
         x = self.embed(input_ids, token_type_ids, rows, deterministic=deterministic)
-        x, hidden_states = self.encoder(
-            x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
-        )
+        with recorded(output_attentions) as attentions:
+            x, hidden_states = self.encoder(
+                x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
+            )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
-        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+        return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
 
     def position_rows(self, input_ids: jax.Array, positions: jax.Array | None) -> jax.Array:
         """Return the row of the position table for every token, int [B T]."""

@@ -32,6 +32,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.visibility import Visibility
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -129,6 +130,7 @@ class GptModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> DecoderOutput:
         """Read rows of tokens, or further tokens of the rows in a cache.
 
@@ -141,6 +143,7 @@ class GptModel(nn.Module):
             cache: the tokens before these, with capacity for T more.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
 
         Raises:
             UserError: the rows are longer than the position table.
@@ -163,12 +166,14 @@ class GptModel(nn.Module):
             return (x, cache), x if output_hidden_states else None
 
         layers, numbers = GptLayer(config, execution, deterministic, name="layers"), jnp.arange(config.n_layer)
-        (last, cache), states = stack(body, layers, config.n_layer, execution, (x, rows.cache), numbers)
+        with recorded(output_attentions) as attentions:
+            (last, cache), states = stack(body, layers, config.n_layer, execution, (x, rows.cache), numbers)
         return DecoderOutput(
             last_hidden_state=last,
             hidden_states=jnp.concatenate([x[None], states]) if output_hidden_states else None,
             scores=VocabularyScores(last, kept[:tokens]),
             cache=None if cache is None else cache.advance(input_ids.shape[1]),
+            attentions=attentions.get(OWN),
         )
 
 

@@ -32,6 +32,7 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -172,6 +173,7 @@ class Gpt2Model(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> DecoderOutput:
         """Take and return the same as `GptModel`; the last of the hidden states is normalised, as in transformers."""
         rows = read_rows(self.config, input_ids, attention_mask, positions, segment_ids, prefix_lengths, cache)
@@ -184,13 +186,15 @@ class Gpt2Model(nn.Module):
             return carried, before if output_hidden_states else None
 
         layers, depth = Gpt2Layer(self.config, self.execution, deterministic, name="layers"), self.config.n_layer
-        (x, cache), states = stack(body, layers, depth, self.execution, (x, rows.cache), jnp.arange(depth))
+        with recorded(output_attentions) as attentions:
+            (x, cache), states = stack(body, layers, depth, self.execution, (x, rows.cache), jnp.arange(depth))
         x = self.layer_norm(x)
         return DecoderOutput(
             last_hidden_state=x,
             hidden_states=jnp.concatenate([states, x[None]]) if output_hidden_states else None,
             scores=VocabularyScores(x, self.word_embeddings.embedding),
             cache=None if cache is None else cache.advance(input_ids.shape[1]),
+            attentions=attentions.get(OWN),
         )
 
 

@@ -44,6 +44,7 @@ from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, UserError, check_choice, check_ranges
 from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.normalization import LayerNorm
@@ -390,6 +391,7 @@ class MobileBertModel(BertModel):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> EncoderOutput:
         """Take and return the same as `BertModel`; a token reads the words beside it, of its own sequence."""
         longest, option = self.config.longest, self.config.option("longest")
@@ -400,11 +402,12 @@ class MobileBertModel(BertModel):
             sequences = jnp.where(attention_mask > 0, 1 if segment_ids is None else segment_ids, 0)
         rows = self.position_rows(input_ids, positions)
         x = self.embeddings(input_ids, token_type_ids, rows, sequences, deterministic=deterministic)
-        x, hidden_states = self.encoder(
-            x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
-        )
+        with recorded(output_attentions) as attentions:
+            x, hidden_states = self.encoder(
+                x, visibility, deterministic=deterministic, output_hidden_states=output_hidden_states
+            )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
-        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+        return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
 
     def pool(self, x: jax.Array) -> jax.Array:
         """Map first tokens to the vectors that represent their sequences."""

@@ -50,6 +50,7 @@ from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores, copied, distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
@@ -318,6 +319,7 @@ class TransformerXlModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> SegmentOutput:
         """Read a segment of each row.
 
@@ -328,6 +330,8 @@ class TransformerXlModel(nn.Module):
             cache: the memory of the segments before; None without any.
             deterministic: disables dropout.
             output_hidden_states: returns the outputs of all layers.
+            output_attentions: returns the weights of attention of all layers (`plmjax.contracts.attentions`). S is M +
+                T with a memory of M tokens.
         """
         config, (rows, length) = self.config, input_ids.shape
         check_token_inputs(None, "", input_ids, attention_mask)
@@ -354,12 +358,14 @@ class TransformerXlModel(nn.Module):
 
         layers = TransformerXlLayer(config, self.execution, deterministic, name="layers")
         remembered = memory.key_values if written else memory.hidden
-        x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
+        with recorded(output_attentions) as attentions:
+            x, outputs = stack(body, layers, config.n_layer, self.execution, x, remembered)
         x = self.dropout(x, deterministic)
         return SegmentOutput(
             last_hidden_state=x,
             cache=None if cache is None else memory.after(outputs, documents),
             hidden_states=jnp.concatenate([outputs, x[None]]) if output_hidden_states else None,
+            attentions=attentions.get(OWN),
         )
 
 

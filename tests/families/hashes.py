@@ -17,7 +17,7 @@ from plmjax.models.reformer.hashing import random_rotations
 from plmjax.models.reformer.reformer import ReformerConfig, ReformerModel
 from tests.families.family import LARGER, READS_FORWARD, ROWS, Batch, Count, Family, Head
 from tests.families.oracles import TransformersOracle
-from tests.optional import torch
+from tests.optional import torch, transformers
 from tests.strangers import experiments
 from tests.systems.comparison import Reference, converted, transformers_reference
 
@@ -45,16 +45,65 @@ def hashing_with(config: ReformerConfig) -> AbstractContextManager:
     return mock.patch("torch.randn", lambda *shape, dtype=None, **_: torch.tensor(next(given), dtype=dtype))
 
 
+def hashed_attentions(found: list[tuple]) -> AbstractContextManager:
+    """Has the LSH layers of transformers note (places in the row of the sorted tokens, scores, weights)."""
+    known = transformers.models.reformer.modeling_reformer.LSHSelfAttention
+    attend = known._attend
+
+    def noted(layer: Any, **given: Any) -> Any:
+        vectors, scores, weights = attend(layer, **given)
+        found.append((given["sorted_bucket_idx_per_hash"].numpy(), scores.detach(), weights.detach().numpy()))
+        return vectors, scores, weights
+
+    return mock.patch.object(known, "_attend", noted)
+
+
+def of_row(weights: np.ndarray, places: np.ndarray, before: int, after: int, length: int) -> np.ndarray:
+    """Weights within chunks [B N C W K], of tokens at these places [B N S] -> the weights of all keys, [B N S T]."""
+    chunks = places.reshape(weights.shape[:4])
+    around = np.concatenate([np.roll(chunks, -shift, axis=2) for shift in range(-before, after + 1)], axis=3)
+    return np.einsum("bncwk,bnckt->bncwt", weights, np.eye(length)[around]).reshape(*places.shape, length)
+
+
+def of_all_rounds(weights: np.ndarray, scores: Any, places: np.ndarray) -> np.ndarray:
+    """Weights of sorted tokens [B N R*T T] -> those of one softmax over all rounds, [B N T T]."""
+    length = weights.shape[-1]
+    back = np.argsort(places.reshape(*places.shape[:2], -1, length), axis=-1)  # [B N R T]
+    weights = np.take_along_axis(weights.reshape(*back.shape, length), back[..., None], axis=3)
+    scores = np.take_along_axis(scores.numpy().reshape(back.shape), back, axis=3)
+    return (torch.softmax(torch.tensor(scores), dim=2).numpy()[..., None] * weights).sum(axis=2)
+
+
+def pairs_of_tokens(config: ReformerConfig, attentions: Any, noted: list[tuple]) -> list[np.ndarray]:
+    """The weights of all pairs of tokens in every layer, [B N T T], from those of transformers' chunks."""
+    found, noted = [], iter(noted)
+    for kind, weights in zip(config.attn_layers, (one.detach().numpy() for one in attentions), strict=True):
+        places, scores, _ = next(noted) if kind == "lsh" else (np.arange(LENGTH), None, None)
+        if weights.ndim == 5:
+            places = np.broadcast_to(places, (*weights.shape[:2], places.shape[-1]))
+            chunks = config.chunks(kind)
+            weights = of_row(weights, places, chunks.before, chunks.after, LENGTH)
+            weights = weights if scores is None else of_all_rounds(weights, scores, places)
+        found.append(weights)
+    return found
+
+
 class ReformerOracle(TransformersOracle):
     """In float64: where a token sees itself alone, transformers' float32 has few digits left of a score of -1e5.
 
     transformers gives the parameters of its layers their gradient where `backward` is called, and in training alone.
+    Its weights of attention are those of sorted chunks, in an order that it keeps to itself.
     """
 
     def __call__(self, module: nn.Module, batch: Mapping[str, np.ndarray]) -> Reference:
         model = self.model(module).double().train()
-        with hashing_with(module.config):
-            found = transformers_reference(self.adapter, module, model, batch)
+        noted: list[tuple] = []
+
+        def attentions(outputs: Mapping[str, Any], batch: Batch) -> dict[str, list[np.ndarray]]:
+            return {"attentions": pairs_of_tokens(module.config, outputs["attentions"], noted)}
+
+        with hashing_with(module.config), hashed_attentions(noted):
+            found = transformers_reference(self.adapter, module, model, batch, attentions)
         outputs = dict(found.outputs)
         outputs.pop("hidden_states")  # of one stream: tests/models/reformer
         names = self.adapter.architectures[type(model).__name__].outputs

@@ -26,10 +26,49 @@ from tests.families.family import (
     padded_tokens,
     untyped_tokens,
 )
-from tests.families.oracles import FormulaOracle
+from tests.families.oracles import FormulaOracle, TransformersOracle
 from tests.strangers import experiments
 
 # --------------------------------------------------------------------------------------------------- Longformer
+
+
+def from_windows(windows: Any, of_global: Any, real: np.ndarray) -> list[np.ndarray]:
+    """The weights of all pairs of tokens in every layer, [B N T T], from those of transformers.
+
+    windows: a query's weights for x global tokens and for the w + 1 tokens around it, [B N T x+w+1]; those of a global
+    token are all 0. of_global: the weights of each key for x global queries, [B N S x]; None without a global token.
+    real: bool [B T], whether a token is no padding.
+    """
+    found = []
+    for layer, window in enumerate(one.detach().numpy() for one in windows):
+        rows, heads, length, columns = window.shape
+        own = np.zeros((rows, heads, length, 0)) if of_global is None else of_global[layer].detach().numpy()
+        slots, dense = own.shape[-1], np.zeros((rows, heads, length, length), window.dtype)
+        side = (columns - slots - 1) // 2
+        for query in range(length):
+            for key in range(max(0, query - side), min(length, query + side + 1)):
+                dense[:, :, query, key] = window[:, :, query, slots + side + key - query]
+        for row in range(rows):
+            places = np.flatnonzero(real[row] & (window[row].sum(axis=(0, 2)) == 0))
+            for slot, place in enumerate(places):
+                dense[row, :, :, place] += window[row, :, :, slot]
+            for slot, place in enumerate(places):
+                dense[row, :, place] = own[row, :, :length, slot]  # transformers pads the keys
+        found.append(dense)
+    return found
+
+
+class WindowedOracle(TransformersOracle):
+    """Longformers, whose weights of attention transformers has without those of hidden keys."""
+
+    def attentions(self, outputs: Mapping[str, Any], batch: Batch) -> Mapping[str, list[np.ndarray]]:
+        """The weights of all pairs."""
+        found = dict(super().attentions(outputs, batch))
+        side = "encoder_" if "encoder_attentions" in found else ""
+        windows, of_global = (outputs.get(f"{side}{name}") for name in ("attentions", "global_attentions"))
+        real = batch["attention_mask"].reshape(len(windows[0]), -1) > 0
+        return found | {f"{side}attentions": from_windows(windows, of_global, real)}
+
 
 # transformers' code has no windows of 2, and each window must divide the longest one.
 LONGFORMER = longformer.LongformerConfig(
@@ -64,6 +103,7 @@ def longformer_counts(config: longformer.LongformerConfig, with_pooler: int, mas
 BODY = longformer.LongformerModel(LONGFORMER, pooling=True)
 LONGFORMER_ROW = Family(
     adapter=longformer_interop.ADAPTER,
+    transformers_oracle=WindowedOracle,
     heads=(
         Head(longformer.LongformerForMaskedLM(LONGFORMER), predicts=True, packs=False),
         Head(longformer.LongformerForSequenceClassification(LONGFORMER, num_labels=5), ("logits",), packs=False),
@@ -228,6 +268,7 @@ def led_counts(config: Any, parameters: int) -> tuple:
 LED_BODY = encoder_decoder.LedModel(LED)
 LED_ROW = Family(
     adapter=led_interop.ADAPTER,
+    transformers_oracle=WindowedOracle,
     heads=(
         Head(encoder_decoder.LedForConditionalGeneration(LED), packs=False),
         Head(LED_BODY, outputs=("last_hidden_state",), packs=False),

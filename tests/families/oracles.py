@@ -12,7 +12,13 @@ import numpy as np
 
 from plmjax.interop.adapter import Adapter
 from tests.optional import torch
-from tests.systems.comparison import Reference, architecture_name, reference, transformers_reference
+from tests.systems.comparison import (
+    Reference,
+    architecture_name,
+    attentions_in,
+    reference,
+    transformers_reference,
+)
 from tests.systems.modules import random_params
 
 Inputs = Mapping[str, np.ndarray]
@@ -51,7 +57,11 @@ class TransformersOracle:
         return reference(architecture_name(self.adapter, module), config, arguments, **extra)
 
     def __call__(self, module: nn.Module, batch: Inputs) -> Reference:
-        return transformers_reference(self.adapter, module, self.model(module), batch)
+        return transformers_reference(self.adapter, module, self.model(module), batch, self.attentions)
+
+    def attentions(self, outputs: Mapping[str, Any], batch: Inputs) -> Mapping[str, list[np.ndarray]]:
+        """The weights of attention among a model's outputs; a class whose models have another form overrides it."""
+        return attentions_in(outputs, batch)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.attentions import HeadAttentions
 from plmjax.interop.adapter import Adapter, mask_of
 from plmjax.interop.conversion import read_parameters
 from plmjax.interop.tensors import Tensors
@@ -20,6 +21,10 @@ from tests.systems.modules import takes
 
 LAST = {"hidden_states": "last_hidden_state", "encoder_hidden_states": "encoder_last_hidden_state"}
 """Name of the states of all layers -> name of the last layer's."""
+ATTENTIONS = tuple(field.name for field in dataclasses.fields(HeadAttentions))
+"""Names of the weights of attention, here and in transformers."""
+ReadAttentions = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, list[np.ndarray]]]
+"""A function as `attentions_in`."""
 
 
 def in_json(config: Any) -> dict[str, Any]:
@@ -81,10 +86,15 @@ class Reference:
     gradient_tolerance: float = 1e-4
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def outputs_and_gradient(module: nn.Module, params: Any, inputs: dict[str, Any], cotangents: dict[str, Any]) -> Any:
-    """The outputs for these inputs, and the gradient of the sum of outputs times cotangents: one program."""
-    settings = {"output_hidden_states": True} if takes(module, "output_hidden_states") else {}
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def outputs_and_gradient(
+    module: nn.Module, params: Any, inputs: dict[str, Any], cotangents: dict[str, Any], asked: tuple[str, ...] = ()
+) -> Any:
+    """The outputs for these inputs, and the gradient of the sum of outputs times cotangents: one program.
+
+    asked: inputs that ask for further outputs.
+    """
+    settings = dict.fromkeys(asked, True)
 
     def scalar(params: Any) -> tuple[jax.Array, Any]:
         outputs = module.apply({"params": params}, **inputs, **settings)
@@ -107,7 +117,10 @@ def assert_equals_reference(module: nn.Module, reference: Reference) -> None:
             reference.outputs[name],
             weights,
         )
-    found, gradient = outputs_and_gradient(module, reference.params, dict(reference.inputs), cotangents)
+    asked = ["output_hidden_states"] if takes(module, "output_hidden_states") else []
+    asked += ["output_attentions"] if reference.outputs.keys() & set(ATTENTIONS) else []
+    inputs = dict(reference.inputs)
+    found, gradient = outputs_and_gradient(module, reference.params, inputs, cotangents, tuple(asked))
     for name, output in reference.outputs.items():
         for own, expected in _pairs(getattr(found, name), output):
             expected = np.asarray(expected).reshape(own.shape)
@@ -126,19 +139,37 @@ def _pairs(found: Any, expected: Any) -> Iterable[tuple[Any, Any]]:
     return zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
 
 
-def transformers_reference(adapter: Adapter, module: nn.Module, model: Any, batch: Mapping[str, Any]) -> Reference:
+def attentions_in(outputs: Mapping[str, Any], batch: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
+    """Name -> the weights of attention of each layer, [B N T S], of the outputs of a transformers model."""
+    return {name: [one.detach().numpy() for one in outputs[name]] for name in ATTENTIONS if outputs.get(name)}
+
+
+def transformers_reference(
+    adapter: Adapter,
+    module: nn.Module,
+    model: Any,
+    batch: Mapping[str, Any],
+    attentions: ReadAttentions = attentions_in,
+) -> Reference:
     """The outputs of a transformers model for a batch, with its parameters.
 
     Choices are an axis of their own there, and one with the questions here.
-    Nothing is asked of the tokens at padding in the gradients.
+    Nothing is asked of the tokens at padding in the gradients, nor of their weights of attention.
+
+    attentions: the outputs of the model and the batch -> its weights of attention, as `attentions_in`.
     """
     known = adapter.architectures[architecture_name(adapter, module)]
     batch = known.batch(dict(batch))
-    expected = model(**{name: torch.tensor(array).long() for name, array in batch.items()}, output_hidden_states=True)
+    inputs = {name: torch.tensor(array).long() for name, array in batch.items()}
+    expected = model(**inputs, output_hidden_states=True, output_attentions=True)
     both_sides = {"hidden_states": "decoder_hidden_states", "encoder_hidden_states": "encoder_hidden_states"}
     states = both_sides if "decoder_hidden_states" in expected else {"hidden_states": "hidden_states"}
     outputs = {ours: tuple(one.detach().numpy() for one in expected[theirs]) for ours, theirs in states.items()}
     outputs |= {ours: expected[theirs].detach().numpy() for ours, theirs in known.outputs.items()}
+    for name, layers in attentions(expected, batch).items():
+        mask = mask_of(name, batch)  # of the queries
+        real = True if mask is None else mask.reshape(len(layers[0]), 1, -1, 1) > 0
+        outputs[name] = tuple(np.where(real, one, np.nan) for one in layers)
     weights = {}
     for ours in known.outputs:
         mask, shape = mask_of(ours, batch), outputs[ours].shape
@@ -163,8 +194,14 @@ def transformers_reference(adapter: Adapter, module: nn.Module, model: Any, batc
     return Reference(converted(adapter, model.named_parameters(), module), batch, outputs, weights, gradient)
 
 
-def assert_equals_transformers(adapter: Adapter, module: nn.Module, model: Any, batch: Mapping[str, Any]) -> Any:
+def assert_equals_transformers(
+    adapter: Adapter,
+    module: nn.Module,
+    model: Any,
+    batch: Mapping[str, Any],
+    attentions: ReadAttentions = attentions_in,
+) -> Any:
     """As `assert_equals_reference`, of a transformers model. Returns the parameters."""
-    expected = transformers_reference(adapter, module, model, batch)
+    expected = transformers_reference(adapter, module, model, batch, attentions)
     assert_equals_reference(module, expected)
     return expected.params

@@ -89,8 +89,8 @@ def test_a_padding_token_that_is_read_learns(name: str) -> None:
     batch[ids] = batch[ids].copy()
     batch[ids][0, 0] = config.pad_token_id
     with pytest.raises(AssertionError, match="embedding"):
-        assert_equals_transformers(family.adapter, module, model, batch)
+        assert_equals_transformers(family.adapter, module, model, batch, family.transformers.attentions)
     model.zero_grad()
     for table in tables(model):
         table.padding_idx = None
-    assert_equals_transformers(family.adapter, module, model, batch)
+    assert_equals_transformers(family.adapter, module, model, batch, family.transformers.attentions)

@@ -3,7 +3,8 @@
 The blocks are for rows that are too long for [T S] arrays. A backend takes queries [B T N H], already scaled, keys and
 values [B S N H], the visibility, the terms of the scores, the dropout rate and the dropout key (None: no dropout). It
 returns [B T N H]. Backends agree except for rounding; with dropout they draw different bits. The backends in `BACKENDS`
-skip everything outside a window (`plmjax.layers.attention.bands`).
+skip everything outside a window (`plmjax.layers.attention.bands`). None of them returns the weights of the values:
+`weights` computes these alone, for callers who look at them.
 """
 
 import functools
@@ -69,6 +70,16 @@ def dense(
     if (device is None or device.device_kind not in TOO_SMALL) and not _draws_for_all_rows(dropout_key):
         groups = _Groups.of(heads // head_pieces, 4 * (rows // row_pieces) * length * key.shape[1], head_pieces)
     return _attend(groups, rate, query, key, value, visibility, terms, dropout_key)
+
+
+def weights(query: jax.Array, key: jax.Array, visibility: Visibility, terms: tuple[ScoreTerm, ...]) -> jax.Array:
+    """Return the weights by which every backend sums the values without dropout: float32 [B N T S].
+
+    query, key, visibility, terms: as for a backend. The weight of a hidden key is 0, also for a query that sees none.
+    """
+    hidden = visibility.bias(query.shape[1], key.shape[1])
+    shares = jax.nn.softmax(_scores(query, key, visibility, terms), axis=-1)
+    return shares if hidden is None else jnp.where(hidden == 0, shares, 0.0)
 
 
 class _Groups(NamedTuple):

@@ -17,7 +17,8 @@ from jax.nn.initializers import Initializer
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Visibility
-from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.attention.backends import BACKENDS, weights
+from plmjax.layers.attention.recording import record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
@@ -132,6 +133,7 @@ class MultiHeadAttention(nn.Module):
         terms: tuple[ScoreTerm, ...],
         deterministic: bool,
     ) -> jax.Array:
+        record(self.name, lambda: weights(query, key_values.keys, visibility or Visibility(), terms))
         return self.output(self._context(query, key_values, visibility, terms, deterministic))
 
     def _context(

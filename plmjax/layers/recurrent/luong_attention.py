@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.visibility import EXCLUDED
+from plmjax.layers.attention.recording import CROSS, record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
@@ -57,7 +58,9 @@ class LuongAttention(nn.Module):
 
         asked = project("query", source.shape[-1], ("mlp", "embed"), query) if self.projects_query else query
         scores = jnp.where(visible, float32_product(_SCORES, asked, source), EXCLUDED)
-        weights = Dropout(self.attention_dropout)(jax.nn.softmax(scores, axis=-1).astype(self.dtype), deterministic)
+        shares = jax.nn.softmax(scores, axis=-1)
+        record(CROSS, lambda: jnp.where(visible, shares, 0)[:, None])
+        weights = Dropout(self.attention_dropout)(shares.astype(self.dtype), deterministic)
         both = jnp.concatenate([jnp.einsum("BKS,BSD->BKD", weights, source), query], axis=-1)
         # Every device has all features. XLA (of jax 0.10) would divide them across the border of both parts. On a
         # mesh of three axes the gradients of the source would then be wrong.

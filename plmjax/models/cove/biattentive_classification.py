@@ -33,6 +33,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.visibility import EXCLUDED
 from plmjax.errors import FROM_1, SHARE, check_ranges
+from plmjax.layers.attention.recording import OWN, record, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.initializers import fan_in_uniform, uniform
 from plmjax.layers.kinks import largest
@@ -193,8 +194,9 @@ def biattention(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     """
     scores = float32_product(functools.partial(jnp.einsum, "BTD,BSD->BTS"), x, x)
     seen = (first[:, :, None] & second[:, None]) | (second[:, :, None] & first[:, None])
-    weights = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1).astype(x.dtype)
-    return jnp.einsum("BTS,BSD->BTD", weights, x)
+    shares = jax.nn.softmax(jnp.where(seen, scores, EXCLUDED), axis=-1)
+    record(OWN, lambda: jnp.where(seen, shares, 0)[:, None])
+    return jnp.einsum("BTS,BSD->BTD", shares.astype(x.dtype), x)
 
 
 class BiattentiveForSequenceClassification(nn.Module):
@@ -218,6 +220,7 @@ class BiattentiveForSequenceClassification(nn.Module):
         *,
         cls_positions: jax.Array | None = None,
         deterministic: bool = True,
+        output_attentions: bool = False,
     ) -> EncoderOutput:
         """Return logits, float32 [B labels], of the text or the pair in each row.
 
@@ -230,6 +233,7 @@ class BiattentiveForSequenceClassification(nn.Module):
             cls_positions: int [B 1], the position of a token of the row; with it logits are [B 1 labels], as for packed
                 rows.
             deterministic: disables dropout.
+            output_attentions: returns the weights of each word for the words of the other text, [1 B 1 T T].
         """
         rows = (attention_mask, token_type_ids, positions, segment_ids)
         output = self.config.module(Purpose.ENCODING, self.execution)(input_ids, *rows, output_hidden_states=True)
@@ -241,8 +245,10 @@ class BiattentiveForSequenceClassification(nn.Module):
         first, second = visible & (types == 0), visible & (types == 1)
         second |= first & ~jnp.any(second, axis=1, keepdims=True)
         network = BiattentiveNetwork(self.config, self.execution, self.num_labels, name=HEAD)
-        logits = network(x, first, second, text_starts(types), deterministic=deterministic)
-        return EncoderOutput(context, logits=logits if cls_positions is None else logits[:, None])
+        with recorded(output_attentions) as attentions:
+            logits = network(x, first, second, text_starts(types), deterministic=deterministic)
+        logits = logits if cls_positions is None else logits[:, None]
+        return EncoderOutput(context, logits=logits, attentions=attentions.get(OWN))
 
 
 def _parts(config: BiattentiveConfig) -> tuple[ParameterGroup, ...]:

@@ -29,7 +29,7 @@ Deviation: a row holds one pair, since the decoder begins with the last state of
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import flax.struct
@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.attentions import EncoderDecoderAttentions
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -46,6 +47,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.errors import FROM_0, FROM_1, SHARE, check_choice, check_ranges
+from plmjax.layers.attention.recording import CROSS, record_layers, recorded, wanted
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import check_segments
 from plmjax.layers.initializers import uniform
@@ -227,13 +229,14 @@ class DecoderState(Cache):
 
 
 @flax.struct.dataclass
-class TranslationOutput:
+class TranslationOutput(EncoderDecoderAttentions):
     """The output of the translation model.
 
     last_hidden_state: [B T D], s_t of every token of the target.
     encoder_last_hidden_state: [B S D], the encoder's; None if the source was read before.
     scores: scores of the next token at every position of the target.
     cache: the state after the last token of the target.
+    cross_attentions: of the one attention, float32 [1 B 1 T S]; only if requested.
     """
 
     last_hidden_state: jax.Array
@@ -317,12 +320,15 @@ class RecurrentDecoder(nn.Module):
             before = DecoderState(source.states, jnp.zeros((len(input_ids), config.width), dtype))
         visible = jnp.ones_like(input_ids, bool) if visible is None else visible
 
-        def body(step: DecoderStep, state: DecoderState, inputs: tuple) -> tuple[DecoderState, jax.Array]:
-            return step(state, *inputs, source, deterministic)
+        def body(step: DecoderStep, state: DecoderState, inputs: tuple) -> tuple[DecoderState, Any]:
+            with recorded(wanted()) as weights:
+                state, spoken = step(state, *inputs, source, deterministic)
+            return state, (spoken, weights)
 
         shared = {"variable_broadcast": "params", "split_rngs": {"params": False, "dropout": True}}
         loop = nn.scan(body, in_axes=1, out_axes=1, **shared)
-        after, spoken = loop(DecoderStep(config, self.execution, name="step"), before, (words, visible))
+        after, (spoken, weights) = loop(DecoderStep(config, self.execution, name="step"), before, (words, visible))
+        record_layers({name: jnp.moveaxis(each[..., 0, :], 1, 3) for name, each in weights.items()})  # [1 T B 1 1 S]
         return nn.with_logical_constraint(spoken, ROW), after
 
 
@@ -355,6 +361,7 @@ class CoveForTranslation(nn.Module):
         decoder_segment_ids: jax.Array | None = None,
         decoder_positions: jax.Array | None = None,
         deterministic: bool = True,
+        output_attentions: bool = False,
     ) -> TranslationOutput:
         """Read sources and targets; each row holds one of each. A target token sees only the target up to itself.
 
@@ -368,6 +375,7 @@ class CoveForTranslation(nn.Module):
             decoder_segment_ids: int [B T], as `segment_ids`.
             decoder_positions: int [B T], as `positions`.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
+            output_attentions: returns the weights of the decoder's attention (`plmjax.contracts.attentions`).
 
         Raises:
             ValueError: an input's shape does not fit the others', or only one side has segments.
@@ -377,8 +385,9 @@ class CoveForTranslation(nn.Module):
         check_token_inputs(None, "", decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         source = self._read(input_ids, visible_tokens(attention_mask, segment_ids), deterministic)
         visible = visible_tokens(decoder_attention_mask, decoder_segment_ids)
-        output = self._written(decoder_input_ids, visible, source, None, deterministic)
-        return output.replace(encoder_last_hidden_state=source.encoded)
+        with recorded(output_attentions) as attentions:
+            output = self._written(decoder_input_ids, visible, source, None, deterministic)
+        return output.replace(encoder_last_hidden_state=source.encoded, cross_attentions=attentions.get(CROSS))
 
     def encode(self, input_ids: jax.Array, attention_mask: jax.Array | None = None) -> EncodedSource:
         """Encode sources, as in `__call__`, for targets that are generated token by token."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
@@ -136,7 +137,7 @@ class DecoderConfig(ModelConfig):
 
 
 @flax.struct.dataclass
-class DecoderOutput:
+class DecoderOutput(Attentions):
     """The output of the modules of a decoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D].
@@ -246,6 +247,7 @@ def read_to_the_end(
     cls_positions: jax.Array | None = None,
     deterministic: bool = True,
     output_hidden_states: bool = False,
+    output_attentions: bool = False,
     **inputs: jax.Array | None,
 ) -> tuple[DecoderHeadOutput, jax.Array]:
     """Return the output of a decoder for rows, int [B T], or for C adjacent rows, int [B C T], and their last tokens.
@@ -255,9 +257,12 @@ def read_to_the_end(
     rows = {"input_ids": input_ids, "attention_mask": attention_mask, "cls_positions": cls_positions, **inputs}
     rows = {name: None if x is None else x.reshape(-1, x.shape[-1]) for name, x in rows.items()}
     positions = rows.pop("cls_positions")
-    output = decoder(**rows, deterministic=deterministic, output_hidden_states=output_hidden_states)
+    asked = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+    output = decoder(**rows, deterministic=deterministic, **asked)
     last = last_tokens(output.last_hidden_state, rows["attention_mask"], positions)
-    headed = DecoderHeadOutput(output.last_hidden_state, output.hidden_states, output.scores)
+    headed = DecoderHeadOutput(
+        output.last_hidden_state, output.hidden_states, output.scores, attentions=output.attentions
+    )
     return headed, last.reshape(*input_ids.shape[:-1], *last.shape[1:])
 
 

@@ -11,6 +11,7 @@ import flax.struct
 import jax
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
@@ -194,7 +195,7 @@ class EncoderConfig(ModelConfig):
 
 
 @flax.struct.dataclass
-class EncoderOutput:
+class EncoderOutput(Attentions):
     """The output of the modules of an encoder; fields that a module does not compute are None.
 
     last_hidden_state: [B T D].

@@ -19,6 +19,7 @@ from plmjax.contracts.visibility import Visibility
 from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
+from plmjax.layers.attention.recording import CROSS, OWN, recorded
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, check_segments
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.rows import DecoderRows, EncoderRows, read_rows, read_source
@@ -185,6 +186,7 @@ class EncoderDecoderModel(nn.Module):
         decoder_positions: jax.Array | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
         **of_source: Any,
     ) -> EncoderDecoderOutput:
         """Read sources and targets. A target token sees only the target tokens up to itself.
@@ -201,6 +203,7 @@ class EncoderDecoderModel(nn.Module):
             decoder_positions: int [B T], as `positions`.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
             of_source: further inputs of the source that a system has (`_source`).
 
         Raises:
@@ -210,12 +213,20 @@ class EncoderDecoderModel(nn.Module):
         check_segments(segment_ids, decoder_segment_ids)
         how = {"deterministic": deterministic, "output_hidden_states": output_hidden_states}
         source = self._source(input_ids, attention_mask, positions, segment_ids, **of_source)
-        encoded, encoder_states = self._encoded(input_ids, source, **how)
+        with recorded(output_attentions) as of_source:
+            encoded, encoder_states = self._encoded(input_ids, source, **how)
         row = (decoder_input_ids, decoder_attention_mask, decoder_positions, decoder_segment_ids)
         rows = read_rows(self.config, *row, prefix_lengths=None, cache=None)
         seen = Visibility.of_rows(attention_mask, segment_ids, decoder_segment_ids)
-        output = self._decoded(decoder_input_ids, rows, encoded, seen, **how)
-        return output.replace(encoder_last_hidden_state=encoded, encoder_hidden_states=encoder_states)
+        with recorded(output_attentions) as of_target:
+            output = self._decoded(decoder_input_ids, rows, encoded, seen, **how)
+        return output.replace(
+            encoder_last_hidden_state=encoded,
+            encoder_hidden_states=encoder_states,
+            encoder_attentions=of_source.get(OWN),
+            decoder_attentions=of_target.get(OWN),
+            cross_attentions=of_target.get(CROSS),
+        )
 
     def encode(
         self, input_ids: jax.Array, attention_mask: jax.Array | None = None, **of_source: Any

@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.cache import Cache
 from plmjax.contracts.scores import TokenScores
 from plmjax.layers.attention.multi_head import KeyValues
@@ -62,7 +63,7 @@ class KeyValueMemory(Cache):
 
 
 @flax.struct.dataclass
-class SegmentOutput:
+class SegmentOutput(Attentions):
     """The output of the modules for a segment of each row.
 
     last_hidden_state: [B T D].

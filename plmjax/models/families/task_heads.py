@@ -13,6 +13,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.attentions import HeadAttentions, attentions_of
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -30,7 +31,7 @@ TASK_PARTS = (HEAD, MIX, TRANSITIONS)
 
 
 @flax.struct.dataclass
-class TaggingOutput:
+class TaggingOutput(HeadAttentions):
     """The output of a head for labels.
 
     logits: float32 [B T labels], of each token independently.
@@ -44,7 +45,7 @@ class TaggingOutput:
 
 
 @flax.struct.dataclass
-class SpanOutput:
+class SpanOutput(HeadAttentions):
     """The output of a head for answers.
 
     start_logits, end_logits: float32 [B T], the score of each token as the first and as the last token of the answer.
@@ -89,7 +90,7 @@ class TokenClassification(nn.Module):
         hidden = Dropout(self.config.head_dropout)(hidden, deterministic)
         axes, init = ("embed", None), self.config.initializer
         head = Projection((self.num_labels,), axes, init, self.execution.dtype, logits=True, name=HEAD)
-        return TaggingOutput(head(hidden), self._mix_weights())
+        return TaggingOutput(head(hidden), self._mix_weights(), **attentions_of(output))
 
     def _mix_weights(self) -> jax.Array | None:
         """Return the weights of this module's mix, and of all mixes within the encoder."""
@@ -193,7 +194,7 @@ class QuestionAnswering(nn.Module):
         hidden = self.read(output.last_hidden_state, deterministic)
         axes, init = ("embed", None), self.config.initializer
         ends = Projection((2,), axes, init, self.execution.dtype, logits=True, name=HEAD)(hidden)
-        return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1])
+        return SpanOutput(start_logits=ends[..., 0], end_logits=ends[..., 1], **attentions_of(output))
 
     def read(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """Return the hidden states that the scores read, [B T D]; a system with dropout here overrides this."""

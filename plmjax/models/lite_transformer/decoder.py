@@ -30,6 +30,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import FROM_1, SHARE, check_choice, check_ranges
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import LayerNorm
@@ -190,6 +191,7 @@ class LiteTransformerDecoderModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> DecoderOutput:
         """Take and return the same as `GptModel`, without a prefix that all tokens see."""
         config = self.config
@@ -202,14 +204,16 @@ class LiteTransformerDecoderModel(nn.Module):
             carried = layer(carried[0], rows, carried[1], number, deterministic=deterministic)
             return carried, carried[0] if output_hidden_states else None
 
-        for layers, (_, first, count) in zip(self.layers, equal_kernels(config.decoder_kernel_sizes), strict=True):
-            (x, cache), after = stack(body, layers, count, self.execution, (x, cache), first + jnp.arange(count))
-            states.append(after)
+        with recorded(output_attentions) as attentions:
+            for layers, (_, first, count) in zip(self.layers, equal_kernels(config.decoder_kernel_sizes), strict=True):
+                (x, cache), after = stack(body, layers, count, self.execution, (x, cache), first + jnp.arange(count))
+                states.append(after)
         return DecoderOutput(
             last_hidden_state=x,
             hidden_states=jnp.concatenate(states) if output_hidden_states else None,
             scores=VocabularyScores(x, self.words.embedding),
             cache=None if cache is None else cache.advance(input_ids.shape[1]),
+            attentions=attentions.get(OWN),
         )
 
 

@@ -27,11 +27,12 @@ import numpy as np
 from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.visibility import Condition, KeyMask, Visibility, Window
 from plmjax.errors import UserError
-from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.bands import Bands
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.recording import record
 from plmjax.layers.projection import Projection
-from plmjax.models.longformer.dilation import cut, joined
+from plmjax.models.longformer.dilation import EverySoMany, cut, joined
 
 
 @flax.struct.dataclass
@@ -142,13 +143,34 @@ class LongformerAttention(MultiHeadAttention):
         side: half of this layer's window. Padding attends to nothing: its context is 0, as in the released code.
         """
         dropout_key = self.probability_dropout.key(deterministic)
-        context = self._dilated(self._scaled_query(x), self.key_values(x), reading, side, dropout_key)
+        query, keys = self._scaled_query(x), self.key_values(x)
+        context = self._dilated(query, keys, reading, side, dropout_key)
         context = jnp.where(reading.real[..., None, None], context, 0)
         if self.is_initializing():  # the parameters exist also where no token is global
             self._of_global_tokens(x, reading._replace(tokens=GlobalTokens.of(reading.real, 1)), True)
         if reading.tokens is not None:
             context = reading.tokens.replaced(context, self._of_global_tokens(x, reading, deterministic))
+        record(self.name, lambda: self._weights(x, query, keys.keys, reading, side))
         return self.output(context)
+
+    def _weights(
+        self, x: jax.Array, query: jax.Array, key: jax.Array, reading: Reading, side: int | jax.Array
+    ) -> jax.Array:
+        """Return the weights of all pairs of tokens, float32 [B N T T]; 0 outside the window and for padding."""
+        steps, everywhere = np.broadcast_to(self.dilation, self.num_heads), reading.real & ~reading.local
+        found = jnp.zeros((len(x), self.num_heads, x.shape[1], x.shape[1]))
+        for step in np.unique(steps).tolist():
+            heads = np.flatnonzero(steps == step)
+            near = NearOrGlobal(jnp.arange(x.shape[1]), everywhere[:, None], side * step)
+            visibility = Visibility((KeyMask(reading.real), near, EverySoMany(step)))
+            found = found.at[:, heads].set(weights(query[:, :, heads], key[:, :, heads], visibility, ()))
+        found = jnp.where(reading.real[:, None, :, None], found, 0)
+        if reading.tokens is None:
+            return found
+        query, keys = self._projected_for_global(x, reading.tokens)
+        own = weights(query, keys.keys, Visibility((KeyMask(reading.real),)), ())
+        by_query = reading.tokens.replaced(jnp.moveaxis(found, 2, 1), jnp.moveaxis(own, 2, 1))  # [B T N T]
+        return jnp.moveaxis(by_query, 1, 2)
 
     def _dilated(
         self, query: jax.Array, keys: KeyValues, reading: Reading, side: int | jax.Array, dropout_key: jax.Array | None
@@ -200,6 +222,10 @@ class LongformerAttention(MultiHeadAttention):
 
     def _of_global_tokens(self, x: jax.Array, reading: Reading, deterministic: bool) -> jax.Array:
         """Attend from the global tokens to all tokens, [B T D] -> [B G N H]."""
-        query = self._scaled(self.query_global(reading.tokens.of_rows(x)))
-        keys = KeyValues(self.key_global(x), self.value_global(x))
+        query, keys = self._projected_for_global(x, reading.tokens)
         return self._context(query, keys, Visibility((KeyMask(reading.real),)), (), deterministic)
+
+    def _projected_for_global(self, x: jax.Array, tokens: GlobalTokens) -> tuple[jax.Array, KeyValues]:
+        """Return the scaled queries of the global tokens, [B G N H], and the keys and values that they see."""
+        query = self._scaled(self.query_global(tokens.of_rows(x)))
+        return query, KeyValues(self.key_global(x), self.value_global(x))

@@ -46,6 +46,7 @@ from plmjax.contracts.template import TEXT_ALONE
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import AXES
 from plmjax.layers.attention.multi_head import KeyValues
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import copied
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import FeedForward
@@ -279,6 +280,7 @@ class LongformerDecoderModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> SegmentOutput:
         """Read a row.
 
@@ -288,6 +290,8 @@ class LongformerDecoderModel(nn.Module):
             cache: the tokens before these; None without any.
             deterministic: disables dropout.
             output_hidden_states: returns the outputs of all layers.
+            output_attentions: returns the weights of attention of all layers (`plmjax.contracts.attentions`). S is M +
+                T with a memory of M tokens.
         """
         config, (rows, length) = self.config, input_ids.shape
         check_token_inputs(None, "", input_ids, attention_mask)
@@ -306,11 +310,12 @@ class LongformerDecoderModel(nn.Module):
             last = jax.tree.map(lambda each: jnp.einsum("BSNH->BNHS", each)[..., length:], key_values)
             return x, (x if output_hidden_states else None, last)
 
-        for layers, (_, numbers) in zip(self.layers, config.runs, strict=True):
-            past = None if cache is None else jax.tree.map(lambda each, own=numbers: each[own], cache.key_values)
-            x, (states, last) = stack(body, layers, numbers.stop - numbers.start, self.execution, x, past)
-            inputs.append(states)
-            kept.append(last)
+        with recorded(output_attentions) as attentions:
+            for layers, (_, numbers) in zip(self.layers, config.runs, strict=True):
+                past = None if cache is None else jax.tree.map(lambda each, own=numbers: each[own], cache.key_values)
+                x, (states, last) = stack(body, layers, numbers.stop - numbers.start, self.execution, x, past)
+                inputs.append(states)
+                kept.append(last)
         after = None
         if cache is not None:
             joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *kept)
@@ -319,6 +324,7 @@ class LongformerDecoderModel(nn.Module):
             last_hidden_state=self.dropout(x, deterministic),
             cache=after,
             hidden_states=jnp.concatenate(inputs) if output_hidden_states else None,
+            attentions=attentions.get(OWN),
         )
 
 

@@ -6,18 +6,19 @@ comes before the T tokens, all M + T keys are scored and those between the steps
 T = 1.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from plmjax.contracts.visibility import Causal, Condition, SameSegment, Visibility, Window
-from plmjax.layers.attention.backends import BACKENDS
+from plmjax.contracts.score_terms import ScoreTerm
+from plmjax.contracts.visibility import Causal, SameSegment, Visibility, Window
+from plmjax.layers.attention.backends import BACKENDS, weights
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.recording import record
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
-from plmjax.models.longformer.dilation import cut, joined
+from plmjax.models.longformer.dilation import EverySoMany, cut, joined
 
 
 class Documents(NamedTuple):
@@ -28,17 +29,6 @@ class Documents(NamedTuple):
 
     queries: jax.Array
     keys: jax.Array
-
-
-@flax.struct.dataclass
-class EverySoMany(Condition):
-    """A condition that the distance of the key from the query divides by `step`."""
-
-    step: int = flax.struct.field(pytree_node=False)
-
-    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        """Return True where the distance divides by the step."""
-        return (query_positions[..., None] - key_positions) % self.step == 0
 
 
 class LongformerDecoderAttention(MultiHeadAttention):
@@ -78,11 +68,14 @@ class LongformerDecoderAttention(MultiHeadAttention):
         if past is not None:
             seen = jax.tree.map(_after, past, seen)
         near = self.num_heads if self.dilation == 1 else self.num_heads - self.dilated_heads
-        contexts = [
-            self._of_heads(heads, step, query, seen, documents, table, biases)
+        parts = [
+            (heads, step)
             for heads, step in ((slice(0, near), 1), (slice(near, self.num_heads), self.dilation))
             if heads.start < heads.stop
         ]
+        given = query, seen, documents, table, biases
+        contexts = [self._of_heads(*part, *given) for part in parts]
+        record(self.name, lambda: jnp.concatenate([self._weights(*part, *given) for part in parts], axis=1))
         return self.output(jnp.concatenate(contexts, axis=2)), seen
 
     def _of_heads(
@@ -96,8 +89,33 @@ class LongformerDecoderAttention(MultiHeadAttention):
         biases: tuple[jax.Array, jax.Array],
     ) -> jax.Array:
         """Return the context of heads with one dilation, [B T n H]."""
-        memory, length = seen.keys.shape[1] - query.shape[1], query.shape[1]
-        apart = 1 if memory else dilation  # tokens between those of a row; where there is a memory, rows stay whole
+        length = query.shape[1]
+        apart = 1 if seen.keys.shape[1] > length else dilation  # where there is a memory, rows stay whole
+        query, keys, values, *how = self._cut(heads, dilation, apart, query, seen, documents, table, biases)
+        context = BACKENDS[self.execution.attention](query, keys, values, *how, 0.0, None)
+        return joined(context, apart, length)
+
+    def _weights(self, heads: slice, dilation: int, *given: Any) -> jax.Array:
+        """Return the weights of heads with one dilation in whole rows, float32 [B n T M+T]."""
+        query, keys, _, *how = self._cut(heads, dilation, 1, *given)
+        return weights(query, keys, *how)
+
+    def _cut(
+        self,
+        heads: slice,
+        dilation: int,
+        apart: int,
+        query: jax.Array,
+        seen: KeyValues,
+        documents: Documents,
+        table: jax.Array,
+        biases: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array, Visibility, tuple[ScoreTerm, ...]]:
+        """Return the queries, keys and values of some heads, [.. T/d n H], and what a backend of attention needs more.
+
+        apart: d, the number of rows that a row is cut in.
+        """
+        memory = seen.keys.shape[1] - query.shape[1]
         step = dilation // apart  # the distance of keys in such a row
         of_heads = (query, seen.keys, seen.values)
         query, keys, values = (cut(each[:, :, heads], apart) for each in of_heads)
@@ -105,9 +123,7 @@ class LongformerDecoderAttention(MultiHeadAttention):
         conditions = (places, Causal(), Window(self.window * step, 0), *([EverySoMany(step)] if step > 1 else []))
         u, v = (each[heads] * self.size**-0.5 for each in biases)
         terms = ContentBias(u), self._positional(table, v, heads, apart, step, query.shape[1], keys.shape[1])
-        visibility = Visibility(conditions, query_offset=memory)
-        context = BACKENDS[self.execution.attention](query, keys, values, visibility, terms, 0.0, None)
-        return joined(context, apart, length)
+        return query, keys, values, Visibility(conditions, query_offset=memory), terms
 
     def _positional(
         self, table: jax.Array, v: jax.Array, heads: slice, apart: int, step: int, queries: int, keys: int

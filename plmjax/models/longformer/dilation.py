@@ -8,10 +8,23 @@ a dilated window is an ordinary one of adjacent tokens:
 Time and memory are those of a window without dilation, and no element is looked up.
 """
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.attention_arrays import placed
+from plmjax.contracts.visibility import Condition
+
+
+@flax.struct.dataclass
+class EverySoMany(Condition):
+    """A condition that the distance of the key from the query divides by `step`."""
+
+    step: int = flax.struct.field(pytree_node=False)
+
+    def visible(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
+        """Return True where the distance divides by the step."""
+        return (query_positions[..., None] - key_positions) % self.step == 0
 
 
 def cut(x: jax.Array, dilation: int) -> jax.Array:

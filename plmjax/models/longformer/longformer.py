@@ -38,6 +38,7 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, Purpose, System, declare
 from plmjax.contracts.visibility import Condition
 from plmjax.errors import UserError
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.projection import Projection
 from plmjax.layers.stack import stack_states
 from plmjax.layers.tokens import check_token_inputs, first_tokens
@@ -272,6 +273,7 @@ class LongformerModel(RobertaModel):
         global_slots: int | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> EncoderOutput:
         """Encode rows of one sequence each.
 
@@ -287,6 +289,7 @@ class LongformerModel(RobertaModel):
                 program the number is not checked: the outputs of a row that has more are NaN.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`).
 
         Raises:
             UserError: the rows are longer than the position table, or have too many global tokens, or any with dilated
@@ -304,14 +307,12 @@ class LongformerModel(RobertaModel):
             slots = self.config.max_global_tokens if global_slots is None else global_slots
             reading = Reading.of(real, global_attention_mask > 0, slots, widest)
         x = self.embed(input_ids, token_type_ids, self.position_rows(input_ids, positions), deterministic=deterministic)
-        x, hidden_states = self.encoder(
-            reading.refused(x),
-            reading,
-            deterministic=deterministic,
-            output_hidden_states=output_hidden_states,
-        )
+        with recorded(output_attentions) as attentions:
+            x, hidden_states = self.encoder(
+                reading.refused(x), reading, deterministic=deterministic, output_hidden_states=output_hidden_states
+            )
         pooled = self.pool(first_tokens(x, cls_positions)) if self.pooling else None
-        return EncoderOutput(last_hidden_state=x, hidden_states=hidden_states, pooler_output=pooled)
+        return EncoderOutput(x, hidden_states, pooled, attentions=attentions.get(OWN))
 
 
 def _check_dilation(config: LongformerConfig) -> None:

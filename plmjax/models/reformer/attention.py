@@ -24,11 +24,12 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import Execution
+from plmjax.layers.attention.recording import OWN, record
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
 from plmjax.models.reformer.cache import ReformerCache
-from plmjax.models.reformer.chunked_attention import HIDDEN, Chunks, Context, Tokens, attend
+from plmjax.models.reformer.chunked_attention import HIDDEN, Chunks, Context, Tokens, attend, weights
 from plmjax.models.reformer.hashing import hashed, in_order, in_place, order_by_bucket, random_rotations
 
 ITSELF = -1e5
@@ -71,10 +72,20 @@ class ChunkedAttention(nn.Module):
 
     def attend(self, *vectors: jax.Array, tokens: Tokens, itself: float | None, deterministic: bool) -> Context:
         """Attend within the chunks of rows, [B N S H] each; a row that is not longer than a chunk is one chunk."""
-        length = vectors[0].shape[2]
-        chunks = Chunks(length, 0, 0) if length <= self.chunks.size else self.chunks
+        chunks = self.chunks_of(vectors[0].shape[2])
         key = self.probability_dropout.key(deterministic)
         return attend(*vectors, tokens, chunks, self.causal, itself, self.dropout, key, self.execution.at_once)
+
+    def chunks_of(self, length: int) -> Chunks:
+        """Return the chunks of rows of `length` tokens."""
+        return Chunks(length, 0, 0) if length <= self.chunks.size else self.chunks
+
+    def record(
+        self, query: jax.Array, key: jax.Array, documents: jax.Array, ranks: jax.Array, itself: float | None
+    ) -> None:
+        """Offer the weights of rows, [B N T H] each; the arguments are those of `chunked_attention.weights`."""
+        tokens, chunks = Tokens.of_rows(documents), self.chunks_of(query.shape[2])
+        record(self.name, lambda: weights(query, key, tokens, ranks, chunks, self.causal, itself))
 
     def join(self, context: jax.Array) -> jax.Array:
         """Project the results of all heads: [B N T H] -> [B T D]."""
@@ -107,6 +118,7 @@ class LocalAttention(ChunkedAttention):
         """
         vectors, tokens = self.vectors(x), Tokens.of_rows(documents)
         context = self.attend(*vectors, tokens=tokens, itself=None, deterministic=deterministic)
+        self.record(vectors.query, vectors.key, documents, jnp.arange(x.shape[1])[None, None, None], None)
         return self.join(context.result()), vectors
 
     def decode_step(self, x: jax.Array, cache: ReformerCache, layer: jax.Array) -> tuple[jax.Array, ReformerCache]:
@@ -170,9 +182,11 @@ class LshAttention(ChunkedAttention):
         buckets = self.hash(vectors.query, documents > 0, layer) if buckets is None else buckets
         attend = functools.partial(self.attend, itself=ITSELF, deterministic=deterministic)
         if x.shape[1] <= self.chunks.size:
+            self.record(vectors.query, vectors.key, documents, jnp.arange(x.shape[1])[None, None, None], ITSELF)
             return self.join(attend(*vectors, tokens=tokens).result()), vectors, buckets
 
         order, ranks = order_by_bucket(buckets)
+        self.record(vectors.query, vectors.key, documents, ranks, ITSELF)
         # One lookup for several arrays: on a TPU it takes as long for 64 features as for 128.
         both = jnp.concatenate([vectors.query, vectors.value], axis=-1)
         query, value = jnp.split(_rounds_joined(in_order(both, order, ranks)), 2, axis=-1)
@@ -237,10 +251,11 @@ def _of_one_token(
         scores = jnp.where(places == cache.length, itself, scores)
     counts = jnp.broadcast_to(counts[..., None, :], scores.shape)
     largest = jnp.max(jnp.where(counts > 0, scores, -jnp.inf), axis=-1, keepdims=True)
-    weights = counts * jnp.exp(jnp.minimum(scores - largest, 0))
-    weights /= jnp.sum(weights, axis=-1, keepdims=True)
+    found = counts * jnp.exp(jnp.minimum(scores - largest, 0))
+    found /= jnp.sum(found, axis=-1, keepdims=True)
+    record(OWN, lambda: found)
     return float32_product(
-        functools.partial(jnp.einsum, "BNTS,BSNH->BNTH"), weights.astype(kept.values.dtype), kept.values
+        functools.partial(jnp.einsum, "BNTS,BSNH->BNTH"), found.astype(kept.values.dtype), kept.values
     )
 
 

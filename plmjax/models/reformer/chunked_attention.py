@@ -68,6 +68,41 @@ class Tokens:
         return seen
 
 
+def weights(
+    query: jax.Array,
+    key: jax.Array,
+    tokens: Tokens,
+    ranks: jax.Array,
+    chunks: Chunks,
+    causal: bool,
+    itself: float | None,
+) -> jax.Array:
+    """Return the weights of all pairs of tokens of a row, float32 [B N T S]; of the others the softmax knows nothing.
+
+    A key that its query sees several times has the sum of its weights. A hidden key has the weight 0.
+
+    Args:
+        query: [B N T H], in the order of the row. key: [B N S H].
+        tokens: the tokens in this order.
+        ranks: int [B N R T], the place of each token in each of R orders, which are divided into chunks one after the
+            other; B and N may be 1.
+        chunks, causal, itself: as for `attend`.
+    """
+    rounds, length = ranks.shape[2:]
+    count = length // chunks.size
+    own = jnp.arange(rounds)[:, None] * count + ranks // chunks.size
+    members = jnp.sum(jax.nn.one_hot(own, rounds * count), axis=2)  # [B N T C], how often a token is in each chunk
+    around = sum(jnp.roll(members, shift, axis=-1) for shift in range(-chunks.before, chunks.after + 1))
+    times = jnp.einsum("BNTC,BNSC->BNTS", around, members, precision=jax.lax.Precision.HIGHEST)
+    seen = tokens.visible(tokens, causal)
+    scores = jnp.where(seen, float32_product(functools.partial(jnp.einsum, "BNTH,BNSH->BNTS"), query, key), HIDDEN)
+    if itself is not None:
+        scores = jnp.where(jnp.eye(length, dtype=bool), itself, scores)
+    largest = jnp.max(scores, axis=-1, where=times > 0, initial=-jnp.inf, keepdims=True)
+    found = times * jnp.exp(jnp.minimum(scores - largest, 0))
+    return jnp.where(seen, found / jnp.sum(found, axis=-1, keepdims=True), 0)
+
+
 class Context(NamedTuple):
     """The result of attention before the division by the softmax's denominator, so that several can be joined.
 

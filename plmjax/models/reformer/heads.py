@@ -6,6 +6,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias
@@ -18,7 +19,7 @@ from plmjax.models.reformer.cache import ReformerCache
 
 
 @flax.struct.dataclass
-class ReformerOutput:
+class ReformerOutput(Attentions):
     """The output of a Reformer; fields that a module does not compute are None.
 
     last_hidden_state: both streams, normalised, [B T 2D].

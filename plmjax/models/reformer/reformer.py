@@ -35,6 +35,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS
 from plmjax.layers.normalization import LayerNorm
@@ -369,6 +370,7 @@ class ReformerModel(nn.Module):
         *,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> ReformerOutput:
         """Read rows of tokens, or with a cache the first tokens of each row or one token more.
 
@@ -382,6 +384,8 @@ class ReformerModel(nn.Module):
             deterministic: disables dropout; otherwise the random collection "dropout" is needed. With a collection
                 "sampling" the hashes are drawn from it, otherwise from `hash_seed`.
             output_hidden_states: returns the streams before every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`). A key
+                that a query sees in several chunks or rounds has the sum of its weights.
 
         Raises:
             UserError: the rows are longer than the axial tables.
@@ -403,6 +407,7 @@ class ReformerModel(nn.Module):
         x = nn.with_logical_constraint(x + self.position_embeddings(positions, deterministic), ROW)
         if cache is not None:
             cache = cache.with_mask(documents)
+        added = 0
         if cache is None or length > 1:
             added = config.padded_length(length) - length
             x, documents = jnp.pad(x, ((0, 0), (0, added), (0, 0))), jnp.pad(documents, ((0, 0), (0, added)))
@@ -410,21 +415,28 @@ class ReformerModel(nn.Module):
         block = ReformerBlock(config, self.execution, deterministic, name="layers")
         repetitions = config.depth // len(config.period)
         numbers, streams, states = jnp.arange(config.depth).reshape(repetitions, -1), (x, x), None
-        if cache is None and not output_hidden_states:
-            streams = reversible_stack(block, repetitions, self.execution, streams, documents, numbers)
-        else:
 
-            def body(block: ReformerBlock, carried: tuple, numbers: jax.Array) -> tuple[tuple, jax.Array | None]:
-                carried, states = block.read(*carried, documents, numbers)
-                return carried, states if output_hidden_states else None
+        def body(block: ReformerBlock, carried: tuple, numbers: jax.Array) -> tuple[tuple, jax.Array | None]:
+            carried, states = block.read(*carried, documents, numbers)
+            return carried, states if output_hidden_states else None
 
-            (streams, cache), states = stack(body, block, repetitions, self.execution, (streams, cache), numbers)
+        with recorded(output_attentions) as attentions:
+            if cache is None and not output_hidden_states and not output_attentions:
+                streams = reversible_stack(block, repetitions, self.execution, streams, documents, numbers)
+            else:
+                (streams, cache), states = stack(body, block, repetitions, self.execution, (streams, cache), numbers)
         x = self.dropout(self.layer_norm(jnp.concatenate(streams, axis=-1)[:, :length]), deterministic)
         x = nn.with_logical_constraint(x, ROW)
         if states is not None:
             states = states.reshape(-1, *states.shape[2:])[:, :, :length].astype(x.dtype)
             states = jnp.concatenate([states, x[None]])
-        return ReformerOutput(x, hidden_states=states, cache=None if cache is None else cache.advance(length))
+        weights = attentions.get(OWN)
+        return ReformerOutput(
+            x,
+            hidden_states=states,
+            cache=None if cache is None else cache.advance(length),
+            attentions=None if weights is None else weights[..., :length, : weights.shape[-1] - added],
+        )
 
 
 def _parts(config: ReformerConfig) -> tuple[ParameterGroup, ...]:

@@ -15,10 +15,15 @@ from plmjax.contracts.attention_arrays import axes
 from plmjax.contracts.parameters import as_bias
 from plmjax.contracts.score_terms import ScoreTerm
 from plmjax.contracts.visibility import Condition, Visibility
+from plmjax.layers.attention.backends import weights
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
+from plmjax.layers.attention.recording import record
 from plmjax.layers.attention.relative_shift import ContentBias, PositionalScores
 from plmjax.layers.product import float32_product
 from plmjax.layers.projection import Projection
+
+QUERY_STREAM = "query_stream"
+"""Name of the recorded weights of the query stream."""
 
 
 @flax.struct.dataclass
@@ -134,4 +139,8 @@ class TwoStreamAttention(MultiHeadAttention):
         """
         moved = jnp.einsum("BPNH,BPT->BTNH", self._scaled_query(queries), targets)
         context = self._context(moved, key_values, visibility, terms, deterministic)
+        record(
+            QUERY_STREAM,
+            lambda: jnp.einsum("BNTS,BPT->BNPS", weights(moved, key_values.keys, visibility, terms), targets),
+        )
         return self.output(jnp.einsum("BTNH,BPT->BPNH", context, targets))

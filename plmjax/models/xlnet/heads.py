@@ -20,6 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
@@ -69,7 +70,7 @@ class XlnetForMultipleChoice(XlnetForSequenceClassification):
 
 
 @flax.struct.dataclass
-class SearchedAnswers:
+class SearchedAnswers(Attentions):
     """The output of the search for answers; fields that were not asked for are None.
 
     Attributes:
@@ -146,7 +147,8 @@ class XlnetForQuestionAnswering(nn.Module):
             answer_mask: [B T], 1 for tokens that may be in an answer; all by default.
             start_positions: int [B], the right starts; with these the scores of training are returned.
         """
-        x = self.encoder(input_ids, attention_mask, deterministic=deterministic, **inputs).last_hidden_state
+        output = self.encoder(input_ids, attention_mask, deterministic=deterministic, **inputs)
+        x, attentions = output.last_hidden_state, output.attentions
         summary = (
             last_tokens(x, attention_mask, None) if cls_positions is None else gather_tokens(x, cls_positions)[:, 0]
         )
@@ -158,6 +160,7 @@ class XlnetForQuestionAnswering(nn.Module):
                 impossible_logits=self.impossible(start[:, 0], summary),
                 start_logits=start_logits,
                 end_logits=jnp.where(possible, self.end(x, start), EXCLUDED),
+                attentions=attentions,
             )
         start_shares = jax.nn.softmax(start_logits)
         start_probabilities, starts = jax.lax.top_k(start_shares, min(self.config.start_n_top, x.shape[1]))
@@ -166,4 +169,5 @@ class XlnetForQuestionAnswering(nn.Module):
         best = jax.lax.top_k(end_shares, min(self.config.end_n_top, x.shape[1]))  # [B n m]
         end_probabilities, ends = (jnp.moveaxis(each, 1, 2).reshape(len(each), -1) for each in best)
         start = jnp.einsum("BTD,BT->BD", x, start_shares.astype(x.dtype))
-        return SearchedAnswers(starts, start_probabilities, ends, end_probabilities, self.impossible(start, summary))
+        impossible = self.impossible(start, summary)
+        return SearchedAnswers(starts, start_probabilities, ends, end_probabilities, impossible, attentions=attentions)

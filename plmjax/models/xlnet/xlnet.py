@@ -44,6 +44,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from plmjax.contracts.attentions import Attentions
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import as_bias
@@ -53,6 +54,7 @@ from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, decla
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
 from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
@@ -63,7 +65,7 @@ from plmjax.layers.tokens import check_token_inputs
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
 from plmjax.models.families.task_heads import TOKEN_HEADS
-from plmjax.models.xlnet.attention import OrItself, Precedes, Reading, TwoStreamAttention
+from plmjax.models.xlnet.attention import QUERY_STREAM, OrItself, Precedes, Reading, TwoStreamAttention
 from plmjax.models.xlnet.heads import (
     XlnetForMultipleChoice,
     XlnetForQuestionAnswering,
@@ -203,7 +205,7 @@ class XlnetMemory:
 
 
 @flax.struct.dataclass
-class XlnetOutput:
+class XlnetOutput(Attentions):
     """The output of the modules of XLNet; fields that a module does not compute are None.
 
     last_hidden_state: [B T D] of the content stream, or [B P D] of the query stream for P predictions.
@@ -211,6 +213,8 @@ class XlnetOutput:
     memory: the memory after the row, if there was one before it.
     scores: scores of the predicted tokens; of a language model.
     label_logits: float32 [B labels] (or [B K labels]) of texts, or [B C] (or [B C K]) of choices.
+    attentions: of the content stream.
+    query_attentions: of the query stream, float32 [L B N P S]; only if requested.
     """
 
     last_hidden_state: jax.Array
@@ -218,6 +222,7 @@ class XlnetOutput:
     memory: XlnetMemory | None = None
     scores: TokenScores | None = None
     label_logits: jax.Array | None = None
+    query_attentions: jax.Array | None = None
 
     @property
     def logits(self) -> jax.Array | None:
@@ -301,6 +306,7 @@ class XlnetModel(nn.Module):
         reuse_length: int | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
+        output_attentions: bool = False,
     ) -> XlnetOutput:
         """Read rows of tokens.
 
@@ -320,6 +326,8 @@ class XlnetModel(nn.Module):
             reuse_length: number of first tokens of the row that enter the memory; by default all.
             deterministic: disables dropout; otherwise the random collection "dropout" is needed.
             output_hidden_states: returns the output of every layer.
+            output_attentions: returns the weights of attention of every layer (`plmjax.contracts.attentions`),
+                of both streams, S = M + T for a memory of M tokens.
 
         Raises:
             ValueError: an input's shape does not fit the others', or segments are given with a memory.
@@ -357,7 +365,8 @@ class XlnetModel(nn.Module):
         streams = content, None if targets is None else dropout(query)
         layers = XlnetLayer(config, execution, deterministic, name="layers")
         states = None if memory is None else jax.lax.stop_gradient(memory.states)
-        last, (kept, hidden) = stack(body, layers, config.n_layer, execution, streams, states)
+        with recorded(output_attentions) as attentions:
+            last, (kept, hidden) = stack(body, layers, config.n_layer, execution, streams, states)
         if memory is not None:
             mask = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
             memory = XlnetMemory(kept, _remembered(memory.mask, mask, reuse_length))
@@ -365,6 +374,8 @@ class XlnetModel(nn.Module):
             last_hidden_state=dropout(last[0] if targets is None else last[1]),
             hidden_states=jnp.concatenate([content[None], hidden]) if output_hidden_states else None,
             memory=memory,
+            attentions=attentions.get(OWN),
+            query_attentions=attentions.get(QUERY_STREAM),
         )
 
 

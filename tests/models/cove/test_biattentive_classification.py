@@ -50,16 +50,19 @@ def lstm(params: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.lstm(x[:, None], states, tensors, True, 1, 0.0, False, True, False)[0][:, 0]
 
 
+def read(params: Any, ids: torch.Tensor) -> torch.Tensor:
+    """A text behind the first LSTM, int [T] -> [T 2 H]."""
+    cove, network = params["cove"], params["classifier"]
+    words = cove["words"]["embedding"][ids]
+    x = torch.cat([words, lstm(cove["layer_0"], words)], dim=1)
+    x = torch.relu(x @ network["feed_forward"]["kernel"] + network["feed_forward"]["bias"])
+    return lstm(network["encoder"], x)
+
+
 def pooled(params: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Section 5 of the paper for two texts, int [T] and [S] -> [16 H], before the maxout layers."""
-    cove, network = params["cove"], params["classifier"]
-    texts = []
-    for ids in (first, second):
-        words = cove["words"]["embedding"][ids]
-        x = torch.cat([words, lstm(cove["layer_0"], words)], dim=1)
-        x = torch.relu(x @ network["feed_forward"]["kernel"] + network["feed_forward"]["bias"])
-        texts.append(lstm(network["encoder"], x))
-    x, y = texts
+    network = params["classifier"]
+    texts = x, y = read(params, first), read(params, second)
     affinity = x @ y.T
     contexts = torch.softmax(affinity, dim=1) @ y, torch.softmax(affinity.T, dim=1) @ x
     parts = []
@@ -134,6 +137,21 @@ def test_texts_and_pairs_equal_the_equations_in_outputs_gradients_and_statistics
         wanted = {"mean": norm.running_mean.numpy(), "variance": norm.running_var.numpy()}
         chex.assert_trees_all_close(after[name], wanted, rtol=1e-5, atol=1e-5)
     chex.assert_trees_all_close(gradient, jax.tree.map(lambda leaf: leaf.grad.numpy(), theirs), rtol=1e-4, atol=1e-4)
+
+
+def test_the_weights_of_each_word_for_the_words_of_the_other_text(params: Any) -> None:
+    given = {"params": params, "batch_stats": running(params)}
+    apply = jax.jit(functools.partial(MODULE.apply, output_attentions=True))
+    found = apply(given, **BATCH).attentions
+    assert found.shape == (1, 7, 1, 9, 9) and MODULE.apply(given, **BATCH).attentions is None
+    expected, tensors = np.zeros((7, 9, 9)), jax.tree.map(lambda leaf: torch.tensor(leaf, dtype=torch.float64), params)
+    for row, (first, second) in enumerate(TEXTS):
+        x, y = (read(tensors, torch.tensor(IDS[row, slice(*text)]).long()) for text in (first, second))
+        affinity = x @ y.T
+        expected[row, slice(*first), slice(*second)] = torch.softmax(affinity, dim=1).numpy()
+        if first != second:
+            expected[row, slice(*second), slice(*first)] = torch.softmax(affinity.T, dim=1).numpy()
+    np.testing.assert_allclose(found[0, :, 0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_padding_changes_nothing_and_dropout_leaves_the_vectors_alone(params: Any) -> None:

@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +86,28 @@ def test_the_texts_of_a_beam_search_have_the_probability_of_reading_them_at_once
     nats = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), asked[..., None], axis=-1)[..., 0]
     for row, text in zip(nats, found, strict=True):
         np.testing.assert_allclose(text.log_probability, row[: len(text.tokens)].sum(), rtol=1e-5)
+
+
+def test_the_weights_of_the_decoder_sum_the_source(params: Any) -> None:
+    """The first half of what the last projection of its attention reads is the sum, for each word of the target."""
+    sums: list[np.ndarray] = []
+
+    def watch(call: Any, given: tuple, keywords: Any, context: nn.module.InterceptorContext) -> Any:
+        if context.module.path[-2:] == ("attention", "output") and context.method_name == "__call__":
+            jax.debug.callback(lambda both: sums.append(both[:, 0]), given[0], ordered=True)
+        return call(*given, **keywords)
+
+    with nn.intercept_methods(watch):
+        apply = jax.jit(functools.partial(CoveForTranslation(COVE).apply, output_attentions=True))
+        found = jax.block_until_ready(apply({"params": params}, **BATCH))
+        jax.effects_barrier()
+    (weights,), mask = np.asarray(found.cross_attentions)[:, :, 0], BATCH["attention_mask"]
+    assert weights.shape == (*BATCH["decoder_input_ids"].shape, mask.shape[1])
+    context = np.einsum("bts,bsd->btd", weights, found.encoder_last_hidden_state)
+    expected = np.stack(sums, axis=1)[..., : context.shape[-1]]
+    np.testing.assert_allclose(context, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+    assert not (weights * (1 - mask[:, None])).any()
 
 
 def test_the_encoder_reads_packed_texts_and_both_texts_of_a_pair_each_by_itself(params: Any) -> None:
