@@ -82,7 +82,7 @@ def test_a_task_among_several_has_options_of_its_own() -> None:
     assert set(mixture.settings(True)) - set(mixture.settings(False)) == {
         f"tasks.{place}.{name}" for place in (0, 1) for name in ("target", "words")
     }
-    assert set(Sentences().settings(True)) - set(Sentences().settings(False)) == {"label"}
+    assert set(Sentences().settings(True)) - set(Sentences().settings(False)) == {"label", "unlabelled"}
 
 
 def test_a_setting_of_data_and_objective_alike_is_given_by_its_full_name() -> None:
