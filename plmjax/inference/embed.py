@@ -150,7 +150,9 @@ def embed(
                 before = tokens_before(readings.read([wanted.prompt], tokenizer, run.model).ids[0], run.model.template)
                 arrays, rows = _vectors(module, placed, reading, run.model, wanted, before, batch_size)
                 if wanted.recipe is not None:
-                    arrays["embeddings"] = wanted.recipe.finished(arrays["embeddings"], params.get(TextVectors.name, {}))
+                    arrays["embeddings"] = wanted.recipe.finished(
+                        arrays["embeddings"], params.get(TextVectors.name, {})
+                    )
                 as_text = output.suffix == ".jsonl"
                 storage.write(parts / name, _jsonl(arrays, rows, reading, wanted) if as_text else _npz(arrays))
                 seals.write(seal, made_from, [name])
