@@ -53,6 +53,11 @@ class Vocabulary:
         return self.others.get(role, -1)
 
     @property
+    def gaps(self) -> tuple[int, ...]:
+        """Return the ids of the tokens that stand for hidden text: the mask and the sentinels, where they exist."""
+        return (*([self.mask] if self.mask >= 0 else []), *self.sentinels)
+
+    @property
     def document_end(self) -> int:
         """Return the id of the token between documents: "between", or else the end token or the separator, or -1."""
         return self.others.get("between", self.end if self.end >= 0 else self.sep)

@@ -191,7 +191,8 @@ def fill_mask(
     """Predict the tokens in place of [MASK].
 
     A masked language model predicts words for each [MASK] independently. An encoder-decoder predicts them together: T5
-    the spans in place of all of them, BART the whole text. <mask> and <extra_id_0> mean the same as [MASK].
+    the spans in place of all of them, BART the whole text. <mask> and <extra_id_0> mean the same as [MASK]; the names
+    of other special tokens are plain text.
 
     Args:
         checkpoint: Run directory or checkpoint.

@@ -106,6 +106,8 @@ class Generator:
     def load(cls, checkpoint: str | Path, mesh: Mesh = ONE_DEVICE, max_unknown: float = MAX_UNKNOWN) -> Self:
         """Load the model of a run directory or checkpoint.
 
+        The names of gaps in a prompt, <mask> or <extra_id_0>, are read as such; other special tokens are plain text.
+
         Raises:
             UserError: there is no checkpoint, or an error of `Writer`.
         """
@@ -113,6 +115,8 @@ class Generator:
         run = description.experiment
         execution = programs.execution(run, jax.default_backend())
         tokenizer = start.tokenizer_of(description)
+        if not isinstance(run.objective, WritesTexts):  # a source of a task is read as those that were trained on
+            tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
         return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)
 
     @property

@@ -8,7 +8,6 @@ sentinel is forced. A beam search finds the most likely output.
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from plmjax.contracts.system import Kind
 from plmjax.errors import UserError, quoted
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
+from plmjax.inference.fill_mask import GAP
 from plmjax.inference.rows import check_special
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.text_to_text import MASK, TextToText
@@ -26,8 +26,6 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.vocabulary import Vocabulary
 
-GAP = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>")
-"""Pattern of a gap. Users write the same gaps for every tokenizer."""
 SPAN = 16
 """Maximum number of tokens in every gap."""
 
@@ -88,7 +86,7 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
             )
         marks, first, stop = list(sentinels[:count]), sentinels[0], (sentinels[count],)
     names = tokenizer.tokens(marks)
-    ids = tokenizer.encode(_joined(parts, names))
+    ids = tokenizer.reading(marks).encode(_joined(parts, names))
     source = run.model.template.lay_out([ids], vocabulary).tokens
     max_new_tokens = count * (SPAN + 1) + (len(source) if fills == MASK else 1)
     longest = run.model.longest_target

@@ -1,6 +1,7 @@
 """The most likely tokens for every [MASK] of a text."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 
 MASK = "[MASK]"
-"""Mask token in the input. Users write the same token for every tokenizer."""
+GAP = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>")
+"""Pattern of a gap in the input. Users write the same gaps for every tokenizer."""
 
 
 def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
     """Return for every [MASK] of a text the `top` most likely tokens as text, with their probabilities, best first.
+
+    <mask> and <extra_id_0> mean the same as [MASK].
 
     Raises:
         UserError: no [MASK], too long a text, or a checkpoint that is not a masked language model.
@@ -60,8 +64,10 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the token ids of a text, in which every [MASK] is the tokenizer's own."""
-    return tokenizer.encode(text.replace(MASK, tokenizer.tokens([tokenizer.vocabulary.mask])[0]))
+    """Return the token ids of a text, in which every gap is the tokenizer's mask token."""
+    mask = tokenizer.vocabulary.mask
+    (name,) = tokenizer.tokens([mask])
+    return tokenizer.reading([mask]).encode(GAP.sub(lambda _: name, text))
 
 
 @functools.partial(jax.jit, static_argnames="module")

@@ -135,8 +135,11 @@ def opened(directory: str | Path) -> Iterator[Layout]:
 
 
 def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
-    """Return the row that our own commands make from one text or two."""
-    return template.lay_out(tokenizer.encode_batch(texts), tokenizer.vocabulary)
+    """Return the row that our own commands make from one text or two.
+
+    The names of special tokens in a text are read, as transformers reads them.
+    """
+    return template.lay_out(tokenizer.reading().encode_batch(texts), tokenizer.vocabulary)
 
 
 def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:

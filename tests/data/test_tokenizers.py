@@ -47,10 +47,13 @@ def test_ids_equal_the_library_and_transformers(trained):
 
     tokenizer, directory = trained
     texts = PROSE[:4] + ODD + [f" {text}" for text in PROSE[:4]]
-    ids = tokenizer.encode_batch(texts)
-    engine = tokenizer._engine
+    reading, engine = tokenizer.reading(), tokenizer._engine
+    ids = reading.encode_batch(texts)
     assert ids == [engine.encode(text, add_special_tokens=False).ids for text in texts]
-    assert ids == [tokenizer.encode(text) for text in texts]
+    assert ids == [reading.encode(text) for text in texts]
+    plain = [number for number, text in enumerate(texts) if not tokenizer.names_in([text])]
+    assert tokenizer.encode_batch([texts[number] for number in plain]) == [ids[number] for number in plain]
+    assert len(plain) >= len(texts) - 1
     reference = AutoTokenizer.from_pretrained(directory)
     assert ids == reference(texts, add_special_tokens=False)["input_ids"]
     for found, expected in (("mask", tokenizer.vocabulary.mask), ("pad", tokenizer.vocabulary.pad)):
@@ -87,6 +90,13 @@ def test_vocabulary_names_special_tokens(kind, trained):
     if vocabulary.continuation is not None:
         assert vocabulary.continuation.shape == (vocabulary.size,)
         assert not vocabulary.continuation[list(vocabulary.special)].any()
+
+
+def test_special_tokens_are_known_before_training(kind, trained):
+    expected, found = tokenizers.special_vocabulary(kind), trained[0].vocabulary
+    for role in ("pad", "cls", "sep", "mask", "begin", "end", "document_end", *expected.others):
+        assert expected.id_of(role) == found.id_of(role), role
+    assert expected.unknown == (-1 if kind == "whitespace" else found.unknown)
 
 
 def test_the_full_stop_is_the_one_behind_a_word(trained):
@@ -226,7 +236,7 @@ def test_a_spiece_model_is_spelt_as_its_system_spells(model, options, reference,
     named = getattr(transformers, reference)
     marks = {"unk_id": 1, "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     theirs = named.from_pretrained(tmp_path, **(marks if reference.startswith("XLNet") else {}))
-    tokenizer, texts = tokenizers.load(tmp_path), PROSE[:4] + ODD + QUOTED
+    tokenizer, texts = tokenizers.load(tmp_path).reading(), PROSE[:4] + ODD + QUOTED
     assert tokenizer.encode_batch(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
     tokenizer.save(tmp_path / "copy")
     assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
@@ -277,7 +287,7 @@ def test_published_wordpiece_files(tmp_path):
         (folder / "vocab.txt").write_bytes(vocabulary)
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
         reference = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
-        ids = tokenizers.load(folder).encode_batch(PROSE[:4] + ODD)
+        ids = tokenizers.load(folder).reading().encode_batch(PROSE[:4] + ODD)
         assert ids == reference(PROSE[:4] + ODD, add_special_tokens=False)["input_ids"]
     (tmp_path / "bert-base-cased-vocab.txt").write_bytes(vocabulary)
     named = tokenizers.load(tmp_path / "bert-base-cased-vocab.txt")
@@ -300,7 +310,8 @@ def test_published_byte_level_files(tmp_path):
         (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
     tokenizer = tokenizers.load(tmp_path)
     reference = RobertaTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.encode_batch(PROSE + ODD) == reference(PROSE + ODD, add_special_tokens=False)["input_ids"]
+    ids = reference(PROSE + ODD, add_special_tokens=False)["input_ids"]
+    assert tokenizer.reading().encode_batch(PROSE + ODD) == ids
     assert tokenizer.vocabulary.mask == reference.mask_token_id
 
 
@@ -316,10 +327,11 @@ def test_a_byte_level_tokenizer_is_robertas_to_transformers(forms, tmp_path):
     reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert type(reference).__name__.startswith("RobertaTokenizer")
     texts = [*PROSE, *ODD, "The <mask> house <mask>."]
-    surrounded = [[0, *ids, 2] for ids in tokenizer.encode_batch(texts)]
+    reading = tokenizer.reading()
+    surrounded = [[0, *ids, 2] for ids in reading.encode_batch(texts)]
     assert surrounded == reference(texts)["input_ids"]
     assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
-    ids = tokenizer.encode("The <mask> house")
+    ids = reading.encode("The <mask> house")
     assert ids == [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
 
 
@@ -335,11 +347,11 @@ def test_a_gpt2_tokenizer_is_gpt2s_to_transformers(forms, tmp_path):
     reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert type(reference).__name__.startswith("GPT2Tokenizer")
     texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
-    assert tokenizer.encode_batch(texts) == reference(texts)["input_ids"]
-    loaded = tokenizers.load(tmp_path / "copy")
-    assert loaded.fingerprint == tokenizer.fingerprint and loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
+    ids, loaded = reference(texts)["input_ids"], tokenizers.load(tmp_path / "copy")
+    assert tokenizer.reading().encode_batch(texts) == ids == loaded.reading().encode_batch(texts)
+    assert loaded.fingerprint == tokenizer.fingerprint
     ids = {loaded.vocabulary.begin, loaded.vocabulary.end, reference.bos_token_id, reference.eos_token_id}
-    assert len(ids) == 1 and tokenizer.encode("<|endoftext|>") == list(ids)
+    assert len(ids) == 1 and tokenizer.reading().encode("<|endoftext|>") == list(ids)
 
 
 def test_published_gpt2_files_load_as_they_are(tmp_path):
@@ -354,7 +366,7 @@ def test_published_gpt2_files_load_as_they_are(tmp_path):
     (tmp_path / "merges.txt").write_bytes((tmp_path / "trained" / "merges.txt").read_bytes())
     tokenizer, reference = tokenizers.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
     texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
-    assert tokenizer.encode_batch(texts) == reference(texts)["input_ids"]
+    assert tokenizer.reading().encode_batch(texts) == reference(texts)["input_ids"]
     vocabulary = tokenizer.vocabulary
     assert vocabulary.begin == vocabulary.end == reference.eos_token_id == len(table) - 1
     assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
@@ -480,7 +492,7 @@ def test_special_tokens_are_added_after_all_others(tmp_path):
     for role in ("pad", "unknown", "cls", "sep", "mask"):
         assert getattr(more.vocabulary, role) == getattr(tokenizer.vocabulary, role) >= 0
     assert {size, size + 1} < set(more.vocabulary.special) and more.encode(PROSE[0]) == tokenizer.encode(PROSE[0])
-    assert more.encode(" _start_") == [size] and tokenizer.with_special(("delimiter",)).tokens([size]) == [
+    assert more.reading().encode(" _start_") == [size] and tokenizer.with_special(("delimiter",)).tokens([size]) == [
         "_delimiter_"
     ]
 
@@ -492,7 +504,7 @@ def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(sid
     engine = Tokenizer(models.WordLevel({"a": 0, " b": 1, " c": 2, "Ġb": 3, "Ġc": 4, "c": 5, "b": 6}, unk_token="a"))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.add_special_tokens([AddedToken("<x>", normalized=False, **{side: True})])
-    found = tokenizers.Tokenizer(engine, {}, {})
+    found = tokenizers.Tokenizer(engine, {}, {}).reading()
     for text in ("a <x> b", "a<x> b c", "a <x>b", "a b"):
         assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids
 

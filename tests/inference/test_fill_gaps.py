@@ -20,6 +20,7 @@ from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.generate import Generator
 from plmjax.generation.options import Generation
 from plmjax.generation.writer import Settings
 from plmjax.inference.fill_gaps import fill_gaps
@@ -97,7 +98,7 @@ def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) ->
     for gap, name in zip(gaps, tokenizer.tokens(list(marks)), strict=True):
         spoilt = spoilt.replace(gap, name)
     template = checkpoints.describe(checkpoints.find(checkpoint)).experiment.model.template
-    source = template.lay_out([tokenizer.encode(spoilt)], vocabulary).tokens
+    source = template.lay_out([tokenizer.reading().encode(spoilt)], vocabulary).tokens
     assert [token for token in source if token in marks] == list(marks)
     for one in filled:
         expected = log_probability(checkpoint, source, list(one.tokens), given=int(system == "t5"))
@@ -210,3 +211,18 @@ def test_mistakes_are_named(run, tmp_path) -> None:
         UserError, match=r"pretrained to fill gaps .*, found one of SequenceToSequence; name another run"
     ):
         fill_gaps(tmp_path / "run", "[MASK]")
+
+
+@pytest.mark.parametrize(("system", "prompt"), [("bart", "The class <mask> of </s>"), ("t5", "a <extra_id_0> of </s>")])
+def test_a_prompt_of_generate_may_have_gaps(run, system: str, prompt: str) -> None:
+    """And no other special token: </s> is plain text."""
+    checkpoint = run(system)
+    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    generator = Generator.load(checkpoint)
+    count = generator.unknown([prompt])
+    vocabulary = tokenizer.vocabulary
+    gap = vocabulary.gaps[0]
+    assert tokenizer.reading([gap]).encode(prompt).count(gap) == 1
+    special = [token for token in tokenizer.reading([gap]).encode(prompt) if token in vocabulary.special]
+    assert special == [gap] and count.total == len(tokenizer.reading([gap]).encode(prompt)) - 1
+    assert generator([prompt], dataclasses.replace(generator.settings, max_new_tokens=3))

@@ -1,11 +1,13 @@
 """Hidden words of a text."""
 
+import string
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax import cli
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.inference import fill_mask as filling
@@ -30,3 +32,21 @@ def test_a_row_of_the_table_without_a_token_is_never_likely(small_run: Path, mon
     (found,) = fill_mask(small_run, f"the {MASK}", top=size)
     assert len(found) == size and sum(share for _, share in found) == pytest.approx(1)
     assert [share for _, share in found[:3]] == pytest.approx([5 / (size + 6), 3 / (size + 6), 1 / (size + 6)])
+
+
+def test_a_gap_has_the_names_of_every_tokenizer(small_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of the command says so. Other special tokens in the text are plain text."""
+    expected = fill_mask(small_run, "the [MASK] of [MASK]")
+    for text in ("the <mask> of <extra_id_0>", "the [MASK] of <mask>"):
+        assert fill_mask(small_run, text) == expected
+        cli.run(["fill-mask", str(small_run), text])
+        assert capsys.readouterr().out.count("[MASK]") == 2
+    assert len(fill_mask(small_run, "[SEP] the [MASK] [PAD]")) == 1
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "xlnet-unigram", "word"])
+def test_only_gaps_are_special_in_the_text(kind: str, tmp_path: Path) -> None:
+    tokenizer = tokenizers.train(kind, 300, [f"the fox of {string.printable}"] * 9, tmp_path)
+    ids = filling.masked_ids(tokenizer, "the [MASK] of <mask> <extra_id_3> </s><s>[SEP][PAD]<pad><sep>")
+    special = [token for token in ids if token in tokenizer.vocabulary.special]
+    assert [token for token in special if token != tokenizer.vocabulary.unknown] == [tokenizer.vocabulary.mask] * 3

@@ -1,5 +1,9 @@
-"""A count of the documents and characters that each rule dropped or changed, with examples."""
+"""A count of the documents and characters that each rule dropped or changed, with examples.
 
+It also has the names of special tokens that the text has, such as [MASK], and that are read as plain text.
+"""
+
+import collections
 import dataclasses
 from typing import Any
 
@@ -65,17 +69,20 @@ class Report:
     def __init__(self, rules: list[tuple[str, str]]) -> None:
         self.read, self.kept, self.tokens = Count(), Count(), 0
         self.effects = [Effect() for _ in rules]
+        self.names = collections.Counter[str]()
         self._rules = rules
 
     def counts(self) -> dict[str, Any]:
         """Return the counts and examples as JSON data, for `add`."""
         effects = [dataclasses.asdict(effect) for effect in self.effects]
-        return {"read": dataclasses.asdict(self.read), "kept": dataclasses.asdict(self.kept), "effects": effects}
+        counts = {"read": dataclasses.asdict(self.read), "kept": dataclasses.asdict(self.kept)}
+        return counts | {"effects": effects, "names": dict(self.names)}
 
     def add(self, counts: dict[str, Any]) -> None:
         """Add the counts of the same rules on later documents."""
         for count, more in ((self.read, counts["read"]), (self.kept, counts["kept"])):
             count.add(**more)
+        self.names.update(counts.get("names", {}))  # a unit of an earlier version has none
         for effect, more in zip(self.effects, counts["effects"], strict=True):
             dropped, changed = Count(**more["dropped"]), Count(**more["changed"])
             effect.add(Effect(dropped, changed, [tuple(example) for example in more["examples"]]))
@@ -98,6 +105,13 @@ class Report:
                 for (name, source), effect in zip(self._rules, self.effects, strict=True)
             ],
         }
+
+    def special_names(self) -> str:
+        """Return a line on the names of special tokens in the text; empty if it has none."""
+        found = ", ".join(f"{name} {count:,}" for name, count in self.names.most_common(EXAMPLES))
+        more = ", ..." if len(self.names) > EXAMPLES else ""
+        names = f"special    {self.names.total():,} names of special tokens in the text are read as plain text: {found}"
+        return f"{names}{more}" if found else ""
 
     def nothing_left(self, names: str) -> UserError:
         """Return the error that no document of the files `names` is left."""

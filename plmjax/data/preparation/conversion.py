@@ -296,12 +296,14 @@ class Conversion:
             self._count(report, number, found)
             documents = found.documents
         report.kept.add(len(documents), sum(len(document.text) for document in documents))
-        return Converted(self._tokenized(documents), report.counts())
+        tokenized = self._tokenized(documents, report)
+        return Converted(tokenized, report.counts())
 
-    def _tokenized(self, documents: list[formats.Document]) -> dict[str, Tokenized]:
+    def _tokenized(self, documents: list[formats.Document], report: cleaning.Report) -> dict[str, Tokenized]:
         splits: dict[str, list[tuple[dict[str, list[str]], list[float]]]] = collections.defaultdict(list)
         for document in documents:
             texts, fields = self._read(document)
+            report.names.update(self.tokenizer.names_in(itertools.chain.from_iterable(texts.values())))
             if all(texts.values()):
                 document_sentences = [sentence for text in texts.values() for sentence in text]
                 split = document.split or split_of(document_sentences, self.validation)

@@ -127,6 +127,8 @@ def prepare(
     dataset = store.open_dataset(output)
     if progress:
         print(unknown)
+        if names := report.special_names():
+            print(names)
     if progress and clean:
         print(report)
     documents = {name: dataset.split(name, dataset.streams[0]).documents for name in store.SPLITS}

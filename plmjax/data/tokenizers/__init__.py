@@ -7,6 +7,6 @@ own kinds; the tokenizers library then reads these models.
 from plmjax.data.tokenizers.kinds import KINDS, LAST
 from plmjax.data.tokenizers.loading import load
 from plmjax.data.tokenizers.tokenizer import Tokenizer
-from plmjax.data.tokenizers.training import check, from_words, sample, train
+from plmjax.data.tokenizers.training import check, from_words, sample, special_vocabulary, train
 
-__all__ = ["KINDS", "LAST", "Tokenizer", "check", "from_words", "load", "sample", "train"]
+__all__ = ["KINDS", "LAST", "Tokenizer", "check", "from_words", "load", "sample", "special_vocabulary", "train"]

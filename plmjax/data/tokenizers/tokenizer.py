@@ -1,14 +1,17 @@
 """A tokenizer: text to ids and back, its files, and the properties of its vocabulary that a training step needs."""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import re
+import secrets
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,30 +60,47 @@ def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
 
 
 class Tokenizer:
-    """Converts text to ids and back. Made by `train` and `load`."""
+    """Converts text to ids and back. Made by `train` and `load`.
 
-    def __init__(self, engine: "tokenizers.Tokenizer", files: dict[str, bytes], special: dict[str, str]):
+    A text never gives the id of a special token: where it has the name of one, such as [SEP] or <|endoftext|>, this is
+    plain text, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading` gives a tokenizer that reads
+    such names.
+
+    Deviation: transformers reads the name of any special token in any text.
+    """
+
+    def __init__(
+        self,
+        engine: "tokenizers.Tokenizer",
+        files: dict[str, bytes],
+        special: dict[str, str],
+        read: frozenset[int] = frozenset(),
+    ):
         """Create a tokenizer from a tokenizers.Tokenizer.
 
         Args:
             engine: the tokenizer of the library.
             files: its other forms by file name.
             special: role -> token.
+            read: ids of the special tokens that are read where a text has their names.
         """
         self._engine = engine
         self._files = files
         self._special = special
+        self._read = read
         description = json.loads(engine.to_str())
         self.kind = _kind(description)
         # Later steps (padding, truncation, special tokens around a text) do not change the ids.
         determining = {k: description[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
         if self.kind == "sentencepiece-unigram":  # scores are float32; their decimal form is not read back exactly
-            determining["model"]["vocab"] = [
-                (piece, float(np.float32(score))) for piece, score in determining["model"]["vocab"]
-            ]
+            rounded = [(piece, float(np.float32(score))) for piece, score in description["model"]["vocab"]]
+            determining["model"] = description["model"] | {"vocab": rounded}
         self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
-        self.vocabulary = _vocabulary(engine, self.kind, special)
-        self._cache = WordCache(engine, description)
+        self.vocabulary = vocabulary_of(engine, self.kind, special)
+        hidden = {engine.id_to_token(index) for index in self.vocabulary.special if index not in read}
+        self._hidden = frozenset(token for token in hidden if len(token) > 1)  # a character is a part of any text
+        self._reader, visible = _without(engine, description, self._hidden)
+        self._cache = WordCache(self._reader, visible)
         bytes_of = byte_alphabet() if self.kind == "byte" else {}
         self._alphabet = "".join(chr(bytes_of[token]) for token in engine.get_vocab() if token in bytes_of)
 
@@ -88,6 +108,30 @@ class Tokenizer:
     def special(self) -> Mapping[str, str]:
         """Role (pad, unk, cls, sep, mask, bos, eos, ...) -> special token, for the roles that exist."""
         return self._special
+
+    def reading(self, special: Iterable[int] | None = None) -> "Tokenizer":
+        """Return the same tokenizer, which also reads special tokens where a text has their names.
+
+        special: ids of these tokens; None reads all, as transformers does.
+        """
+        read = frozenset(self.vocabulary.special if special is None else special)
+        return self if read <= self._read else Tokenizer(self._engine, self._files, self._special, self._read | read)
+
+    def names_in(self, texts: Iterable[str]) -> Counter[str]:
+        """Return how often the texts have the name of each special token that is not read in them."""
+        if self._names is None:
+            return Counter()
+        return Counter(itertools.chain.from_iterable(map(self._names.findall, texts)))
+
+    @functools.cached_property
+    def _names(self) -> re.Pattern | None:
+        """Pattern of the names of special tokens that are read as other tokens.
+
+        The unknown word of WikiText, <unk>, is read as itself: as an unknown word.
+        """
+        read = zip(self._hidden, self.encode_batch([*self._hidden]), strict=True)
+        names = sorted((token for token, ids in read if ids != [self._engine.token_to_id(token)]), key=len)
+        return re.compile("|".join(map(re.escape, reversed(names)))) if names else None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without the special tokens that a model needs around it."""
@@ -125,7 +169,7 @@ class Tokenizer:
         Characters that normalization drops, such as combining marks, belong to the token before them.
         """
         with _failures_explained(texts, self._alphabet):
-            encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self._reader.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(one.ids, np.int32), _with_dropped(text, np.array(one.offsets, np.int32).reshape(-1, 2)))
             for text, one in zip(texts, encodings, strict=True)
@@ -149,7 +193,7 @@ class Tokenizer:
         return Tokenizer(engine, self._files, self._special | added)
 
     def __reduce__(self):
-        return _restore, (self._engine.to_str(), self._files, self._special)
+        return _restore, (self._engine.to_str(), self._files, self._special, self._read)
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and the kind's own files (vocab.txt, ...) to `directory`."""
@@ -179,11 +223,52 @@ def _with_dropped(text: str, spans: np.ndarray) -> np.ndarray:
     return whole
 
 
-def _restore(description: str, files: dict[str, bytes], special: dict[str, str]) -> Tokenizer:
+def _restore(description: str, files: dict[str, bytes], special: dict[str, str], read: frozenset[int]) -> Tokenizer:
     """Return a tokenizer from a pickle, for the processes that prepare a dataset."""
     import tokenizers
 
-    return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special)
+    return Tokenizer(tokenizers.Tokenizer.from_str(description), files, special, read)
+
+
+def _without(engine: "tokenizers.Tokenizer", description: dict, hidden: Collection[str]) -> tuple[Any, dict]:
+    """Return a tokenizer of the library that gives the same ids except those of hidden tokens, and its description.
+
+    The hidden tokens keep their ids under random names, which no text has. To leave them out of the added tokens would
+    not be enough: a normalizer makes <pad> of <PAD>, and SentencePiece's pieces include it. The returned description
+    lacks them among the added tokens.
+    """
+    import tokenizers
+
+    if not hidden:
+        return engine, description
+    names = {token: f"{token}{secrets.token_hex(8)}" for token in hidden}
+    model = dict(description["model"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): index for token, index in model["vocab"].items()}
+    else:
+        model["vocab"] = [(names.get(piece, piece), score) for piece, score in model["vocab"]]
+    if model.get("unk_token"):
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        start = len(model.get("continuing_subword_prefix") or "")
+        model["merges"] = [
+            (first, second)
+            for first, second in model["merges"]
+            if hidden.isdisjoint((first, second, first + second[start:]))
+        ]
+    added = [
+        token | {"content": names.get(token["content"], token["content"])} for token in description["added_tokens"]
+    ]
+    steps = components(description, "normalizer")
+    for step in steps:  # a line end is the word <eos> in WikiText
+        if step["type"] == "Replace" and step["content"].strip() in names:
+            step["content"] = step["content"].replace(step["content"].strip(), names[step["content"].strip()])
+    reader = description | {"model": model, "added_tokens": added, "post_processor": None}
+    visible = description | {"added_tokens": [token for token in added if token["content"] not in names.values()]}
+    found = tokenizers.Tokenizer.from_str(json.dumps(reader))
+    if model["type"] == "Unigram":  # scores are not read back exactly
+        found.model = tokenizers.models.Unigram(model["vocab"], model["unk_id"], model["byte_fallback"])
+    return found, visible
 
 
 def _kind(description: dict) -> str:
@@ -198,7 +283,8 @@ def _kind(description: dict) -> str:
     return {"WordPiece": "wordpiece", "Unigram": "sentencepiece-unigram"}[model]
 
 
-def _vocabulary(engine, kind: str, special: dict[str, str]) -> Vocabulary:
+def vocabulary_of(engine, kind: str, special: dict[str, str]) -> Vocabulary:
+    """Return the properties of a tokenizer's tokens. special: role -> special token."""
     # Padded tables of published models may contain ids that the vocabulary lacks, so size is the largest id plus one.
     table = engine.get_vocab(with_added_tokens=True)
     size = max(table.values()) + 1
@@ -246,15 +332,23 @@ def _sentinels(table: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def special_tokens(config: dict, engine) -> dict[str, str]:
-    """Return a dict from role to special token: the configured names, or else the usual names in the vocabulary."""
+    """Return a dict from role to special token: the configured names, or else the usual names in the vocabulary.
+
+    A vocabulary of the words between white space has usual names that are words of its text, so that only added tokens
+    count there.
+    """
+    from tokenizers import pre_tokenizers
+
     table = engine.get_vocab(with_added_tokens=True)
+    of_text = isinstance(engine.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+    known = {token.content for token in engine.get_added_tokens_decoder().values()} if of_text else table
     special = {}
     for role, usual in ROLES.items():
         named = config.get(f"{role}_token")
         named = named["content"] if isinstance(named, dict) else named
         if role == "sep" and "cls" not in special:
             usual = ()  # </s> is T5's end of a text
-        token = named if named in table else next((token for token in usual if token in table), None)
+        token = named if named in table else next((token for token in usual if token in known), None)
         if token is not None:
             special[role] = token
     return special

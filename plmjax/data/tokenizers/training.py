@@ -20,9 +20,10 @@ from plmjax.data.tokenizers.kinds import (
     SENTINELS,
     byte_alphabet,
 )
-from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
+from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround, vocabulary_of
 from plmjax.data.tokenizers.word_splitter import word_splitter
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.vocabulary import Vocabulary
 
 CLASSES = {
     "wordpiece": "BertTokenizer",
@@ -117,9 +118,26 @@ def _finished(engine, kind: str, lowercase: bool, directory: str | Path, files: 
     added = [] if kind in COUNTED else dict.fromkeys(special.values())
     engine.add_special_tokens([AddedToken(t, lstrip=t in stripping, special=True, normalized=False) for t in added])
     surround(engine, special)
-    tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), special_tokens({}, engine))
+    tokenizer = Tokenizer(engine, files | _native_files(engine, kind, lowercase, special), _roles(engine, kind))
     tokenizer.save(directory)
     return tokenizer
+
+
+def _roles(engine, kind: str) -> dict[str, str]:
+    return special_tokens({f"{role}_token": token for role, token in KINDS[kind].items()}, engine)
+
+
+def special_vocabulary(kind: str) -> Vocabulary:
+    """Return the special tokens that a tokenizer of a kind will have, before it is trained, without other tokens.
+
+    They are its first tokens, except that the unknown word of `whitespace` has its place among the other words.
+    """
+    from tokenizers import Tokenizer, models
+
+    names = [KINDS[kind]["eos"]] if kind == "whitespace" else KINDS[kind].values()
+    table = {token: number for number, token in enumerate(dict.fromkeys(names))}
+    engine = Tokenizer(models.WordLevel(table or {"": 0}, unk_token=""))
+    return vocabulary_of(engine, "word", _roles(engine, kind))
 
 
 def check(kind: str, vocab_size: int) -> None:

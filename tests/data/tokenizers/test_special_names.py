@@ -1,0 +1,144 @@
+"""Names of special tokens in a text: plain text in every kind of tokenizer, unless they are asked for."""
+
+import json
+import pickle
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from plmjax import cli
+from plmjax.data import store, tokenizers
+from plmjax.data.tokenizers.kinds import KINDS, SENTINEL, SENTINELS
+from plmjax.data.tokenizers.tokenizer import Tokenizer as Ours
+
+NAMES = sorted({name for special in KINDS.values() for name in special.values()})
+NAMES += ["_start_", "_delimiter_", "_classify_", *(SENTINEL.format(number=number) for number in (0, 7, SENTINELS - 1))]
+WRITINGS = (
+    str,
+    str.upper,
+    str.lower,
+    lambda name: f"a{name}b",
+    lambda name: f"The {name} end.{name}{name}",
+    lambda name: name.replace("<", "＜").replace(">", "＞"),
+    lambda name: f"{name[:2]}\u200b{name[2:]}\x00",
+    lambda name: unicodedata.normalize("NFD", f"é{name}"),
+    lambda name: f"\n{name}\t{name} ",
+)
+ALPHABET = "".join(map(chr, range(33, 127)))
+PROSE = [f"The quick brown fox jumps over the lazy dog. {ALPHABET} {' '.join(ALPHABET)} {' '.join(NAMES)}"] * 20
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ours:
+    """A tokenizer of every kind, trained on text with all the names."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    extra = ["é\u0301＜＞\u200b\x00\n\t　"] if kind == "byte" else []
+    return tokenizers.train(kind, 700, [*PROSE, *extra], folder)
+
+
+def test_no_text_gives_the_id_of_a_special_token(tokenizer: Ours):
+    """Not by a name, nor by what a normalizer makes one: as in the releases of BERT, GPT-2 and SentencePiece."""
+    special = {*tokenizer.vocabulary.special} - {tokenizer.vocabulary.unknown}
+    lines = {tokenizer.vocabulary.end} if tokenizer.kind == "whitespace" else set()  # a line end is the word <eos>
+    texts = [write(name) for name in NAMES for write in WRITINGS]
+    for text, ids, (spans, places) in zip(
+        texts, tokenizer.encode_batch(texts), tokenizer.encode_spans(texts), strict=True
+    ):
+        assert not special & {*ids} - (lines if "\n" in text else set()), text
+        assert ids == spans.tolist() == tokenizer.encode(text)
+        assert not len(places) or places.max() <= len(text)
+    words = tokenizer.encode_words([[word for word in NAMES if " " not in word]])
+    assert not special & {token for pieces in words[0] for token in pieces}
+    if tokenizer.kind == "whitespace":
+        assert tokenizer.encode("a <eos> \n").count(tokenizer.vocabulary.end) == 1
+
+
+def test_a_name_is_read_where_it_is_asked_for(tokenizer: Ours):
+    """All of them or some, in a copy of the tokenizer that differs in nothing else, and in its pickles."""
+    vocabulary = tokenizer.vocabulary
+    reading = tokenizer.reading()
+    names = dict(zip(vocabulary.special, tokenizer.tokens(vocabulary.special), strict=True))
+    for number, name in names.items():
+        assert reading.encode(f"The {name} end").count(number) == 1 or number == vocabulary.unknown
+        one = tokenizer.reading([number])
+        assert one.encode(f"{name} {name}").count(number) == 2 or number == vocabulary.unknown
+        others = [other for other in names.values() if other != name]
+        assert not {*vocabulary.special} - {number, vocabulary.unknown} & {*one.encode(" ".join(others))} or not others
+    copy = pickle.loads(pickle.dumps(reading))
+    text = "The " + " ".join(names.values())
+    assert copy.encode(text) == reading.encode(text) and copy.fingerprint == tokenizer.fingerprint
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(text) == tokenizer.encode(text)
+    assert reading.reading([]) is reading and reading.decode(reading.encode("The fox")) == tokenizer.decode(
+        tokenizer.encode("The fox")
+    )
+    engine = tokenizer._engine
+    assert reading.encode(text) == engine.encode(text, add_special_tokens=False).ids
+
+
+def test_names_are_counted(tokenizer: Ours):
+    special = {*tokenizer.tokens(tokenizer.vocabulary.special)}
+    found = tokenizer.names_in(["a [MASK][MASK] <pad> </s>", "<unk> <mask> <|endoftext|>"])
+    expected = {"[MASK]": 2, "<pad>": 1, "</s>": 1, "<unk>": 1, "<mask>": 1, "<|endoftext|>": 1}
+    if tokenizer.kind == "whitespace":
+        del expected["<unk>"]  # it is read as what it is, an unknown word
+    assert found == {name: count for name, count in expected.items() if name in special}
+    assert not tokenizer.reading().names_in(["a [MASK] <pad> </s> <|endoftext|>"])
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_added_tokens_that_are_not_special_are_read(special: bool):
+    engine = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "<url>": 2, "<end>": 3}, unk_token="[UNK]"))
+    engine.normalizer, engine.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.WhitespaceSplit()
+    engine.add_tokens([AddedToken("<user>", special=special, normalized=False)])
+    engine.add_special_tokens([AddedToken("<end>", normalized=False)])
+    tokenizer = Ours(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
+    assert tokenizer.encode("A <url> <END> <end> <user>x") == [1, 2, 0, 0, *([0] if special else [4, 0])]
+    assert tokenizer.vocabulary.special == ((0, 3, 4) if special else (0, 3))
+
+
+def test_a_character_that_is_a_special_token_is_read_as_that_character():
+    """A published tokenizer may end a text with a line end, or pad with a mark."""
+    engine = Tokenizer(models.BPE({"Ċ": 0, "a": 1, "!": 2}, []))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Ours(engine, {}, {"eos": "Ċ", "pad": "!"})
+    assert tokenizer.encode("a!\na") == [1, 2, 0, 1]
+
+
+def test_merges_that_make_a_special_token_are_left_out():
+    table = {"<": 0, "s": 1, ">": 2, "<s": 3, "<s>": 4, "<s>a": 5, "a": 6}
+    engine = Tokenizer(models.BPE(table, [("<", "s"), ("<s", ">"), ("<s>", "a")]))
+    tokenizer = Ours(engine, {}, {"bos": "<s>"})
+    assert tokenizer.encode("<s>a") == [3, 2, 6] and engine.encode("<s>a").ids == [5]
+
+
+def test_equal_scores_are_broken_as_in_the_library(tmp_path: Path):
+    """The scores of pieces are not read back exactly from JSON, which would decide between equal ones."""
+    random = np.random.default_rng(0)
+    letters = [chr(ord("a") + number) for number in range(6)]
+    pieces = [first + second for first in letters for second in letters]
+    score = float(np.float32(-random.random() * 10))
+    scores = [("<unk>", 0.0), ("<s>", 0.0), *((piece, score) for piece in [*letters, *pieces])]
+    engine = Tokenizer(models.Unigram(scores, unk_id=0))
+    tokenizer = Ours(engine, {}, {"unk": "<unk>", "bos": "<s>"})
+    texts = ["".join(random.choice(letters, 15)) for _ in range(200)]
+    assert tokenizer.encode_batch(texts) == [engine.encode(text).ids for text in texts]
+
+
+def test_prepare_reports_the_names(tmp_path: Path, capsys):
+    """Those of the text alone, and of special tokens of this tokenizer; a text without a name has no such line."""
+    tokenizers.train("sentencepiece-unigram", 200, PROSE, tmp_path / "tokenizer")
+    for name, text in (("names", "The fox </s> jumps. [MASK] <pad> </s> The dog."), ("none", "The fox jumps.")):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps({"text": text, "other": "[SEP]"}) + "\n" for _ in range(3)))  # not read
+        paths = {"input": file, "tokenizer": tmp_path / "tokenizer", "output": tmp_path / f"{name}_dataset"}
+        cli.run(["prepare", *(f"--{option}={path}" for option, path in paths.items()), "--held-out", "0"])
+        said = capsys.readouterr().out
+        line = "special    6 names of special tokens in the text are read as plain text: "
+        assert (line in said) == (name == "names"), said
+        assert name == "none" or f"{line}[MASK] 3, <pad> 3\n" in said
+    tokenizer = tokenizers.load(tmp_path / "tokenizer")
+    split = store.open_dataset(tmp_path / "names_dataset").split("train")
+    assert not {*tokenizer.vocabulary.special} - {tokenizer.vocabulary.unknown} & {*split.tokens(0, split.token_count)}
