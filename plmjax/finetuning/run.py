@@ -336,6 +336,8 @@ def _tokenizer(run: Experiment, origin: Origin, workdir: Path, train: Examples) 
     settings, texts = run.tokenizer, run.data.texts(train)
     # The run saves it after all other checks.
     with tempfile.TemporaryDirectory() as folder, options_named(OF_TOKENIZERS):
+        tokenizers.check(settings.kind, settings.vocab_size)
+        checks.special_tokens(run.model, tokenizers.special_vocabulary(settings.kind))
         return tokenizers.train(settings.kind, settings.vocab_size, texts, folder, lowercase=settings.lowercase)
 
 

@@ -60,11 +60,18 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
 def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
     """Return parameters whose table `name` starts with the vectors, and a text with the number of words that have one.
 
+    A word that the file lacks has the vector of the first word that the tokenizer spells like it: "cafe" that of "café"
+    if it drops accents.
+
     params: a tree of jax.Array, whose shardings do not change.
     tokenizer: a plmjax.data.tokenizers.Tokenizer.
     """
     words = words_of(tokenizer)
-    pairs = [(token, vectors.rows[word]) for token, word in words.items() if word in vectors.rows]
+    known = vectors.rows
+    if any(word not in known for word in words.values()):
+        spelt = reversed([(tokenizer.normalize(word), row) for row, word in enumerate(vectors.words)])
+        known = dict(spelt) | known
+    pairs = [(token, known[word]) for token, word in words.items() if word in known]
     tokens, rows = np.array(pairs, np.int32).reshape(-1, 2).T
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     replace = jax.jit(lambda table, rows: table.at[tokens].set(rows), out_shardings=flat[name].sharding)

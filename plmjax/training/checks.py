@@ -153,6 +153,7 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
             f"Expected a tokenizer of at most the model's {run.model.vocab_size} tokens, found --tokenizer.vocab_size "
             f"{run.tokenizer.vocab_size}; lower it or raise --model.vocab_size."
         )
+    special_tokens(run.model, tokenizers.special_vocabulary(run.tokenizer.kind))
 
 
 def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:

@@ -41,6 +41,20 @@ def test_rows_of_words_in_the_file_are_its_vectors_and_all_others_stay(tmp_path:
     assert found["bias"] is params["bias"]
 
 
+def test_words_are_found_as_the_tokenizer_spells_them(tmp_path: Path) -> None:
+    """As they stand first, then without capital letters and accents: of several the first."""
+    words = ["Café", "café", "été", "ete", "한국어", "が"]
+    tokenizer = tokenizers.train("word", 20, ["the cafe été 한국어 が"] * 3, tmp_path)
+    numbers = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+    params = {"words": {"embedding": jnp.zeros((tokenizer.vocabulary.size, 3))}}
+    found, said = token_embeddings.with_vectors(
+        params, "words/embedding", tokenizer, WordVectors("here", words, numbers)
+    )
+    rows = found["words"]["embedding"][jnp.array(tokenizer.encode("cafe été 한국어 が the"))]
+    np.testing.assert_array_equal(rows, [*numbers[[0, 3, 4, 5]], np.zeros(3)])
+    assert said == "4 of 5 words have a vector in here; the others are random"
+
+
 def test_a_run_begins_with_a_file_and_says_how_many_words_it_found(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
     word2vec.write(tmp_path / "vectors", WORDS, NUMBERS, "binary")

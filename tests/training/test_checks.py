@@ -58,6 +58,8 @@ OF_TEXT = [
     (["--tokenizer.kind", "wordpeace"], "did you mean 'wordpiece'?"),
     (["--tokenizer.vocab_size", "3"], "at least 7 tokens for wordpiece, 5 special ones and 2 of the text, found 3"),
     (["--tokenizer.vocab_size", "9000"], "the model's 4096 tokens, found --tokenizer.vocab_size 9000"),
+    (["--model.pad_token_id", "7"], "whose padding token is the model's, 7, found 0; set --model.pad_token_id 0"),
+    (["--tokenizer.kind", "byte-bpe"], "whose padding token is the model's, 0, found 1; set --model.pad_token_id 1"),
 ]
 
 
