@@ -101,8 +101,9 @@ class Tokenizer:
         self._hidden = frozenset(token for token in hidden if len(token) > 1)  # a character is a part of any text
         self._reader, visible = _without(engine, description, self._hidden)
         self._cache = WordCache(self._reader, visible)
-        bytes_of = byte_alphabet() if self.kind == "byte" else {}
-        self._alphabet = "".join(chr(bytes_of[token]) for token in engine.get_vocab() if token in bytes_of)
+        bytes_of = byte_alphabet()
+        known = [token for token in engine.get_vocab() if token in bytes_of] if self.kind == "byte" else []
+        self._alphabet = "".join(chr(bytes_of[token]) for token in known)
 
     @property
     def special(self) -> Mapping[str, str]:
@@ -242,33 +243,38 @@ def _without(engine: "tokenizers.Tokenizer", description: dict, hidden: Collecti
     if not hidden:
         return engine, description
     names = {token: f"{token}{secrets.token_hex(8)}" for token in hidden}
-    model = dict(description["model"])
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {names.get(token, token): index for token, index in model["vocab"].items()}
+    options = {name: value for name, value in description["model"].items() if value is not None}
+    kind, vocabulary, merges = options.pop("type"), options.pop("vocab"), options.pop("merges", None)
+    if isinstance(vocabulary, dict):
+        vocabulary = {names.get(token, token): index for token, index in vocabulary.items()}
     else:
-        model["vocab"] = [(names.get(piece, piece), score) for piece, score in model["vocab"]]
-    if model.get("unk_token"):
-        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
-    if "merges" in model:
-        start = len(model.get("continuing_subword_prefix") or "")
-        model["merges"] = [
-            (first, second)
-            for first, second in model["merges"]
-            if hidden.isdisjoint((first, second, first + second[start:]))
+        vocabulary = [(names.get(piece, piece), score) for piece, score in vocabulary]
+    if "unk_token" in options:
+        options["unk_token"] = names.get(options["unk_token"], options["unk_token"])
+    if merges is not None:
+        start = len(options.get("continuing_subword_prefix", ""))
+        options["merges"] = [
+            (first, second) for first, second in merges if hidden.isdisjoint((first, second, first + second[start:]))
         ]
+    # Made from the parts, since scores are not read back exactly from JSON, and a pattern of many words slowly.
+    reader = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(vocabulary, **options))
+    reader.normalizer, reader.pre_tokenizer = engine.normalizer, engine.pre_tokenizer
+    steps = components(description, "normalizer")
+    marks = {step["content"].strip() for step in steps if step["type"] == "Replace"} & hidden
+    if marks:  # a line end is the word <eos> in WikiText
+        spelling = json.dumps({"type": "Sequence", "normalizers": steps})
+        for mark in marks:
+            spelling = spelling.replace(mark, names[mark])
+        normalizer = tokenizers.normalizers.Sequence([])
+        normalizer.__setstate__(spelling.encode())
+        reader.normalizer = normalizer
     added = [
         token | {"content": names.get(token["content"], token["content"])} for token in description["added_tokens"]
     ]
-    steps = components(description, "normalizer")
-    for step in steps:  # a line end is the word <eos> in WikiText
-        if step["type"] == "Replace" and step["content"].strip() in names:
-            step["content"] = step["content"].replace(step["content"].strip(), names[step["content"].strip()])
-    reader = description | {"model": model, "added_tokens": added, "post_processor": None}
+    fields = [{name: value for name, value in token.items() if name != "id"} for token in added]
+    reader.add_tokens([tokenizers.AddedToken(**one) for one in fields])
     visible = description | {"added_tokens": [token for token in added if token["content"] not in names.values()]}
-    found = tokenizers.Tokenizer.from_str(json.dumps(reader))
-    if model["type"] == "Unigram":  # scores are not read back exactly
-        found.model = tokenizers.models.Unigram(model["vocab"], model["unk_id"], model["byte_fallback"])
-    return found, visible
+    return reader, visible
 
 
 def _kind(description: dict) -> str:
