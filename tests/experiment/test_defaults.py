@@ -68,7 +68,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "cooccurrence": {"window": 10, "symmetric": True, "least": 5, "memory": 1024},
     "pretrain": {"from_": "random"},
     "predict": {"format": "jsonl", "max_unknown": 0.2},
-    "embed": {"layer": -1, "pooling": "mean", "batch_size": 32, "max_unknown": 0.2},
+    "embed": {"layer": -1, "batch_size": 32, "max_unknown": 0.2},
     "fill-mask": {"top": 5},
     "nearest": {"top": 10},
     "generate": {"max_unknown": 0.2},
