@@ -11,6 +11,7 @@ a page does not close what it opens.
 
 import html
 import re
+from collections.abc import Callable
 
 from plmjax.data import sentences
 from plmjax.data.formats import wikipedia_languages
@@ -64,6 +65,8 @@ _LEADING = re.compile(r"\(\s*[,;:]\s*|（\s*[，；：、]\s*")
 _GAP = re.compile(r" +(?=[,)]|\.(?:[\s\"'”’)]|$))")
 _HEADING = re.compile(r"(=+)\s*(.*?)\s*\1")
 _AND = re.compile(r"\s*(?:[,&/、]|\s(?:and|und|et|y|e|en|och|og|i|a|и|та|й|ja|και|și|ve|و|at)\s|及|與|与|と)\s*", re.I)
+_DEEPEST = 100
+"""Levels of nested constructs that are read, as many as MediaWiki reads."""
 _LEAST = 40
 """Characters of a line that may be running text without the end of a sentence; a shorter one is a title or a name."""
 
@@ -119,11 +122,12 @@ def _shown_as_text(element: re.Match) -> str:
     return _GONE + "".join(f"&#{ord(char)};" if char in _MARKS else char for char in element["shown"] or "")
 
 
-def _replace_nested(pattern: re.Pattern, replacement, text: str) -> str:
+def _replace_nested(pattern: re.Pattern, replacement: str | Callable[[re.Match], str], text: str) -> str:
     """Replace until nothing matches, so that nested constructs are removed from the inside out."""
-    count = 1
-    while count:
+    for _ in range(_DEEPEST):
         text, count = pattern.subn(replacement, text)
+        if not count:
+            break
     return text
 
 

@@ -21,6 +21,8 @@ def test_no_markup_is_left_in_a_real_dump(shared_data):
 
 def test_unbalanced_markup_ends():
     assert wikipedia_dump.prose("{{" * 2000 + "A line. " + "[[" * 2000) != [""]
+    for start, end in (("-{a;", "}-"), ("{{a", "}}"), ("[[a|", "]]"), ("{|\n", "\n|}")):
+        wikipedia_dump.prose(start * 10_000 + end * 10_000)  # deeper than MediaWiki reads
 
 
 OPAQUE = (
