@@ -8,14 +8,14 @@ import contextlib
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plmjax import json_text, storage
 from plmjax.contracts.template import TEXT_ALONE, TEXTS, Template, TokenRow
 from plmjax.data.tokenizers.kinds import OTHERS
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, listed, quoted
 from plmjax.interop import notices
 from plmjax.vocabulary import Vocabulary
 
@@ -39,9 +39,28 @@ SAMPLES = (
     "Er sagt: 日本語 (e-mail@example.org), 'un-be-lievable'.",
 )
 """Texts whose ids are compared, each by itself and as a pair with the next one."""
+AROUND = "The {0} fox{0}jumps, {0}!"
+"""Text around a token that must not be split. Its flags say what becomes of the spaces and words beside it."""
+ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+"""Roles of special tokens that transformers has too."""
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 Layout = Callable[..., tuple[Sequence[int], Sequence[int]]]
 """One text or two -> ids and token types of their row."""
+
+
+class Reader(NamedTuple):
+    """A tokenizer of another library.
+
+    layout: makes rows. words: token -> id. added: id -> token that is not split, with its flags.
+    special: role -> token. plain: a text -> its ids, without special tokens around it.
+    """
+
+    layout: Layout
+    words: Mapping[str, int]
+    added: Mapping[int, Any]
+    special: Mapping[str, str]
+    plain: Callable[[str], Sequence[int]]
 
 
 def write(tokenizer: Any, template: Template, longest: int | None, directory: Path) -> None:
@@ -57,11 +76,9 @@ def write(tokenizer: Any, template: Template, longest: int | None, directory: Pa
     import tokenizers
 
     template.check(tokenizer.vocabulary)
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer.save(scratch)
-        files = {file.name: file.read_bytes() for file in Path(scratch).iterdir()}
+    files = _files(tokenizer)
     engine = tokenizers.Tokenizer.from_str(files[ENGINE].decode("utf-8"))
-    if _difference(tokenizer, template, _engine_layout(engine)):
+    if _other_rows(tokenizer, template, _reader(engine).layout):
         engine.post_processor = _processor(template, tokenizer.vocabulary, engine)
         files[ENGINE] = engine.to_str(pretty=True).encode("utf-8")
     settings = {name: value for name, value in json_text.parse(files[SETTINGS]).items() if name not in REBUILDING}
@@ -89,49 +106,66 @@ def rows_with(vocabulary: Vocabulary, template: Template) -> Template:
 
 
 def compare(tokenizer: Any, template: Template, directory: str | Path) -> int:
-    """Compare the rows that a folder's tokenizer makes from texts and pairs with ours. Return the number of rows.
+    """Compare a folder's tokenizer with ours. Return the number of texts and pairs.
 
-    transformers opens the folder's tokenizer, or the library tokenizers if transformers is not installed.
+    Compared are the rows of texts and pairs, the vocabulary, the special tokens, the tokens that are not split with
+    their flags, and the ids of texts that contain each of them. transformers opens the folder's tokenizer, or the
+    library tokenizers if transformers is not installed.
 
     Raises:
-        UserError: a row differs, or the folder does not open.
+        UserError: something differs, or the folder does not open.
     """
-    with opened(directory) as layout:
-        if difference := _difference(tokenizer, template, layout):
+    with opened(directory) as reader:
+        if difference := _difference(tokenizer, template, reader):
             raise UserError(f"Expected {directory} to give the rows of this model's texts, found {difference}.")
     return 2 * len(SAMPLES)
 
 
 def difference(tokenizer: Any, template: Template, directory: str | Path) -> str:
-    """Compare rows as `compare` does, for a folder from another writer. Return the first difference in words, or ""."""
-    with opened(directory) as layout:
-        return _difference(tokenizer, template, layout)
+    """Compare as `compare` does, for a folder from another writer. Return the first difference in words, or ""."""
+    with opened(directory) as reader:
+        return _difference(tokenizer, template, reader)
 
 
 @contextlib.contextmanager
-def opened(directory: str | Path) -> Iterator[Layout]:
-    """Open the tokenizer of a folder as a function that makes rows, with transformers if it is installed."""
+def opened(directory: str | Path) -> Iterator[Reader]:
+    """Open the tokenizer of a folder, with transformers if it is installed."""
     import tokenizers
 
     try:
         import transformers
     except ImportError:
-        yield _engine_layout(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
+        yield _reader(tokenizers.Tokenizer.from_file(str(Path(directory) / ENGINE)))
         return
     with notices.none_from(transformers):
-        try:
+        with _failures_explained(directory):
             theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
-        except Exception as error:  # of any type: each class checks its arguments
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"Expected transformers to open the tokenizer in {directory}, found: {reason}; correct its files."
-            ) from error
+
+        def encode(*texts: str, **options: Any) -> Mapping[str, Any]:
+            with _failures_explained(directory):
+                return theirs(*texts, **options)
 
         def layout(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
-            row = theirs(*texts, return_token_type_ids=True)
+            row = encode(*texts, return_token_type_ids=True)
             return row["input_ids"], row["token_type_ids"]
 
-        yield layout
+        def plain(text: str) -> Sequence[int]:  # whether a token in a text is looked for is the caller's choice
+            return encode(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+
+        named = {role: getattr(theirs, f"{role}_token") for role in ROLES}
+        special = {role: token for role, token in named.items() if token is not None}
+        yield Reader(layout, theirs.get_vocab(), theirs.added_tokens_decoder, special, plain)
+
+
+@contextlib.contextmanager
+def _failures_explained(directory: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of any type: each class checks its arguments
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"Expected transformers to open the tokenizer in {directory}, found: {reason}; correct its files."
+        ) from error
 
 
 def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
@@ -142,7 +176,11 @@ def row(tokenizer: Any, template: Template, *texts: str) -> TokenRow:
     return template.lay_out(tokenizer.reading().encode_batch(texts), tokenizer.vocabulary)
 
 
-def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:
+def _difference(tokenizer: Any, template: Template, reader: Reader) -> str:
+    return _other_rows(tokenizer, template, reader.layout) or _other_tokens(tokenizer, reader)
+
+
+def _other_rows(tokenizer: Any, template: Template, layout: Layout) -> str:
     pairs = zip(SAMPLES, (*SAMPLES[1:], SAMPLES[0]), strict=True)
     for texts in [*((text,) for text in SAMPLES), *pairs]:
         ours, (ids, types) = row(tokenizer, template, *texts), layout(*texts)
@@ -154,6 +192,38 @@ def _difference(tokenizer: Any, template: Template, layout: Layout) -> str:
     return ""
 
 
+def _other_tokens(tokenizer: Any, reader: Reader) -> str:
+    """Return the first difference in the tokens themselves.
+
+    A special token that is a plain word of our vocabulary is the same word between spaces, and not compared further. A
+    role that the other library has not, or we have by the name of a token alone, is not compared.
+    """
+    ours = _reader(_engine_of(tokenizer))
+    tokens = (ours.words.keys() | reader.words.keys()) - {""}  # an empty line is found in no text
+    for token in sorted(tokens, key=lambda one: (ours.words.get(one, -1), one)):
+        if ours.words.get(token) != reader.words.get(token):
+            there, here = (f"id {words[token]}" if token in words else "no id" for words in (reader.words, ours.words))
+            return f"a vocabulary that differs ({there} for {here} of the token {quoted(token)})"
+    named = set(tokenizer.special.values())
+    for number, token in sorted(reader.added.items()):
+        if number not in ours.added and (token.content not in named or list(ours.plain(token.content)) != [number]):
+            return f"an added token that differs ({quoted(token.content)} is split here)"
+    for number, token in sorted(ours.added.items()):
+        if number not in reader.added:
+            return f"an added token that differs ({quoted(token.content)} is split there)"
+        flags = [flag for flag in FLAGS if getattr(token, flag) != getattr(reader.added[number], flag)]
+        if flags:
+            return f"an added token that differs ({listed(flags)} of {quoted(token.content)})"
+        text = AROUND.format(token.content)
+        ids, expected = reader.plain(text), ours.plain(text)
+        if list(ids) != list(expected):
+            return f"ids of a text that differ ({_shown(ids, expected)} of {quoted(text)})"
+    for role, token in reader.special.items():
+        if tokenizer.special.get(role, token) != token:
+            return f"special tokens that differ ({quoted(token)} for {quoted(tokenizer.special[role])} as {role}_token)"
+    return ""
+
+
 def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
     """Return up to six numbers of both sequences, from one position before their first difference."""
     same = next((place for place, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), 0)  # noqa: B905
@@ -161,12 +231,27 @@ def _shown(found: Sequence[int], expected: Sequence[int]) -> str:
     return f"{list(found)[first : first + 6]} for {list(expected)[first : first + 6]} from token {first + 1} on"
 
 
-def _engine_layout(engine: Any) -> Layout:
+def _reader(engine: Any) -> Reader:
     def layout(*texts: str) -> tuple[Sequence[int], Sequence[int]]:
         encoding = engine.encode(*texts)
         return encoding.ids, encoding.type_ids
 
-    return layout
+    def plain(text: str) -> Sequence[int]:
+        return engine.encode(text, add_special_tokens=False).ids
+
+    return Reader(layout, engine.get_vocab(), engine.get_added_tokens_decoder(), {}, plain)
+
+
+def _files(tokenizer: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save(scratch)
+        return {file.name: file.read_bytes() for file in Path(scratch).iterdir()}
+
+
+def _engine_of(tokenizer: Any) -> Any:
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_str(_files(tokenizer)[ENGINE].decode("utf-8"))
 
 
 def _processor(template: Template, vocabulary: Vocabulary, engine: Any) -> Any:

@@ -1,21 +1,38 @@
 """The published tokenizers as pipelines of the tokenizers library."""
 
+import re
+from collections.abc import Sequence
+
 from plmjax.data.tokenizers.kinds import SENTINEL, SENTINELS, T5_SPECIAL
 from plmjax.data.tokenizers.spelling import cased
 from plmjax.errors import UserError, quoted
 
 MOST_SENTINELS = 1 << 14
 """Maximum number of sentinels of a tokenizer. T5 has 100."""
+WHITE_SPACE = "\t\n\x0b\x0c\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""Characters at which the tokenizers library cuts words.
+
+Deviation: it cuts at U+0085 too, as transformers does, which is an unknown character to SentencePiece.
+"""
+PRIVATE = 0x10F000
+"""First of the characters that stand for symbols while a text is normalized."""
 
 
-def wordpiece(table: dict[str, int], *, lowercase: bool, strip_accents: bool | None = None, chinese: bool = True):
+def wordpiece(
+    table: dict[str, int],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    chinese: bool = True,
+    unknown: str = "[UNK]",
+):
     """Return BERT's tokenizer (google-research/bert tokenization.py).
 
     By default accents are stripped if case is folded.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    engine = Tokenizer(models.WordPiece(table, unk_token="[UNK]"))
+    engine = Tokenizer(models.WordPiece(table, unk_token=unknown))
     engine.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
     )
@@ -107,33 +124,52 @@ def byte(lowercase: bool):
 def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     """Convert a SentencePiece model to the tokenizers library, with the same normalization table, pieces and scores.
 
+    Words are cut at white space first if that changes nothing: it is what transformers does, and several times as fast.
+
     config: contents of tokenizer_config.json.
     model_type: model_type of the model's config.json, if it is known.
+
+    It cannot do what every model requires (`sentencepiece_check`).
     """
-    from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    proto = sentencepiece_model_pb2.ModelProto()
-    proto.ParseFromString(content)
-    unknown = proto.trainer_spec.unk_id
-    fallback = proto.trainer_spec.byte_fallback
-    if proto.trainer_spec.model_type == proto.trainer_spec.BPE:
-        table = {piece.piece: index for index, piece in enumerate(proto.pieces)}
-        options = {"unk_token": proto.pieces[unknown].piece, "fuse_unk": True, "byte_fallback": fallback}
-        model = models.BPE(table, _merges(proto, table), **options)
+    proto = model_proto(content)
+    trainer, rules = proto.trainer_spec, proto.normalizer_spec
+    unknown, table = trainer.unk_id, {piece.piece: index for index, piece in enumerate(proto.pieces)}
+    symbols = sorted((piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED), key=len, reverse=True)
+    crossing = any("▁" in piece.piece[1:] for piece in proto.pieces if piece.type in (piece.NORMAL, piece.USER_DEFINED))
+    if trainer.model_type == trainer.BPE:
+        options = {"unk_token": proto.pieces[unknown].piece, "fuse_unk": True, "byte_fallback": trainer.byte_fallback}
+        model = models.BPE(table, _merges(proto, table), ignore_merges=bool(symbols), **options)
     else:
-        model = models.Unigram([(p.piece, p.score) for p in proto.pieces], unk_id=unknown, byte_fallback=fallback)
-    steps = _spelling(proto, config, model_type)
-    if proto.normalizer_spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap))
-    engine = Tokenizer(model)
-    if proto.normalizer_spec.add_dummy_prefix:
-        split, prefix = [pre_tokenizers.WhitespaceSplit()], "always"
+        least = min((piece.score for piece in proto.pieces if piece.type == piece.NORMAL), default=0.0)
+        scores = [(one.piece, one.score if one.type != one.UNUSED else least - 100) for one in proto.pieces]
+        model = models.Unigram(scores, unk_id=unknown, byte_fallback=trainer.byte_fallback)
+    steps, engine = spelling_steps(proto, config, model_type), Tokenizer(model)
+    if rules.precompiled_charsmap:
+        folding = normalizers.Precompiled(rules.precompiled_charsmap)
+        steps += _around_symbols(folding, [symbol for symbol in symbols if folding.normalize_str(symbol) != symbol])
+    uneven = kept_spaces(normalizers.Sequence(steps))
+    words = not uneven or splits_words(proto, config, model_type)
+    prefix = "always" if rules.add_dummy_prefix else "never"
+    if rules.add_dummy_prefix and rules.remove_extra_whitespaces and words and not crossing:
+        splitters = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prefix)]
     else:
-        split, prefix = [], "never"
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+        first = [normalizers.Prepend(" ")] if rules.add_dummy_prefix else []
+        if rules.remove_extra_whitespaces:
+            ends = normalizers.Replace(Regex(r"\A +| +\z"), "") if uneven else normalizers.Strip()
+            steps += [ends, normalizers.Replace(Regex(" {2,}"), " "), *first]
+        else:
+            # The library takes these two characters for one.
+            steps = (
+                [*first, normalizers.Replace("\r\n", "\n\n"), *steps] if rules.precompiled_charsmap else first + steps
+            )
+        splitters = [pre_tokenizers.Metaspace("▁", "never", split=not crossing)]
+    if symbols and trainer.model_type == trainer.BPE:  # no merge makes such a piece, so it must be a part by itself
+        pattern = Regex("|".join(re.escape(symbol) for symbol in symbols))
+        splitters.append(pre_tokenizers.Split(pattern, "isolated"))
     engine.normalizer = normalizers.Sequence(steps)
-    engine.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace("▁", prefix)])
+    engine.pre_tokenizer = pre_tokenizers.Sequence(splitters)
     engine.decoder = decoders.Metaspace("▁", prefix)
     owner = (config.get("tokenizer_class") or model_type).lower()
     if owner.startswith("t5") if owner else [piece.piece for piece in proto.pieces[:3]] == list(T5_SPECIAL.values()):
@@ -144,6 +180,40 @@ def sentencepiece(content: bytes, config: dict, model_type: str = ""):
     return engine
 
 
+def model_proto(content: bytes):
+    """Return the contents of a spiece.model. Raises google.protobuf's DecodeError for other files."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(content)
+    return proto
+
+
+def kept_spaces(normalizer) -> list[str]:
+    """Return white space that a normalizer neither drops nor makes a plain space: to SentencePiece it is a letter."""
+    return [space for space in WHITE_SPACE if normalizer.normalize_str(space) not in ("", " ")]
+
+
+def _around_symbols(folding, symbols: Sequence[str]) -> list:
+    """Return the steps of a normalization that leaves these symbols as they are, as SentencePiece does.
+
+    Each is a character without a meaning (of a private use area of Unicode) while the others are normalized.
+    """
+    from tokenizers import normalizers
+
+    hidden = [(symbol, chr(PRIVATE + number)) for number, symbol in enumerate(symbols)]
+    there = [normalizers.Replace(symbol, character) for symbol, character in hidden]
+    return [*there, folding, *(normalizers.Replace(character, symbol) for symbol, character in hidden)]
+
+
+def special_pieces(content: bytes) -> tuple[dict[str, str], list[str]]:
+    """Return the pieces that a SentencePiece model names itself, by role, and all its pieces that no text contains."""
+    proto = model_proto(content)
+    ids = {role: getattr(proto.trainer_spec, f"{role}_id") for role in ("pad", "unk", "bos", "eos")}
+    named = {role: proto.pieces[index].piece for role, index in ids.items() if 0 <= index < len(proto.pieces)}
+    return named, [piece.piece for piece in proto.pieces if piece.type == piece.CONTROL]
+
+
 def add_sentinels(engine, count: int) -> None:
     """Add T5's sentinels after all pieces, with the first sentinel last (`SentencePieceVocabulary` of google/seqio)."""
     from tokenizers import AddedToken
@@ -152,14 +222,13 @@ def add_sentinels(engine, count: int) -> None:
     engine.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
 
 
-def _spelling(proto, config: dict, model_type: str) -> list:
+def spelling_steps(proto, config: dict, model_type: str) -> list:
     """Return the normalizers that are applied to a text before a SentencePiece model's own normalization.
 
     ALBERT and XLNet unify quotation marks and drop accents. ALBERT also folds case (transformers
     tokenization_albert.py). The tokenizer class tells the system of a model, or else the model_type. A model with
     neither is treated as ALBERT's if it has ALBERT's special tokens, no capital letters and no accents, and its own
-    normalization keeps capital letters, which would all be unknown. `remove_space` makes no difference: SentencePiece
-    treats a run of spaces as one.
+    normalization keeps capital letters, which would all be unknown.
 
     Deviation: both releases also separate a comma from the number before it where a piece joins them; transformers'
     readers of a spiece.model do not either. Those readers add a space after every symbol that the model's user defined
@@ -178,6 +247,13 @@ def _spelling(proto, config: dict, model_type: str) -> list:
     if config.get("do_lower_case", albert):
         steps.append(normalizers.Lowercase())
     return steps
+
+
+def splits_words(proto, config: dict, model_type: str) -> bool:
+    """Return whether the system of a model takes white space of any kind for one space (`remove_space`)."""
+    owner = (config.get("tokenizer_class") or model_type).lower()
+    albert = owner.startswith(("albert", "xlnet")) if owner else _looks_like_albert(proto)
+    return albert and config.get("remove_space", True)
 
 
 def _looks_like_albert(proto) -> bool:

@@ -1,23 +1,54 @@
 """Load a tokenizer folder or a published vocabulary."""
 
+import contextlib
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from plmjax import json_text, storage
-from plmjax.data.tokenizers import engines, spelling
+from plmjax.data.tokenizers import engines, sentencepiece_check, settings, spelling
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
-from plmjax.errors import UserError, in_file, quoted
+from plmjax.data.tokenizers.word_cache import components
+from plmjax.errors import UserError, in_file, listed, quoted
+
+log = logging.getLogger(__name__)
+
+GENERIC = ("", "PreTrained", "TokenizersBackend")
+"""Classes that follow tokenizer.json alone, without their endings "Tokenizer" and "Fast". "" stands for no class."""
+CLASSES: dict[str, tuple[str, ...]] = {
+    "vocab.txt": ("Bert", "ConvBert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert"),
+    "merges.txt": ("Bart", "GPT2", "Herbert", "LED", "Longformer", "OpenAIGPT", "Roberta"),
+    "spiece.model": ("Albert", "BigBird", "Reformer", "T5", "XLNet"),
+}
+"""File -> classes, as in `GENERIC`, that read it as we do. Others split words by other rules, or number the same pieces
+differently."""
+OPTIONS = {
+    ("normalizer", "BertNormalizer"): {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    },
+    ("pre_tokenizer", "ByteLevel"): {"add_prefix_space": "add_prefix_space"},
+}
+"""Step of tokenizer.json -> option of a class -> its name in the step."""
+CASE_OF = {"Herbert": False, "OpenAIGPT": True}
+"""Class of words' pieces -> whether it lowercases, whatever its options say."""
 
 
 def load(path: str | Path, model_type: str = "") -> Tokenizer:
     """Load a tokenizer folder or a published vocabulary file.
 
     A folder holds tokenizer.json, vocab.txt, vocab.json with merges.txt, or spiece.model. The first of these that
-    exists is read. Options come from its tokenizer_config.json. A vocab.txt without options has the
-    spelling of its tokens (`spelling.of_pieces`). A spiece.model without a tokenizer class is normalized as the
-    model_type of the config.json beside it requires, or else `model_type`. Without any of these it is treated as
-    ALBERT's, with accents dropped and case folded, if it holds [CLS], [SEP] and no capital letters; else it is used as
-    it is.
+    exists is read. Options and added tokens come from the files beside it (`settings.read`). If they contradict a
+    tokenizer.json they are followed, as in transformers, unless their class is one that follows tokenizer.json alone.
+    The dropout of merges is left out, so that a text always has the same ids.
+
+    A vocab.txt without options has the spelling of its tokens (`spelling.of_pieces`). A spiece.model without a class is
+    normalized as the model_type of the config.json beside it requires, or else `model_type`. Without any of these it is
+    treated as ALBERT's, with accents dropped and case folded, if it holds [CLS], [SEP] and no capital letters; else it
+    is used as it is.
 
     Raises:
         UserError: nothing is there, or the files are not a vocabulary.
@@ -40,31 +71,81 @@ def _load(path: Path, model_type: str) -> Tokenizer:
 
 
 def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokenizer:
-    config = _json(folder / "tokenizer_config.json")
-    if "spiece.model" in forms and not config.get("tokenizer_class"):
-        model = _json(folder / "config.json")
-        model_type = model.get("tokenizer_class") or model.get("model_type") or model_type
-    engine, names = _read(forms, config, model_type)
-    special = special_tokens(config, engine)
-    if names != ["tokenizer.json"]:
-        _add_special(engine, config, special)
+    from tokenizers import AddedToken
+
+    beside = settings.read(folder)
+    options, model = beside.options, settings.read_json(folder / "config.json")
+    settings.warn(options)
+    name = options.get("tokenizer_class") or model.get("tokenizer_class") or ""
+    json_text.check(name, str, "tokenizer_class")
+    form = _form(forms, name)
+    with _in(forms[form]):
+        match form:
+            case "tokenizer.json":
+                engine = _from_json(forms[form], options, _short(name))
+            case "vocab.txt":
+                engine = _from_words(forms[form], options)
+            case "merges.txt":
+                engine = _from_merges(forms["vocab.json"], forms[form], options, _short(name))
+            case "spiece.model":
+                engine = _from_pieces(forms[form], options, name or model.get("model_type") or model_type)
+    settings.add_tokens(engine, beside.tokens, folder)
+    special, control = special_tokens(options, engine), []
+    if form == "spiece.model":
+        named, control = engines.special_pieces(forms[form].read_bytes())
+        options = {f"{role}_token": piece for role, piece in named.items() if role not in special} | options
+        special = special_tokens(options, engine)
+    if form != "tokenizer.json":
+        usual = (AddedToken(token, special=True, normalized=False) for token in [*special.values(), *control])
+        settings.add_tokens(engine, [(token, -1) for token in usual], folder)
         surround(engine, special)
     engine.no_padding()
     engine.no_truncation()
     files = {name: file.read_bytes() for name, file in forms.items() if name != "tokenizer.json"}
-    if not config or (names == ["spiece.model"] and not config.get("tokenizer_class")):
+    if not options or (form == "spiece.model" and not options.get("tokenizer_class")):
         tokens = {f"{role}_token": token for role, token in special.items()}
-        config = tokens | config | {"tokenizer_class": "PreTrainedTokenizerFast"}  # this class uses tokenizer.json
-    files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+        options = tokens | options | {"tokenizer_class": "PreTrainedTokenizerFast"}  # this class uses tokenizer.json
+    if beside.older:
+        options = options | {settings.DECODER: settings.decoder(engine)}
+    files[settings.CONFIG] = (json.dumps(options, indent=2, ensure_ascii=False) + "\n").encode()
     tokenizer = Tokenizer(engine, files, special)
     if tokenizer.kind != "byte":  # which may lack any byte
         tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
     return tokenizer
 
 
-def _json(file: Path) -> dict:
-    """Return the contents of a JSON file of options; empty if there is no file."""
-    return json_text.read_object(file, "options of a tokenizer", "download it again") if file.is_file() else {}
+def _short(name: str) -> str:
+    return name.removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def _form(forms: dict[str, Path], name: str) -> str:
+    """Return the name of the file that is read. name: class of the tokenizer.
+
+    Raises:
+        UserError: the class reads the files of this folder in its own way.
+    """
+    if "tokenizer.json" in forms:
+        return "tokenizer.json"
+    found = [form for form in CLASSES if form in forms]
+    able = [form for form in found if _short(name) in (*GENERIC, *CLASSES[form])]
+    if not able:
+        known = (one for form in found for one in CLASSES[form])
+        raise UserError(
+            f"Expected a tokenizer_class for {listed(found)} of {listed(known)} in {forms[found[0]].parent}, found "
+            f"{quoted(name)}, which makes other ids from it; save the tokenizer with transformers as a tokenizer.json."
+        )
+    return able[0]
+
+
+@contextlib.contextmanager
+def _in(file: Path) -> Iterator[None]:
+    """Add the name of a file to the errors of the tokenizers library, which do not have it."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"{file.name}: {json_text.reason(error)}") from error
 
 
 def _forms(path: Path) -> dict[str, Path]:
@@ -87,47 +168,120 @@ def _forms(path: Path) -> dict[str, Path]:
     return forms
 
 
-def _read(forms: dict[str, Path], config: dict, model_type: str):
-    """Return the engine of the first form that exists, and the names of the files it was read from."""
+def _from_json(file: Path, options: dict[str, Any], name: str):
+    """Return the engine of a tokenizer.json. name: its class, shortened."""
     from tokenizers import Tokenizer, models
 
-    if "tokenizer.json" in forms:
-        _check_ids(forms["tokenizer.json"])
-        return Tokenizer.from_file(str(forms["tokenizer.json"])), ["tokenizer.json"]
-    if "vocab.txt" in forms:
-        tokens = forms["vocab.txt"].read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-        table = {token: index for index, token in enumerate(tokens)}
-        if "[UNK]" not in table:
-            raise UserError(
-                f"Expected a WordPiece vocabulary, one token per line with [UNK] among them, found no [UNK] in "
-                f"{forms['vocab.txt']}; check the file."
-            )
-        engine = engines.wordpiece(
-            table,
-            lowercase=config.get("do_lower_case", not spelling.cased(tokens)),
-            strip_accents=config.get("strip_accents"),
-            chinese=config.get("tokenize_chinese_chars", True),
+    _check_ids(file)
+    engine = Tokenizer.from_file(str(file))
+    merges = engine.model
+    if isinstance(merges, models.BPE) and merges.dropout:
+        log.warning(
+            "The dropout of merges in %s (%g) is left out: a text always has the same ids.", file, merges.dropout
         )
-        if not config.keys() & {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}:
-            engine.normalizer = spelling.of_pieces(tokens)
-        return engine, ["vocab.txt"]
-    if "merges.txt" in forms:
-        files = [str(forms[name]) for name in ("vocab.json", "merges.txt")]
-        table = json_text.read_object(forms["vocab.json"], "tokens and their ids", "fetch it again")
-        _check_table(table, forms["vocab.json"])
-        if "</w>\n" in forms["merges.txt"].read_text(encoding="utf-8"):
-            if "<unk>" not in table:
-                raise UserError(
-                    f"Expected <unk> in a vocabulary of words' pieces, found none in {forms['vocab.json']}; add it, or "
-                    f"take the file that belongs to these merges."
-                )
-            return engines.bpe(models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token="<unk>"), True), [
-                *files
-            ]
-        prefix_space = config.get("add_prefix_space", False)
-        return engines.byte_bpe(models.BPE.from_file(*files), prefix_space, lowercase=False), [*files]
-    with in_file(forms["spiece.model"].parent / "tokenizer_config.json"):
-        return engines.sentencepiece(forms["spiece.model"].read_bytes(), config, model_type), ["spiece.model"]
+        merges.dropout = None
+    description = json_text.parse(engine.to_str())
+    if name in GENERIC[1:] or not _follow(options, description, name):
+        return engine
+    return Tokenizer.from_str(json.dumps(description))
+
+
+def _follow(options: dict[str, Any], description: dict[str, Any], name: str) -> bool:
+    """Change the description of a tokenizer as its options say. Return whether it changed.
+
+    The classes of transformers with these options build their normalizer and splitter from them. name: the class,
+    shortened.
+    """
+    before, options = (
+        json.dumps(description),
+        options | {"do_lower_case": CASE_OF[name]} if name in CASE_OF else options,
+    )
+    for (place, kind), fields in OPTIONS.items():
+        for step in components(description, place):
+            if step["type"] == kind:
+                step.update({field: options[option] for option, field in fields.items() if option in options})
+    if name in ("Albert", "XLNet") and options.keys() & {"do_lower_case", "keep_accents"}:
+        steps = components(description, "normalizer")
+        description["normalizer"] = {"type": "Sequence", "normalizers": _respelt(steps, options)}
+    return json.dumps(description) != before
+
+
+def _respelt(steps: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of ALBERT's or XLNet's normalizer, without accents and in lower case as the options say."""
+    kinds = [step["type"] for step in steps]
+    place = next((at for at, kind in enumerate(kinds) if kind in ("NFKD", "Lowercase", "Precompiled")), len(kinds))
+    spelt = [] if options.get("keep_accents", "NFKD" not in kinds) else ["NFKD", "StripAccents"]
+    spelt += ["Lowercase"] if options.get("do_lower_case", "Lowercase" in kinds) else []
+    rest = [step for step in steps[place:] if step["type"] not in ("NFKD", "StripAccents", "Lowercase")]
+    return [*steps[:place], *({"type": kind} for kind in spelt), *rest]
+
+
+def _from_words(file: Path, options: dict[str, Any]):
+    """Return the engine of a vocab.txt, one token a line. Empty lines at its end are no tokens.
+
+    White space at the end of a line is no part of its token. Of a token that is there twice the last id counts.
+    """
+    tokens = [line.rstrip() for line in file.read_text(encoding="utf-8-sig").rstrip().split("\n")]
+    table = {token: index for index, token in enumerate(tokens)}
+    engine = engines.wordpiece(
+        table,
+        lowercase=options.get("do_lower_case", not spelling.cased(tokens)),
+        strip_accents=options.get("strip_accents"),
+        chinese=options.get("tokenize_chinese_chars", True),
+        unknown=_unknown(options, table, file),
+    )
+    if not options.keys() & {"do_lower_case", "strip_accents", "tokenize_chinese_chars"}:
+        engine.normalizer = spelling.of_pieces(tokens)
+    return engine
+
+
+def _unknown(options: dict[str, Any], table: dict[str, int], file: Path) -> str:
+    """Return the token of unknown words: the one that the options name, or else [UNK] or <unk>."""
+    named = options.get("unk_token")
+    named = named["content"] if isinstance(named, dict) else named
+    found = [token for token in ([named] if named else ("[UNK]", "<unk>")) if token in table]
+    if not found:
+        raise UserError(
+            f"Expected a token for unknown words in {file}, {quoted(named) if named else '[UNK] or <unk>'}, found no "
+            f"{named or '[UNK]'}; add it, or name another as unk_token in {settings.CONFIG}."
+        )
+    return found[0]
+
+
+def _from_merges(vocabulary: Path, merges: Path, options: dict[str, Any], name: str):
+    """Return the engine of a vocab.json with its merges.txt: of bytes, or of characters with </w> at the end of a word.
+
+    name: class of the tokenizer, shortened.
+    """
+    from tokenizers import models, normalizers
+
+    table = json_text.read_object(vocabulary, "tokens and their ids", "fetch it again")
+    _check_table(table, vocabulary)
+    lines = merges.read_text(encoding="utf-8-sig").split("\n")
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise UserError(f"Expected two tokens a line in {merges}, found {quoted(' '.join(wrong[0]))}; fetch it again.")
+    if not any(second.endswith("</w>") for _, second in pairs):
+        return engines.byte_bpe(models.BPE(table, pairs), options.get("add_prefix_space", False), lowercase=False)
+    unknown = _unknown(options, table, vocabulary)
+    engine = engines.bpe(models.BPE(table, pairs, end_of_word_suffix="</w>", unk_token=unknown), lowercase=True)
+    lowercase = CASE_OF.get(name, options.get("do_lower_case", not spelling.cased(table)))
+    engine.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase,
+        strip_accents=options.get("strip_accents"),
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+    )
+    return engine
+
+
+def _from_pieces(file: Path, options: dict[str, Any], system: str):
+    """Return the engine of a spiece.model. system: class of the tokenizer, or else the model_type."""
+    content = file.read_bytes()
+    with in_file(file.parent / settings.CONFIG):
+        engine = engines.sentencepiece(content, options, system)
+    with in_file(file):
+        sentencepiece_check.check(engine, content, options, system)
+    return engine
 
 
 def _check_ids(file: Path) -> None:
@@ -152,18 +306,3 @@ def _check_table(table: dict, file: Path) -> None:
                 f"Expected ids from 0 on, as many as a file of {size:,} bytes has tokens, in {file}, found "
                 f"{quoted(number)} for {quoted(token)}; fetch it again."
             )
-
-
-def _add_special(engine, config: dict, special: dict[str, str]) -> None:
-    """Make the tokenizer recognize special tokens in a text, with the space before them if the configuration requires
-    it.
-    """
-    from tokenizers import AddedToken
-
-    table = engine.get_vocab()
-    listed = config.get("added_tokens_decoder", {})
-    for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
-        engine.add_tokens([AddedToken(**token)])
-    tokens = sorted(set(special.values()) - {t["content"] for t in listed.values()}, key=table.get)
-    stripping = {t["content"] for t in config.values() if isinstance(t, dict) and t.get("lstrip")}
-    engine.add_special_tokens([AddedToken(t, lstrip=t in stripping, normalized=False, special=True) for t in tokens])

@@ -1,0 +1,158 @@
+"""A spiece.model of any options gives the ids of SentencePiece, or is refused in one sentence."""
+
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+
+from plmjax.data import tokenizers
+from plmjax.data.tokenizers import engines, sentencepiece_check
+from plmjax.errors import UserError
+
+WORDS = "the quick brown fox jumps over lazy dogs and THE Cat at 42 tables in New York cafés".split()
+SYMBOLS = ["<x>", "[X]", "<a>", "<a><b>", "New▁York", ":)", "™", "①", "Ａ", "…"]
+PARTS = [
+    *"abcdefg   THE .,'é\t\n",
+    "the ",
+    "<sep>",
+    "<a>",
+    "<b>",
+    "™",
+    "New York",
+    "  ",
+    "ﬁ",
+    "Ａ",
+    "❤",
+    "42",
+    "\u3000",
+]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "symbols": {"user_defined_symbols": SYMBOLS},
+    "no prefix": {"add_dummy_prefix": False},
+    "all spaces": {"remove_extra_whitespaces": False},
+    "over spaces": {"split_by_whitespace": False},
+    "bytes": {"byte_fallback": True, "vocab_size": 360},
+    "symbols, all spaces": {
+        "user_defined_symbols": SYMBOLS,
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+        "allow_whitespace_only_pieces": True,
+    },
+    "symbols over spaces": {"user_defined_symbols": SYMBOLS, "split_by_whitespace": False},
+}
+
+
+def model(**options: Any) -> bytes:
+    order, written = random.Random(0), io.BytesIO()
+    texts = [" ".join(order.choices(WORDS, k=12)) for _ in range(60)]
+    sentencepiece.SentencePieceTrainer.train(
+        **{"vocab_size": 120, "hard_vocab_limit": False, "minloglevel": 2, "num_threads": 1} | options,
+        sentence_iterator=iter(texts),
+        model_writer=written,
+    )
+    return written.getvalue()
+
+
+def changed(change: Callable[[Any], None], **options: Any) -> bytes:
+    proto = engines.model_proto(model(**options))
+    change(proto)
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "identity", "nmt_nfkc_cf"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_ids_are_those_of_sentencepiece(case: str, kind: str, rule: str, tmp_path: Path) -> None:
+    """Of random texts, with every symbol and with spaces of every kind."""
+    content = model(model_type=kind, normalization_rule_name=rule, **OPTIONS[case])
+    (tmp_path / "spiece.model").write_bytes(content)
+    engine = tokenizers.load(tmp_path, model_type="reformer")._engine
+    order = random.Random(1)
+    texts = ["".join(order.choices(PARTS, k=order.randint(1, 12))) for _ in range(400)]
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=content)
+    table = theirs.encode(texts)
+    assert [encoding.ids for encoding in engine.encode_batch(texts, add_special_tokens=False)] == table
+    for symbol in OPTIONS[case].get("user_defined_symbols", ()):
+        ids = engine.encode(symbol.replace("▁", " "), add_special_tokens=False).ids
+        assert engine.token_to_id(symbol) in ids or symbol == "New▁York"  # which some rules cut at its space
+        assert theirs.unk_id() not in ids
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"treat_whitespace_as_suffix": True}, r"space behind a word in its piece \(treat_whitespace_as_suffix\)"),
+        ({}, r"does not write spaces as ▁ \(escape_whitespaces false\)"),
+        ({"model_type": "word", "vocab_size": 20}, r"of whole words \(model_type word\)"),
+    ],
+    ids=str,
+)
+def test_a_model_of_another_form_is_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    def write_spaces(proto: Any) -> None:
+        proto.normalizer_spec.escape_whitespaces = bool(options)
+
+    (tmp_path / "spiece.model").write_bytes(changed(write_spaces, **options))
+    with pytest.raises(
+        UserError, match=rf"Expected a SentencePiece model of pieces, found one .*{sentence}.*spiece\.mod"
+    ):
+        tokenizers.load(tmp_path)
+
+
+def test_a_model_that_the_library_reads_otherwise_is_refused(tmp_path: Path) -> None:
+    """Here the pieces of the library's normalization are other ones than the file's."""
+    content = model(user_defined_symbols=SYMBOLS)
+    engine = engines.sentencepiece(model(user_defined_symbols=["<x>"]), {})
+    with pytest.raises(
+        UserError, match=r"that the tokenizers library can follow, found \[.*\] for its \[.*\] from token"
+    ):
+        sentencepiece_check.check(engine, content, {}, "")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_an_unused_piece_is_never_used_or_refused(kind: str, tmp_path: Path) -> None:
+    def unuse(proto: Any) -> None:
+        piece = next(piece for piece in proto.pieces if piece.piece == "▁fox" or piece.piece == "▁quick")
+        piece.type = piece.UNUSED
+
+    content = changed(unuse, model_type=kind, vocab_size=120)
+    (tmp_path / "spiece.model").write_bytes(content)
+    expected = sentencepiece.SentencePieceProcessor(model_proto=content).encode("the quick fox")
+    try:
+        assert tokenizers.load(tmp_path).encode("the quick fox") == expected
+    except UserError as error:
+        assert kind == "bpe" and "that the tokenizers library can follow" in str(error)
+
+
+def test_special_tokens_have_the_names_that_the_model_gives_them(tmp_path: Path) -> None:
+    named = {"unk_piece": "<UNK>", "pad_piece": "<PAD>", "bos_piece": "<BOS>", "eos_piece": "<EOS>"}
+    (tmp_path / "spiece.model").write_bytes(model(pad_id=3, control_symbols=["<c>"], **named))
+    tokenizer = tokenizers.load(tmp_path, model_type="reformer")
+    assert tokenizer.special == {"pad": "<PAD>", "unk": "<UNK>", "bos": "<BOS>", "eos": "<EOS>"}
+    assert tokenizer.vocabulary.pad == 3 and 4 in tokenizer.vocabulary.special
+    tokenizer.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").special == tokenizer.special
+
+
+def test_a_next_line_character_separates_words(tmp_path: Path) -> None:
+    """The Deviation of `engines.WHITE_SPACE`: U+0085 is a letter to SentencePiece and a space to transformers."""
+    (tmp_path / "spiece.model").write_bytes(model())
+    tokenizer = tokenizers.load(tmp_path, model_type="reformer")
+    assert tokenizer.encode("the\x85fox") == tokenizer.encode("the fox")
+
+
+def test_ways_that_are_as_likely_are_equal() -> None:
+    proto = engines.model_proto(model())
+    pieces = {piece.piece: number for number, piece in enumerate(proto.pieces)}
+    word, letters = [pieces["▁the"]], [pieces["▁"], pieces["t"], pieces["h"], pieces["e"]]
+    assert sentencepiece_check._as_likely(proto, word, word)
+    assert not sentencepiece_check._as_likely(proto, word, letters)
+    proto.pieces[word[0]].score = sum(proto.pieces[number].score for number in letters)
+    assert sentencepiece_check._as_likely(proto, word, letters)
+    assert not sentencepiece_check._as_likely(proto, word, letters[:3])
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+    assert not sentencepiece_check._as_likely(proto, word, letters)

@@ -1,0 +1,301 @@
+"""The files beside a vocabulary: the ids, special tokens and added tokens that they give are those of transformers."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.errors import UserError
+
+TEXTS = [
+    "The quick brown fox, asleep all day, Naïve Zoë paid € 3 – “twice”!",
+    "今天天气很好，我们去。",
+    "ÉCLAIRS at ten.",
+] * 8
+BESIDE = "The {0} fox{0}jumps, {0}! x{0} the"
+OLD = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": True}
+KINDS = {
+    "wordpiece": (["vocab.txt"], {"model_type": "bert"}, {"do_lower_case": False}),
+    "byte-bpe": (["vocab.json", "merges.txt"], {"model_type": "roberta"}, {}),
+    "sentencepiece-unigram": (
+        ["spiece.model"],
+        {"model_type": "albert"},
+        {"tokenizer_class": "AlbertTokenizer", "do_lower_case": False, "keep_accents": True},
+    ),
+    "gpt2-bpe": (["vocab.json", "merges.txt"], {"model_type": "gpt2"}, {}),
+}
+"""Kind -> files of its vocabulary, config.json of its model, and tokenizer_config.json."""
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*KINDS, "bpe", "whitespace")}
+    for kind, folder in folders.items():
+        tokenizers.train(kind, 320, TEXTS, folder, lowercase=False)
+    return folders
+
+
+@pytest.fixture
+def made(trained: dict[str, Path], tmp_path: Path) -> Folder:
+    """A folder as other writers leave it: files of a vocabulary, and JSON beside it by name."""
+
+    def make(kind: str, whole: bool, options: dict[str, Any], **beside: dict[str, Any]) -> Path:
+        files, model, usual = KINDS[kind]
+        for name in [*files, *(["tokenizer.json"] if whole else [])]:
+            (tmp_path / name).write_bytes((trained[kind] / name).read_bytes())
+        beside = {"config": model, "tokenizer_config": usual | options} | beside
+        for name, content in beside.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        return tmp_path
+
+    return make
+
+
+def same(ours: tokenizers.Tokenizer, folder: Path) -> None:
+    """The tokens, their flags and the ids of texts that contain each are those of transformers."""
+    import transformers
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert ours._engine.get_vocab() == theirs.get_vocab()
+    added = ours._engine.get_added_tokens_decoder()
+    assert {number: repr(token) for number, token in added.items()} == {
+        number: repr(token) for number, token in theirs.added_tokens_decoder.items()
+    }
+    texts = [*TEXTS[:3], *(BESIDE.format(token.content) for token in added.values()), BESIDE.format("ent")]
+    for text in texts:
+        assert (
+            ours._engine.encode(text, add_special_tokens=False).ids
+            == theirs(text, add_special_tokens=False)["input_ids"]
+        )
+    for role, token in theirs.special_tokens_map.items():
+        assert ours.special.get(role.removesuffix("_token"), token) == token
+
+
+def size(folder: Path) -> int:
+    return tokenizers.load(folder).vocabulary.size
+
+
+CHANGES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "nothing": lambda size: {},
+    "added_tokens": lambda size: {"added_tokens": {"<ent>": size, "<REL>": size + 1}},
+    "both": lambda size: {
+        "added_tokens": {"<ent>": size, "<rel>": size + 1},
+        "special_tokens_map": {"pad_token": "<rel>", "additional_special_tokens": ["<ent>"]},
+    },
+    "special_tokens_map": lambda size: {
+        "special_tokens_map": {"pad_token": "<PADDING>", "additional_special_tokens": ["<ent>"]}
+    },
+    "flags in the map": lambda size: {
+        "special_tokens_map": {"pad_token": {"content": "<Pad>"} | OLD | {"lstrip": True}}
+    },
+    "list": lambda size: {"options": {"additional_special_tokens": ["<ent>"]}},
+    "names": lambda size: {"options": {"extra_special_tokens": {"ent_token": "<ent>"}, "image_token": "<img>"}},
+}
+
+
+# transformers drops additional_special_tokens of the older file beside a spiece.model.
+CASES = [
+    pytest.param(kind, change, whole, id=f"{kind}-{change}-{'tokenizer.json' if whole else 'vocabulary'}")
+    for kind in KINDS
+    for change in CHANGES
+    for whole in (False, True)
+    if whole or kind != "sentencepiece-unigram" or change not in ("both", "special_tokens_map")
+]
+
+
+@pytest.mark.parametrize("kind, change, whole", CASES)
+def test_tokens_beside_a_vocabulary_are_those_of_transformers(
+    kind: str, change: str, whole: bool, trained: dict[str, Path], made: Folder, tmp_path: Path
+) -> None:
+    beside = CHANGES[change](size(trained[kind]))
+    folder = made(kind, whole, beside.pop("options", {}), **beside)
+    ours = tokenizers.load(folder)
+    same(ours, folder)
+    ours.save(tmp_path / "saved")
+    again = tokenizers.load(tmp_path / "saved")
+    assert (again.fingerprint, again.special) == (ours.fingerprint, ours.special)
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(KINDS[kind][1]))
+    same(ours, tmp_path / "saved")
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["vocabulary", "tokenizer.json"])
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized", "special"])
+def test_every_flag_of_an_added_token_counts(flag: str, whole: bool, made: Folder, trained: dict[str, Path]) -> None:
+    token = {"content": "ENT", flag: True}
+    listed = {str(size(trained["wordpiece"])): {**OLD, "normalized": False, "special": False} | token}
+    for number, name in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")):
+        listed[str(number)] = {"content": name, **OLD, "normalized": False, "special": True}
+    folder = made("wordpiece", whole, {"do_lower_case": True, "added_tokens_decoder": listed})
+    same(tokenizers.load(folder), folder)
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        ("wordpiece", {"do_lower_case": True}),
+        ("wordpiece", {"do_lower_case": True, "strip_accents": False}),
+        ("wordpiece", {"strip_accents": True}),
+        ("wordpiece", {"tokenize_chinese_chars": False}),
+        ("wordpiece", {"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": True}),
+        ("wordpiece", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+        ("byte-bpe", {"add_prefix_space": True}),
+        ("byte-bpe", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
+        ("sentencepiece-unigram", {"do_lower_case": True}),
+        ("sentencepiece-unigram", {"keep_accents": False}),
+        ("sentencepiece-unigram", {"do_lower_case": True, "keep_accents": False}),
+    ],
+    ids=str,
+)
+def test_options_beside_a_tokenizer_json_count_as_in_transformers(
+    kind: str, options: dict[str, Any], made: Folder
+) -> None:
+    """A class with these options builds the tokenizer from them; the general one follows tokenizer.json alone."""
+    folder = made(kind, True, options)
+    same(tokenizers.load(folder), folder)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["merges", "tokenizer.json"])
+@pytest.mark.parametrize("lowercase", [False, True, None])
+@pytest.mark.parametrize("name, model", [("HerbertTokenizerFast", "bert"), ("OpenAIGPTTokenizer", "openai-gpt")])
+def test_words_pieces_keep_case_as_their_class_does(
+    name: str, model: str, lowercase: bool | None, whole: bool, trained: dict[str, Path], made: Folder, tmp_path: Path
+) -> None:
+    """HerBERT's never lowercases and GPT's always does, whatever their options say."""
+    roles = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    options = {f"{role}_token": token for role, token in roles.items()} | {"tokenizer_class": name}
+    options |= {} if lowercase is None else {"do_lower_case": lowercase}
+    for file in ["vocab.json", "merges.txt", *(["tokenizer.json"] if whole else [])]:
+        (tmp_path / file).write_bytes((trained["bpe"] / file).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+    same(tokenizers.load(tmp_path), tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"unk_token": "[UNK]", "do_lower_case": False}))
+    if not whole:
+        assert tokenizers.load(tmp_path).encode("FOX") != tokenizers.load(tmp_path).encode("fox")
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config", "config"])
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "PegasusTokenizer", "CLIPTokenizer"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_that_reads_a_vocabulary_in_its_own_way_is_refused(
+    kind: str, name: str, place: str, made: Folder
+) -> None:
+    folder = made(kind, False, {}, **{"tokenizer_config": {}} | {place: {"tokenizer_class": name}})
+    with pytest.raises(UserError, match=f"Expected a tokenizer_class for .* in {folder}, found '{name}'"):
+        tokenizers.load(folder)
+
+
+def test_merges_are_never_dropped_by_chance(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    folder = made("byte-bpe", True, {})
+    file = folder / "tokenizer.json"
+    expected = tokenizers.load(folder)
+    found = json.loads(file.read_text())
+    found["model"]["dropout"] = 0.5
+    file.write_text(json.dumps(found))
+    tokenizer = tokenizers.load(folder)
+    assert "dropout of merges in" in caplog.text and str(file) in caplog.text
+    assert tokenizer.fingerprint == expected.fingerprint
+    assert tokenizer.encode_batch(TEXTS * 3) == expected.encode_batch(TEXTS * 3)
+
+
+def lines(change: Callable[[str], str]) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "vocab.txt").write_text(change((folder / "vocab.txt").read_text()))
+
+
+VOCABULARIES = {
+    "CRLF": lambda folder: (folder / "vocab.txt").write_bytes(
+        (folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n")
+    ),
+    "empty line": lines(lambda text: text.replace("\nfox\n", "\n\nfox\n")),
+    "space behind a token": lines(lambda text: text.replace("\nfox\n", "\nfox \n")),
+    "token twice": lines(lambda text: f"{text}fox\n"),
+    "<unk>": lambda folder: (
+        lines(lambda text: text.replace("[UNK]", "<unk>"))(folder),
+        (folder / "tokenizer_config.json").write_text('{"unk_token": "<unk>", "do_lower_case": false}'),
+    ),
+    "<unk> in the map": lambda folder: (
+        lines(lambda text: text.replace("[UNK]", "<unk>"))(folder),
+        (folder / "special_tokens_map.json").write_text('{"unk_token": "<unk>"}'),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", VOCABULARIES)
+def test_odd_lines_of_a_vocabulary_are_read_as_in_transformers(change: str, made: Folder) -> None:
+    folder = made("wordpiece", False, {})
+    VOCABULARIES[change](folder)
+    ours = tokenizers.load(folder)
+    same(ours, folder)
+    assert ours.vocabulary.unknown == 1 and 1 in ours.encode("\U0001f600")
+
+
+def test_empty_lines_at_the_end_of_a_vocabulary_are_no_tokens(made: Folder) -> None:
+    """Deviation: transformers takes them for one token more, which a model has no embedding for."""
+    folder = made("wordpiece", False, {})
+    expected = tokenizers.load(folder)
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("\n\r\n \n")
+    assert tokenizers.load(folder).fingerprint == expected.fingerprint
+
+
+def test_an_unknown_word_of_a_vocabulary_is_unk_without_options(made: Folder) -> None:
+    folder = made("wordpiece", False, {})
+    lines(lambda text: text.replace("[UNK]", "<unk>"))(folder)
+    assert tokenizers.load(folder).vocabulary.unknown == 1
+    (folder / "tokenizer_config.json").write_text('{"unk_token": "[UNK]"}')
+    with pytest.raises(UserError, match=r"Expected a token for unknown words in .*vocab\.txt, '\[UNK\]', found no"):
+        tokenizers.load(folder)
+
+
+@pytest.mark.parametrize("mark", ["vocab.json", "merges.txt"])
+def test_a_byte_order_mark_in_files_of_merges_is_ignored(mark: str, made: Folder) -> None:
+    folder = made("byte-bpe", False, {})
+    expected = tokenizers.load(folder).fingerprint
+    (folder / mark).write_bytes(b"\xef\xbb\xbf" + (folder / mark).read_bytes().replace(b"\n", b"\r\n"))
+    assert tokenizers.load(folder).fingerprint == expected
+
+
+@pytest.mark.parametrize(
+    "beside, message",
+    [
+        ({"added_tokens": {"<ent>": 400}}, r"found '<ent>' with the id 400 instead of \d+ in the files of"),
+        ({"added_tokens": {"<ent>": "4"}}, r"<ent> of added_tokens\.json is no number from 0"),
+        ({"special_tokens_map": {"cls_token": 3}}, r"cls_token in special_tokens_map\.json is"),
+        ({"special_tokens_map": {"cls_token": ""}}, r"cls_token in special_tokens_map\.json is empty"),
+        ({"special_tokens_map": {"cls_token": {"content": "a", "lstrip": "no"}}}, r"special_tokens_map\.json"),
+        ({"options": {"do_lower_case": "no"}}, r"do_lower_case in tokenizer_config\.json is 'no'"),
+        ({"options": {"additional_special_tokens": 3}}, r"additional_special_tokens in tokenizer_config\.json"),
+        ({"options": {"added_tokens_decoder": {"x": {"content": "a"}}}}, r"of tokenizer_config\.json has 'x'"),
+        ({"options": {"tokenizer_class": 3}}, r"tokenizer_class is 3"),
+    ],
+    ids=str,
+)
+def test_odd_settings_name_their_file(beside: dict[str, Any], message: str, made: Folder) -> None:
+    folder = made("wordpiece", False, **{"options": {}} | beside)
+    with pytest.raises(UserError, match=message):
+        tokenizers.load(folder)
+
+
+def test_a_token_that_is_there_twice_leaves_no_id_for_an_added_one(made: Folder) -> None:
+    folder = made("wordpiece", False, {"additional_special_tokens": ["<ent>"]})
+    lines(lambda text: f"{text}fox\nall\n")(folder)
+    with pytest.raises(UserError, match="Expected a vocabulary whose ids have no gap below its added tokens"):
+        tokenizers.load(folder)
+
+
+def test_options_that_change_ids_and_are_left_out_are_named(made: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        tokenizers.load(made("wordpiece", False, {"never_split": ["fox"], "do_basic_tokenize": True}))
+    assert "tokenizer_config.json has options that plmjax does not support and leaves out" in caplog.text
+    assert "never_split = ['fox']" in caplog.text and "do_basic" not in caplog.text
+
+
+def test_special_tokens_of_a_vocabulary_of_words_stay_words(trained: dict[str, Path]) -> None:
+    tokenizer = tokenizers.load(trained["whitespace"])
+    assert tokenizer._engine.get_added_tokens_decoder() == {}
+    assert tokenizer.encode("x<eos>y") == [tokenizer.vocabulary.unknown]
