@@ -1,6 +1,7 @@
 """The tokenizer of an exported folder lays texts out as the model reads them, whatever system it was trained for."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -129,3 +130,86 @@ def test_another_layout_is_found(
 def test_texts_stand_alone_without_the_special_tokens_of_a_head(caplog: pytest.LogCaptureFixture) -> None:
     assert tokenizer_files.rows_with(Vocabulary(9, end=1), GptConfig().template) == TEXT_ALONE
     assert "no token for start, delimiter, extract" in caplog.text
+
+
+def engine_with(change: Callable[[dict[str, Any]], Any], folder: Path) -> None:
+    """Change the tokenizer.json of a folder."""
+    file = folder / "tokenizer.json"
+    found = json.loads(file.read_text())
+    change(found)
+    file.write_text(json.dumps(found))
+
+
+def added(content: str, **flags: bool) -> Callable[[dict[str, Any]], Any]:
+    names = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False) | flags
+    return lambda found: found["added_tokens"].append({"id": 123, "content": content, **names})
+
+
+OTHERS = {
+    "vocabulary": (
+        lambda found: found["model"]["vocab"].update({"¿": found["model"]["vocab"].pop("?")}),
+        r"vocabulary that differs \(id \d+ for no id of the token '¿'\)",
+    ),
+    "one more token": (added("<ent>"), r"vocabulary that differs \(id \d+ for no id of the token '<ent>'\)"),
+    "token found": (
+        lambda found: found["added_tokens"].append(found["added_tokens"][0] | {"id": 60, "content": "fox"}),
+        "added token that differs .* is split here",
+    ),
+    "token not found": (
+        lambda found: found["added_tokens"].pop(4),
+        r"added token that differs \('\[MASK\]' is split there\)",
+    ),
+    "flag": (
+        lambda found: found["added_tokens"][4].update(lstrip=True, special=False, normalized=True),
+        r"added token that differs \(lstrip, normalized, special of '\[MASK\]'\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["transformers", "tokenizers"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_tokens_are_found(
+    other: str, installed: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In texts without them the ids are the same."""
+    if not installed:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+    tokenizer, rows = trained("wordpiece"), Template("cls A sep", "cls A sep B:1 sep:1")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    tokenizer_files.write(tokenizer, rows, 19, tmp_path)
+    assert tokenizer_files.difference(tokenizer, rows, tmp_path) == ""
+    change, message = OTHERS[other]
+    engine_with(change, tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(file.read_text().replace("mask_token", "a_token_of_ours").replace('"[MASK]"', "null"))
+    assert re.search(message, tokenizer_files.difference(tokenizer, rows, tmp_path))
+    with pytest.raises(UserError, match=message):
+        tokenizer_files.compare(tokenizer, rows, tmp_path)
+
+
+def test_another_role_is_found(trained: Trained, tmp_path: Path) -> None:
+    tokenizer, rows = trained("wordpiece"), Template("cls A sep", "cls A sep B:1 sep:1")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    tokenizer_files.write(tokenizer, rows, 19, tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token": "[MASK]"}))
+    found = tokenizer_files.difference(tokenizer, rows, tmp_path)
+    assert found == "special tokens that differ ('[MASK]' for '[PAD]' as pad_token)"
+
+
+def test_a_tokenizer_that_cannot_encode_a_text_is_named(trained: Trained, tmp_path: Path) -> None:
+    tokenizer_files.write(trained("wordpiece"), TEXT_ALONE, 19, tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    engine_with(lambda found: found["model"].update(unk_token="<none>"), tmp_path)
+    with pytest.raises(UserError, match=f"Expected transformers to open the tokenizer in {tmp_path}, found: .*UNK"):
+        tokenizer_files.compare(trained("wordpiece"), TEXT_ALONE, tmp_path)
+
+
+def test_settings_of_text_that_is_split_do_not_hide_a_token(trained: Trained, tmp_path: Path) -> None:
+    """split_special_tokens is a choice of the caller for the texts of a call."""
+    tokenizer, rows = trained("wordpiece"), Template("cls A sep", "cls A sep B:1 sep:1")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    tokenizer_files.write(tokenizer, rows, 19, tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"split_special_tokens": True}))
+    assert tokenizer_files.difference(tokenizer, rows, tmp_path) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plmjax import json_text, storage
-from plmjax.data.tokenizers import engines, sentencepiece_check, settings, spelling
+from plmjax.data.tokenizers import engines, growth, sentencepiece_check, settings, spelling
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.data.tokenizers.word_cache import components
 from plmjax.errors import UserError, in_file, listed, quoted
@@ -173,6 +173,7 @@ def _from_json(file: Path, options: dict[str, Any], name: str):
     from tokenizers import Tokenizer, models
 
     _check_ids(file)
+    growth.check(file)
     engine = Tokenizer.from_file(str(file))
     merges = engine.model
     if isinstance(merges, models.BPE) and merges.dropout:

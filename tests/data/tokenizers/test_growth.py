@@ -1,0 +1,121 @@
+"""A tokenizer.json whose steps multiply a text is refused before it takes the memory for one."""
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax.data import tokenizers
+from plmjax.data.tokenizers import growth
+from plmjax.errors import UserError
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True}
+PIECES = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+def replace(pattern: str | dict[str, str], content: str) -> dict[str, Any]:
+    return {
+        "type": "Replace",
+        "pattern": {"String": pattern} if isinstance(pattern, str) else pattern,
+        "content": content,
+    }
+
+
+def sequence(*steps: dict[str, Any], name: str = "normalizers") -> dict[str, Any]:
+    return {"type": "Sequence", name: list(steps)}
+
+
+def form(name: str) -> dict[str, Any]:
+    return {"type": name}
+
+
+def table(text: str) -> dict[str, Any]:
+    charsmap = (0).to_bytes(4, "little") + text.encode() + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+
+
+TEN = replace("a", "a" * 10)
+MULTIPLIED = {
+    "replaced": ("normalizer", sequence(*[TEN] * 9)),
+    "in turn": ("normalizer", sequence(*[replace("a", "b" * 10), replace("b", "a" * 10)] * 4)),
+    "nested": ("normalizer", sequence(sequence(*[TEN] * 4), sequence(*[TEN] * 4))),
+    "pattern": ("normalizer", sequence(*[replace({"Regex": "[a-z]"}, "b" * 10)] * 8)),
+    "before a text": ("normalizer", sequence(*[{"type": "Prepend", "prepend": "b" * 10}] * 8)),
+    "taken apart": ("normalizer", sequence(*[replace("\u0627", "\ufdfa" * 9), form("NFKD")] * 5)),
+    "composed": ("normalizer", sequence(*[replace("a", "e\u0301" * 5), form("NFC"), replace("é", "a" * 9)] * 4)),
+    "lower case": ("normalizer", sequence(*[replace("a", "A" * 10), form("Lowercase")] * 6)),
+    "BERT": ("normalizer", sequence(*[replace("a", "Á" * 10), BERT] * 6)),
+    "a table": ("normalizer", sequence(*[table("a" * 50)] * 3)),
+    "bytes": ("pre_tokenizer", sequence(*[BYTES] * 16, name="pretokenizers")),
+    "pieces": ("pre_tokenizer", sequence(*[PIECES] * 12, name="pretokenizers")),
+    "decoded": ("decoder", sequence(*[TEN] * 9, name="decoders")),
+}
+KEPT = {
+    "signs": ("normalizer", sequence(*[replace(sign, "...") for sign in "…“”„‟‘’‚‛«»‹›"])),
+    "spaces": ("normalizer", sequence(*[replace({"Regex": r"\s+"}, " ")] * 8)),
+    "ALBERT": (
+        "normalizer",
+        sequence(
+            replace("``", '"'),
+            form("NFKD"),
+            form("StripAccents"),
+            form("Lowercase"),
+            table("\ufdfa" * 18),
+            replace({"Regex": " {2,}"}, " "),
+        ),
+    ),
+    "nothing": ("normalizer", None),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("words")
+    tokenizers.train("word", 30, ["some text to learn from"], folder)
+    return json.loads((folder / "tokenizer.json").read_text())
+
+
+@pytest.mark.parametrize("case", MULTIPLIED)
+def test_steps_that_multiply_a_text_are_refused(case: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    place, steps = MULTIPLIED[case]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole | {place: steps}))
+    with pytest.raises(
+        UserError, match=r"at most 2,000 times as long, found steps that may make .* in .*tokenizer\.json"
+    ):
+        tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_usual_steps_are_kept(case: str, tmp_path: Path) -> None:
+    place, steps = KEPT[case]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({place: steps}))
+    growth.check(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "name", ["BERT", "taken apart", "composed", "lower case", "in turn", "pattern", "before a text"]
+)
+def test_the_bound_holds_for_what_the_library_makes(name: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    """Of one turn of the steps, for every character that they name."""
+    from tokenizers import Tokenizer
+
+    steps = MULTIPLIED[name][1]["normalizers"][:3]
+    normalizer = Tokenizer.from_str(json.dumps(whole | {"normalizer": sequence(*steps)})).normalizer
+    bound = growth._bound(steps)
+    for text in ("a", "é", "e\u0301", "A", "\ufdfa", "\u0627", "中", "aé\u0627" * 5):
+        assert len(normalizer.normalize_str(text)) <= bound * len(text)
+    assert bound < 1e5
+
+
+def test_a_refused_tokenizer_takes_no_memory(whole: dict[str, Any], tmp_path: Path) -> None:
+    """4 GiB of addresses are enough to say it. The file has 2 KB."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole | {"normalizer": sequence(*[TEN] * 9)}))
+    code = "import resource, sys; from plmjax.data import tokenizers; limit = 4 * 2**30;"
+    code += "resource.setrlimit(resource.RLIMIT_AS, (limit, limit)); tokenizers.load(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert "UserError: Expected a tokenizer that makes a text at most 2,000 times as long" in done.stderr
