@@ -20,7 +20,7 @@ from plmjax import json_text, locks, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, in_file, quoted
 from plmjax.exchange import problem_types
 from plmjax.exchange.default_tasks import task_of
 from plmjax.experiment import Data, Experiment
@@ -40,6 +40,7 @@ from plmjax.interop import (
 )
 from plmjax.interop.libraries import OwnFiles
 from plmjax.interop.sentence_folders import SentenceFolder
+from plmjax.interop.transformers_files import CONFIG
 from plmjax.layers import int8
 from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families import low_rank
@@ -131,8 +132,9 @@ def _generation(folder: Path, module: nn.Module, vocabulary: Vocabulary) -> Gene
         return None
     config, file = huggingface.read_settings(folder), huggingface.read_generation(folder)
     whole = module.config.system.kind is not Kind.ENCODER_DECODER
-    found = generation_settings.read(file, config, whole=whole, end=vocabulary.document_end)
-    settings_of(found.generation).constraints(vocabulary, module.config.vocab_size)
+    with in_file(folder / (huggingface.GENERATION if file else CONFIG)):
+        found = generation_settings.read(file, config, whole=whole, end=vocabulary.document_end)
+        settings_of(found.generation).constraints(vocabulary, module.config.vocab_size)
     if found.unsupported:
         log.warning("%s", found.unsupported)
     return found.generation

@@ -7,6 +7,7 @@ translation Transformer reads A [SEP]. The written folder has the model's specia
 import contextlib
 import json
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ SAMPLES = (
 """Texts whose ids are compared, each by itself and as a pair with the next one."""
 AROUND = "The {0} fox{0}jumps, {0}!"
 """Text around a token that must not be split. Its flags say what becomes of the spaces and words beside it."""
+OWN = 64
+"""Number of words of a vocabulary in texts of its own. A text of unknown words shows no difference."""
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 """Roles of special tokens that transformers has too."""
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -204,6 +207,10 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
         if ours.words.get(token) != reader.words.get(token):
             there, here = (f"id {words[token]}" if token in words else "no id" for words in (reader.words, ours.words))
             return f"a vocabulary that differs ({there} for {here} of the token {quoted(token)})"
+    for text in _own_texts(ours.words):
+        ids, expected = reader.plain(text), ours.plain(text)
+        if list(ids) != list(expected):
+            return f"ids of a text that differ ({_shown(ids, expected)} of {quoted(text)})"
     named = set(tokenizer.special.values())
     for number, token in sorted(reader.added.items()):
         if number not in ours.added and (token.content not in named or list(ours.plain(token.content)) != [number]):
@@ -222,6 +229,15 @@ def _other_tokens(tokenizer: Any, reader: Reader) -> str:
         if tokenizer.special.get(role, token) != token:
             return f"special tokens that differ ({quoted(token)} for {quoted(tokenizer.special[role])} as {role}_token)"
     return ""
+
+
+def _own_texts(words: Mapping[str, int]) -> list[str]:
+    """Return texts of words of a vocabulary: as they are, in capital letters, and with an accent."""
+    letters = sorted(filter(None, (token.strip("#Ġ▁").removesuffix("</w>") for token in words)))
+    chosen = [word for word in letters if word.isalpha()]
+    chosen = chosen[:: math.ceil(len(chosen) / OWN) or 1]
+    plain, accented = " ".join(chosen), " ".join(f"{word}\u0301" for word in chosen)
+    return [plain, plain.upper(), plain.lower(), accented]
 
 
 def _shown(found: Sequence[int], expected: Sequence[int]) -> str:

@@ -39,9 +39,6 @@ def _tokenizer(kind: str, size: int, names: tuple[str, ...], folder: Path, given
         if file.name not in names:
             file.unlink()
     assert {file.name for file in folder.iterdir()} == set(names)
-    if kind == "bpe":  # as published vocabularies of words' pieces name it
-        text = (folder / "vocab.json").read_text(encoding="utf-8")
-        (folder / "vocab.json").write_text(text.replace("[UNK]", "<unk>"), encoding="utf-8")
 
 
 def _encode(folder: Path) -> None:

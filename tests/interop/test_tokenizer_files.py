@@ -213,3 +213,18 @@ def test_settings_of_text_that_is_split_do_not_hide_a_token(trained: Trained, tm
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"split_special_tokens": True}))
     assert tokenizer_files.difference(tokenizer, rows, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "options", [{"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}], ids=str
+)
+def test_another_spelling_is_found_in_words_of_the_vocabulary(options: dict[str, Any], tmp_path: Path) -> None:
+    """Of a vocabulary that knows no word of other texts."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "qq", "ww"]))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    rows = Template("cls A sep", "cls A sep B:1 sep:1")
+    tokenizer = tokenizers.load(tmp_path)
+    assert tokenizer_files.difference(tokenizer, rows, tmp_path) == ""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    assert re.search(r"ids of a text that differ .* of '(QQ|qq)", tokenizer_files.difference(tokenizer, rows, tmp_path))

@@ -75,7 +75,7 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
 
     beside = settings.read(folder)
     options, model = beside.options, settings.read_json(folder / "config.json")
-    settings.warn(options)
+    settings.warn(options, folder / settings.CONFIG)
     name = options.get("tokenizer_class") or model.get("tokenizer_class") or ""
     json_text.check(name, str, "tokenizer_class")
     form = _form(forms, name)
@@ -110,7 +110,8 @@ def _tokenizer(folder: Path, forms: dict[str, Path], model_type: str) -> Tokeniz
     files[settings.CONFIG] = (json.dumps(options, indent=2, ensure_ascii=False) + "\n").encode()
     tokenizer = Tokenizer(engine, files, special)
     if tokenizer.kind != "byte":  # which may lack any byte
-        tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
+        with in_file(forms[form]):
+            tokenizer.encode("A tokenizer that cannot encode, such as one with an odd pattern, is found at once.")
     return tokenizer
 
 

@@ -120,7 +120,7 @@ def add_tokens(engine: "tokenizers.Tokenizer", tokens: "list[tuple[tokenizers.Ad
         )
 
 
-def warn(options: Mapping[str, Any]) -> None:
+def warn(options: Mapping[str, Any], file: Path) -> None:
     """Log one line on options that change ids and that are not supported."""
     lacking = [
         name for name, neutral in NEUTRAL.items() if options.get(name) is not None and options[name] not in neutral
@@ -128,7 +128,7 @@ def warn(options: Mapping[str, Any]) -> None:
     if lacking:
         shown = listed(f"{name} = {quoted(options[name])}" for name in lacking)
         log.warning(
-            "%s has options that plmjax does not support and leaves out, so that ids may differ: %s.", CONFIG, shown
+            "%s has options that plmjax does not support and leaves out, so that ids may differ: %s.", file, shown
         )
 
 
