@@ -30,8 +30,8 @@ exact one.
 Deviation: a memory tells which of its tokens exist, and only those are visible. In the released code the memory before
 the first row is zeros, which are visible; `XlnetMemory` with a mask of ones is the same.
 Deviation: a query that sees no key, as the first of an order without a memory, weighs the tokens that the order hides
-by their scores, and padding not at all: -10000 is added for each condition, as in BERT. The released code subtracts
-1e30, in which the scores disappear, and weighs all keys alike, padding too. No pretrained row has such a query.
+by their scores, and padding not at all: each condition adds BERT's negative number. That of the released code is so
+large that the scores disappear, and all keys weigh alike, padding too. No row of the pretraining has such a query.
 """
 
 import dataclasses
