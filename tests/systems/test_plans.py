@@ -28,7 +28,8 @@ def test_its_step_compiles_for_a_slice(family: Family) -> None:
     run = experiments.changed(family.step(), mesh={"data": 2, "fsdp": 2, "tensor": 2}, training={"unroll": 0})
     run = dataclasses.replace(run, phases=())
     (phase,) = phases.resolve(run)
-    made = compilation.compile_phase(run, phase, compilation.place(run, part).mesh)
+    batches = compilation.Batches.of_text(run)
+    made = compilation.compile_phase(run, batches, phase, compilation.place(run, batches, part).mesh)
     described = estimate.describe(run, made, part)
     assert described["memory"]["total"] < described["memory"]["device"]
     assert 0 < described["estimate"]["compute_seconds"] <= described["estimate"]["step_seconds"]
