@@ -54,6 +54,7 @@ PRINTED_BY = {
     "contracts": (By("pretrain"), By("plan"), By("bench")),
     "data/cleaning": (By("prepare"), PRETRAIN),
     "data/formats": READING,
+    "data/tokenizer_folder": (By("tokenizer train"),),
     "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
     "data/preparation": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (
