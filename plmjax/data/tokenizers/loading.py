@@ -194,10 +194,9 @@ def _follow(options: dict[str, Any], description: dict[str, Any], name: str) -> 
     The classes of transformers with these options build their normalizer and splitter from them. name: the class,
     shortened.
     """
-    before, options = (
-        json.dumps(description),
-        options | {"do_lower_case": CASE_OF[name]} if name in CASE_OF else options,
-    )
+    before = json.dumps(description)
+    if name in CASE_OF:
+        options = options | {"do_lower_case": CASE_OF[name]}
     for (place, kind), fields in OPTIONS.items():
         for step in components(description, place):
             if step["type"] == kind:
@@ -219,9 +218,11 @@ def _respelt(steps: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[
 
 
 def _from_words(file: Path, options: dict[str, Any]):
-    """Return the engine of a vocab.txt, one token a line. Empty lines at its end are no tokens.
+    """Return the engine of a vocab.txt, one token a line.
 
     White space at the end of a line is no part of its token. Of a token that is there twice the last id counts.
+
+    Deviation: empty lines at the end are no tokens; to transformers they are one, for which the model has no embedding.
     """
     tokens = [line.rstrip() for line in file.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     table = {token: index for index, token in enumerate(tokens)}

@@ -36,7 +36,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "do_word_tokenize": (True,),
     "never_split": ([],),
     "sp_model_kwargs": ({},),
-    "split_special_tokens": (False,),
     "subword_tokenizer_type": ("wordpiece",),
     "word_tokenizer_type": ("basic",),
 }
