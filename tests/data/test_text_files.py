@@ -161,6 +161,7 @@ def archive(kind: str) -> bytes:
         (b"%PDF-1.7\nWords.", "a PDF; extract its text first"),
         (gzip.compress(b"PAR1\x15\x04"), "a Parquet file compressed with gzip; decompress it"),
     ],
+    ids=["zip", "tar", "tar.gz", "tar.xz", "tar.zst", "lz4", "PDF", "Parquet"],
 )
 @pytest.mark.parametrize("format", ["auto", "text", "jsonl", "wikipedia-dump"])
 def test_archives_and_other_files_are_named(content: bytes, found: str, format: str, tmp_path: Path) -> None:
