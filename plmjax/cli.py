@@ -23,6 +23,7 @@ VERBS: dict[str, Callable] = {
     "evaluate": inference.evaluate,
     "predict": inference.predict,
     "embed": inference.embed,
+    "attention": inference.attention,
     "fill-mask": inference.fill_mask,
     "nearest": inference.nearest,
     "generate": inference.generate,

@@ -185,6 +185,39 @@ def embed(
     print(f"{rows} rows in {output}")
 
 
+def attention(
+    checkpoint: Positional[Location],
+    input: Location,
+    output: Location,
+    second: Location | None = None,
+    batch_size: int = 8,
+    max_unknown: float = MAX_UNKNOWN,
+    experiment: Reference | None = None,
+) -> None:
+    """Write the attention weights of each line of the input: of every layer and head, from token to token.
+
+    The file has, for line 0, tokens_0 and attentions_0 float32 [layers heads queries keys], and so on; each query's
+    weights sum to 1. An encoder-decoder has encoder_attentions_0, decoder_tokens_0, decoder_attentions_0 and
+    cross_attentions_0.
+
+    Args:
+        checkpoint: Run directory or checkpoint.
+        input: Text file, one text per line, also compressed.
+        output: .npz file to write.
+        second: Text file with the other text of each line: the second of a pair, or the target of an encoder-decoder.
+        batch_size: Number of lines in a batch.
+        max_unknown: Maximum fraction of unknown tokens. A higher fraction is an error: the checkpoint does not fit the
+            text.
+        experiment: Experiment file that defines classes which the checkpoint uses.
+    """
+    load_classes(experiment)
+    from plmjax.inference.attention import attention as run
+
+    settings = {"second": second, "batch_size": batch_size, "max_unknown": max_unknown}
+    count = run(checkpoint, input, output, **settings, report=print)
+    print(f"{count} texts in {output}")
+
+
 def fill_mask(
     checkpoint: Positional[Location], text: Positional[str], top: int = 5, experiment: Reference | None = None
 ) -> None:

@@ -4,7 +4,7 @@ They are the probabilities behind the softmax and before dropout, float32 [L B N
 queries and S keys, the first layer first. A key that a query does not see has the weight 0, in every form of attention;
 so the weights of a query that sees a key sum to 1, and those of a query that sees none are all 0. In a model with a
 memory or a cache S counts what is before the T tokens, too, and the keys are in the order of the text. Where layers
-differ in their number of heads, N is the largest one, and a head that a layer does not have is 0.
+differ in their number of heads, N is the largest one, and the heads that a layer lacks are 0, behind its own.
 """
 
 import dataclasses

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.template import Template, TokenRow
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError, quoted
+from plmjax.vocabulary import Vocabulary
 
 
 def batches(
@@ -64,6 +66,13 @@ def inputs(
         raise UserError("Expected texts or pairs for a model that reads pairs in both orders, found both; split them.")
     rows = [template.lay_out(texts, vocabulary, length or config.longest) for each in orders for texts in each]
     width = length or max(len(row.tokens) for row in rows)
+    shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
+    fields = padded(rows, template, vocabulary, width)
+    return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
+
+
+def padded(rows: Sequence[TokenRow], template: Template, vocabulary: Vocabulary, width: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a model for rows that are laid out, with padding where the template has it: [B width]."""
     fields = {"input_ids": np.full((len(rows), width), max(vocabulary.pad, 0), np.int32)}
     fields |= {"token_type_ids": np.zeros((len(rows), width), np.int32)} if template.typed else {}
     fields["attention_mask"] = np.zeros((len(rows), width), bool)
@@ -74,8 +83,7 @@ def inputs(
         if template.typed:
             fields["token_type_ids"][place, own] = row.token_types
         fields["attention_mask"][place, own] = True
-    shape = (len(parts), width) if len(rows) == len(parts) else (len(parts), -1, width)
-    return {name: jnp.asarray(field.reshape(shape)) for name, field in fields.items()}
+    return fields
 
 
 def check_special(tokenizer: Any, *names: str) -> None:

@@ -3,6 +3,7 @@
 That they equal those of transformers is a part of tests/systems/test_parity.py.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections import defaultdict
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
+from plmjax.contracts.execution import INT8_DYNAMIC, Execution
 from plmjax.layers.projection import Projection
 from plmjax.models.bart.translation import BartForTranslation, BartTranslationConfig
 from tests.families import FAMILIES, REPRESENTATIVES
@@ -103,6 +104,15 @@ ATTENDING = [
     and name != "cove"  # sums what it reads itself: tests/models/cove
 ]
 """The model without a head of every system that attends, by day one for each kind of layers."""
+BERT = FAMILIES["bert"].bodies[0]
+COMPRESSED = {
+    "pruned": {"config": dataclasses.replace(BERT.config, layer_heads=(2, 3, 1), layer_widths=(5, 7, 6))},
+    "factorized": {"config": dataclasses.replace(BERT.config, ranks=(3, 2, 4, 5, 6, 7))},
+    "quantized": {"execution": Execution(products=INT8_DYNAMIC)},
+}
+ATTENDING += [
+    pytest.param(BERT.clone(**changes), CASES[BODIES["bert"]][1], id=name) for name, changes in COMPRESSED.items()
+]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -152,6 +162,9 @@ def test_the_weights_are_those_by_which_values_are_summed(module: nn.Module, bat
         layers = zip(weights, sums.found[name, "value"], sums.found[name, "output"], strict=True)
         for one, values, context in layers:
             length = queries.shape[1]  # some pad their rows further
+            heads = values.shape[2]
+            assert not one[:, heads:].any()  # those that other layers alone have
+            one = one[:, :heads]
             expected = np.einsum("BNTS,BSNH->BTNH", one, values[:, : one.shape[-1]])
             there = queries[..., None, None]
             np.testing.assert_allclose(context[:, :length] * there, expected * there, rtol=1e-5, atol=1e-5)
@@ -165,6 +178,7 @@ def test_another_execution_returns_the_same_weights(module: nn.Module, batch: In
     """Layers in straight code, computed again in a backward pass, with attention block by block."""
     inputs, params = batch(module), random_params(module)
     found = asked(module, params, inputs)
-    other = module.clone(execution=Execution(unroll=3, attention="blockwise", remat="full"))
+    execution = dataclasses.replace(module.execution, unroll=3, attention="blockwise", remat="full")
+    other = module.clone(execution=execution)
     for name, weights in asked(other, params, inputs).items():
         np.testing.assert_allclose(weights, found[name], rtol=1e-6, atol=1e-6, err_msg=name)

@@ -1,0 +1,183 @@
+"""Weights of attention of lines, from runs of every kind: the file, its tokens, and what is refused."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plmjax import cli
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.exchange.run_directories import export_checkpoint
+from plmjax.finetuning.tasks.sentences import SequenceClassification
+from plmjax.inference import rows
+from plmjax.inference.attention import attention
+from plmjax.models.adaptive_span import AdaptiveSpanConfig
+from plmjax.models.bart.bart import BartConfig
+from plmjax.models.cove.biattentive_classification import BiattentiveConfig
+from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.t5 import T5Config
+from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.objectives.next_token import NextToken
+from plmjax.objectives.sequence_to_sequence import SequenceToSequence
+from plmjax.training.checkpoints import checkpoints, start
+from tests.optional import torch, transformers
+from tests.systems.modules import random_params
+
+TEXTS = ["the film was good", "", "bad plot", "the actor was great the scene was awful a plot a film", "a"]
+OTHERS = ["it was", "a film", "the scene was great", "", "good"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("lines")
+    for name, lines in (("texts", TEXTS), ("others", OTHERS)):
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "texts.txt", folder / "others.txt"
+
+
+def test_lines_have_the_weights_of_transformers(small_run: Path, files: tuple, tmp_path: Path) -> None:
+    """From the command line; alone and in any company."""
+    cli.run(
+        [
+            "attention",
+            str(small_run),
+            "--input",
+            str(files[0]),
+            "--output",
+            str(tmp_path / "all.npz"),
+            "--batch-size",
+            "2",
+        ]
+    )
+    export_checkpoint(small_run, tmp_path / "exported")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "exported", attn_implementation="eager").eval()
+    saved = np.load(tmp_path / "all.npz")
+    for number, text in enumerate(TEXTS):
+        encoded = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            expected = torch.cat(model(**encoded, output_attentions=True).attentions).numpy()
+        assert saved[f"tokens_{number}"].tolist() == tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
+        np.testing.assert_allclose(saved[f"attentions_{number}"], expected, rtol=1e-5, atol=1e-5)
+    assert not saved["cut"].any() and len(saved.files) == 2 * len(TEXTS) + 1
+
+
+def run_of(folder: Path, run: Path, config: Any, **changes: Any) -> Path:
+    """A checkpoint of random parameters with the tokenizer of a run."""
+    description = checkpoints.describe(checkpoints.find(run))
+    experiment = dataclasses.replace(description.experiment, model=config, **changes)
+    module = experiment.objective.module(config, Execution())
+    checkpoints.save_parameters(folder, random_params(module), experiment, description.tokenizer)
+    return folder
+
+
+def sizes(run: Path) -> dict[str, int]:
+    return {"vocab_size": checkpoints.describe(checkpoints.find(run)).experiment.model.vocab_size}
+
+
+def applied(run: Path, *texts: str, decoder_input_ids: list[int] | None = None) -> Any:
+    """The outputs of a run's encoder for one line, without padding."""
+    params, description = checkpoints.load_parameters(run)
+    config, tokenizer = description.experiment.model, start.tokenizer_of(description)
+    module = config.module(Purpose.ENCODING, Execution())
+    given = rows.inputs(config, tokenizer, [texts if len(texts) > 1 else texts[0]])
+    if decoder_input_ids is not None:
+        given["decoder_input_ids"] = jnp.array([decoder_input_ids])
+    apply = jax.jit(functools.partial(module.apply, output_attentions=True))
+    return apply({"params": params[module.name]}, **given)
+
+
+def test_pairs_are_rows_of_two_texts(small_run: Path, files: tuple, tmp_path: Path) -> None:
+    """Padded on the left where the template is: XLNet."""
+    config = XlnetConfig(**sizes(small_run), d_model=12, n_layer=2, n_head=2, d_inner=9)
+    for name, run in (("bert", small_run), ("xlnet", run_of(tmp_path / "xlnet", small_run, config))):
+        assert attention(run, files[0], tmp_path / f"{name}.npz", second=files[1], batch_size=3) == len(TEXTS)
+        saved = np.load(tmp_path / f"{name}.npz")
+        for number, texts in list(enumerate(zip(TEXTS, OTHERS, strict=True)))[2:4]:
+            expected = np.asarray(applied(run, *texts).attentions)[:, 0]
+            np.testing.assert_allclose(saved[f"attentions_{number}"], expected, rtol=1e-5, atol=1e-6)
+            assert len(saved[f"tokens_{number}"]) == expected.shape[-1]
+
+
+def test_an_encoder_decoder_has_the_weights_of_both_sides(
+    small_run: Path, files: tuple, tmp_path: Path, fails: Any
+) -> None:
+    t5 = T5Config(**sizes(small_run), d_model=12, d_kv=4, d_ff=9, num_layers=1, num_decoder_layers=2, num_heads=2)
+    run, output = run_of(tmp_path / "t5", small_run, t5), tmp_path / "t5.npz"
+    said = fails("attention", run, "--input", files[0], "--output", output)
+    assert "for T5Config, an encoder-decoder" in said and "--second" in said
+    attention(run, files[0], output, second=files[1])
+    saved = np.load(output)
+    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(run)))
+    for number, (text, other) in list(enumerate(zip(TEXTS, OTHERS, strict=True)))[2:4]:
+        found = applied(run, text, decoder_input_ids=[t5.decoder_start_token_id, *tokenizer.encode(other)])
+        for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+            expected = np.asarray(getattr(found, name))[:, 0]
+            np.testing.assert_allclose(saved[f"{name}_{number}"], expected, rtol=1e-5, atol=1e-6)
+        queries, keys = saved[f"cross_attentions_{number}"].shape[2:]
+        assert (queries, keys) == (len(saved[f"decoder_tokens_{number}"]), len(saved[f"tokens_{number}"]))
+
+
+def test_bart_reads_a_line_on_both_sides(small_run: Path, files: tuple, tmp_path: Path) -> None:
+    config = BartConfig.tiny(**sizes(small_run), max_position_embeddings=12)
+    attention(run_of(tmp_path / "bart", small_run, config), files[0], tmp_path / "bart.npz")
+    saved = np.load(tmp_path / "bart.npz")
+    assert saved["cut"].tolist() == [False, False, False, True, False]
+    for number in (0, 2):
+        found = applied(tmp_path / "bart", TEXTS[number])
+        np.testing.assert_allclose(
+            saved[f"cross_attentions_{number}"], found.cross_attentions[:, 0], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_keys_before_a_row_are_kept(small_run: Path, files: tuple, tmp_path: Path) -> None:
+    """Those of Adaptive-Span's memory before a text."""
+    config = AdaptiveSpanConfig(**sizes(small_run), d_model=12, n_layer=2, n_head=2, d_inner=9, attn_span=6, ramp=3)
+    (tmp_path / "texts.txt").write_text("\n".join(text for text in TEXTS if text), encoding="utf-8")
+    run = run_of(tmp_path / "span", small_run, config, objective=NextToken())
+    attention(run, tmp_path / "texts.txt", tmp_path / "span.npz")
+    saved = np.load(tmp_path / "span.npz")
+    tokens, weights = saved["tokens_0"], saved["attentions_0"]
+    assert weights.shape == (2, 2, len(tokens), 6 + len(tokens))
+    np.testing.assert_allclose(weights, applied(run, TEXTS[0]).attentions[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_attention_between_recurrent_layers(small_run: Path, tmp_path: Path) -> None:
+    """CoVe's, from a target to its source, and that of a classifier over CoVe, from each text to the other."""
+    cove = CoveConfig(**sizes(small_run), vector_size=6, hidden_size=5, num_layers=1)
+    run_of(tmp_path / "cove", small_run, cove, objective=SequenceToSequence())
+    config, objective = BiattentiveConfig(cove, hidden_size=4), SequenceClassification(labels=("a", "b"))
+    description = checkpoints.describe(checkpoints.find(small_run))
+    module = objective.module(config, Execution())
+    variables = nn.meta.unbox(jax.jit(module.init)(jax.random.key(0), jnp.zeros((2, 3), jnp.int32)))
+    run = dataclasses.replace(description.experiment, model=config, objective=objective)
+    statistics = {"batch_stats": variables["batch_stats"]}
+    folder, one = tmp_path / "biattentive", tmp_path / "one.txt"
+    one.write_text(TEXTS[0], encoding="utf-8")
+    checkpoints.save_parameters(folder, variables["params"], run, description.tokenizer, statistics)
+    for name, own, asking in (
+        ("cove", "cross_attentions_0", "decoder_tokens_0"),
+        ("biattentive", "attentions_0", "tokens_0"),
+    ):
+        attention(tmp_path / name, one, tmp_path / f"{name}.npz", second=one)
+        saved = np.load(tmp_path / f"{name}.npz")
+        assert saved[own].shape == (1, 1, len(saved[asking]), len(saved["tokens_0"]))
+        np.testing.assert_allclose(saved[own].sum(-1), 1, rtol=1e-6)
+
+
+def test_what_is_refused(small_run: Path, classifiers: Path, files: tuple, tmp_path: Path, fails: Any) -> None:
+    lines, output = ["--input", files[0]], ["--output", tmp_path / "out.npz"]
+    assert "attends to the tokens of a text" in fails("attention", classifiers / "one", *lines, *output)
+    assert "--output" in fails("attention", small_run, *lines, "--output", tmp_path / "out.txt")
+    (tmp_path / "one.txt").write_text("a film\n", encoding="utf-8")
+    said = fails("attention", small_run, *lines, *output, "--second", tmp_path / "one.txt")
+    assert "for each of the 5" in said and "found 1" in said
+    (tmp_path / "out.npz").write_bytes(b"PK, but vectors")
+    assert "remove it" in fails("attention", small_run, *lines, *output)
