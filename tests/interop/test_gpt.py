@@ -61,11 +61,12 @@ def test_the_published_tokenizer_gives_the_ids_of_transformers(tmp_path: Path) -
     (folder / "merges.txt").write_bytes((tmp_path / "trained" / "merges.txt").read_bytes())
     published = tokenizers.load(folder)
     theirs = transformers.OpenAIGPTTokenizer.from_pretrained(folder)
-    assert published.encode_batch(TEXTS) == theirs(list(TEXTS))["input_ids"]
+    read = published.reading().encode_batch(TEXTS)  # transformers reads <unk> in a text
+    assert read == theirs(list(TEXTS))["input_ids"]
     special = published.with_special(("start", "delimiter", "extract"))
     special.save(tmp_path / "special")
     reopened = transformers.AutoTokenizer.from_pretrained(tmp_path / "special")
-    assert special.encode_batch(TEXTS) == reopened(list(TEXTS))["input_ids"] == published.encode_batch(TEXTS)
+    assert special.reading().encode_batch(TEXTS) == reopened(list(TEXTS))["input_ids"] == read
     names = ["_start_", "_delimiter_", "_classify_"]
     assert reopened.convert_tokens_to_ids(names) == list(special.vocabulary.others.values())
     assert tokenizers.load(tmp_path / "special").fingerprint == special.fingerprint
