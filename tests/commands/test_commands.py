@@ -142,9 +142,17 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "embed": (
         "embed some/run --output some/output --input a.txt --layer 2 --mix 0.5 1 --pooling cls "
-        "--batch_size 3 --max_unknown 0.5",
+        "--batch_size 3 --max_unknown 0.5 --prompt query",
         "inference.embed:embed",
-        {"checkpoint": RUN, "input": Path("a.txt"), "output": OUT, "layer": 2, "pooling": "cls", "mix": ("0.5", "1")}
+        {
+            "prompt": "query",
+            "checkpoint": RUN,
+            "input": Path("a.txt"),
+            "output": OUT,
+            "layer": 2,
+            "pooling": "cls",
+            "mix": ("0.5", "1"),
+        }
         | {"batch_size": 3, "max_unknown": 0.5, "report": print},
     ),
     "fill-mask": (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.exchange import run_directories, sentence_transformers
+from plmjax.exchange import run_directories
 from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.generation.options import Generation
@@ -138,17 +138,3 @@ def test_settings_of_generation_that_the_model_cannot_keep_are_refused(
     vocabulary = SimpleNamespace(document_end=3, size=9, special=(0,), pad=0)
     with pytest.raises(UserError, match="99"):
         run_directories._generation(tmp_path, module, vocabulary)
-
-
-def test_sentence_transformers_opens_the_encoder_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is written without the head that the run was trained with."""
-    monkeypatch.setattr(sentence_transformers, "_check_installed", lambda: None)
-    monkeypatch.setattr(sentence_transformers.checkpoints, "find", lambda path: path)
-    monkeypatch.setattr(sentence_transformers.checkpoints, "describe", lambda path: Description(RUN, 5, {}))
-    monkeypatch.setattr(sentence_transformers.run_directories, "export_checkpoint", end)
-    with pytest.raises(Called) as called:
-        sentence_transformers.export_sentence_transformer("run", tmp_path / "out")
-    run, _, architecture = called.value.args
-    assert (run, architecture) == ("run", "BertModel")
-    mark = json.loads((tmp_path / "out" / sentence_transformers.run_directories.MARK).read_text())
-    assert mark == {"architecture": "BertModel", "step": 5}
