@@ -12,7 +12,7 @@ import flax.linen as nn
 
 from plmjax import json_text
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError, nearest, quoted
+from plmjax.errors import UserError, quoted
 from plmjax.interop import bert, tensorflow_checkpoint
 from plmjax.interop.huggingface import assemble
 from plmjax.interop.tensors import Tensors
@@ -76,8 +76,10 @@ def _transformers_config(found: Mapping[str, Any], tensors: Tensors, directory: 
     """Translate Google's config to transformers'. Google's code fixes epsilon; the head gives the number of labels."""
     activation = found.get("hidden_act")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        hint = nearest(str(activation), ACTIVATIONS)
-        raise UserError(f"Expected a known hidden_act in {directory / CONFIG}, found {quoted(activation)}; {hint}")
+        raise UserError(
+            f"Expected a hidden_act of {' or '.join(ACTIVATIONS)} in {directory / CONFIG}, found {quoted(activation)}; "
+            "take another checkpoint."
+        )
     labels = tensors.shapes.get("classifier.weight", (2,))[0]
     return dict(found) | {
         "model_type": "bert",

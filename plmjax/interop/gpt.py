@@ -17,7 +17,7 @@ from plmjax.interop.conversion import Conversion, parameter, parts, weight
 from plmjax.interop.gpt2 import LAYERS
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 
-ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu"}
+ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu", "silu": "silu", "swish": "swish"}
 """Our name -> transformers' `afn`. In transformers' GPT, GELU is the tanh form under either name."""
 
 OURS = "both_orders"

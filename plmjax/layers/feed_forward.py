@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from plmjax.contracts.execution import FLOAT
+from plmjax.errors import UserError, quoted
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.projection import Projection
 
@@ -39,20 +40,34 @@ def _of_rows(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arra
     return lambda x: jax.lax.platform_dependent(x, cpu=in_rows, default=activation)
 
 
-ACTIVATIONS = {
-    name: jax.checkpoint(_of_rows(activation), prevent_cse=False)
-    for name, activation in {
-        "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
-        "gelu": _exact_gelu,
-        "relu": jax.nn.relu,
-        "swish": jax.nn.silu,
-    }.items()
+_NAMES = {
+    ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"): functools.partial(
+        jax.nn.gelu, approximate=True
+    ),
+    ("gelu", "gelu_python"): _exact_gelu,
+    ("relu",): jax.nn.relu,
+    ("swish", "silu"): jax.nn.silu,
 }
-"""Dict from name to activation, with the names of transformers: gelu_new is the tanh form of GELU, gelu is the exact
-form, swish is x sigmoid(x).
+ACTIVATIONS = {
+    name: activation
+    for names, function in _NAMES.items()
+    for activation in [jax.checkpoint(_of_rows(function), prevent_cse=False)]
+    for name in names
+}
+"""Dict from name to activation, with the names of transformers, which has several for one function: gelu_new is the
+tanh form of GELU, gelu is the exact form, swish is x sigmoid(x).
 
 The backward pass keeps only their input and computes the rest again. This takes less time than to read it.
 """
+
+
+def check_activation(name: str) -> None:
+    """Raise UserError for an unknown activation. No name is suggested: a similar one may be another function's."""
+    if name not in ACTIVATIONS:
+        raise UserError(
+            f"Expected an activation of {', '.join(ACTIVATIONS)}, which are computed here, found {quoted(name)}; take "
+            f"one of these."
+        )
 
 
 class FeedForward(nn.Module):

@@ -42,13 +42,13 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache, with_past
 from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.attention.relative_positions import RelativePositions, check_buckets
 from plmjax.layers.dropout import Dropout
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, by_source, decode_layers, project_source
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import ACTIVATIONS, check_activation
 from plmjax.layers.normalization import RmsNorm
 from plmjax.layers.projection import Projection
 from plmjax.layers.rows import DecoderRows, EncoderRows
@@ -62,9 +62,6 @@ from plmjax.models.families.encoder_decoder import (
     layers_products,
 )
 
-FEED_FORWARD = {"relu": "relu", "gated-gelu": "gelu_new"}
-"""Dict from `feed_forward_proj` to its activation; with "gated-" the activations are multiplied by another projection.
-"""
 STREAM = ("batch", "length", "embed")
 
 
@@ -111,7 +108,9 @@ class T5Config(ModelConfig):
     initializer_factor: float = 1.0
     """Factor of all initial weights."""
     feed_forward_proj: str = "relu"
-    """Feed-forward network: relu (version 1.0) or gated-gelu (version 1.1)."""
+    """Feed-forward network: an activation such as relu (version 1.0), or one after "gated-", whose values are
+    multiplied by another projection; gated-gelu (version 1.1) is the tanh form.
+    """
     tie_word_embeddings: bool = True
     """True if the word table, times 1 / sqrt(D), is the output layer (version 1.0)."""
     pad_token_id: int = 0
@@ -129,7 +128,7 @@ class T5Config(ModelConfig):
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1), dropout_rate=SHARE, initializer_factor=FROM_0)
         check_ranges("model", self, layer_norm_epsilon=ABOVE_0)
         check_buckets(self.relative_attention_num_buckets, self.relative_attention_max_distance)
-        check_choice("feed-forward network", self.feed_forward_proj, FEED_FORWARD)
+        check_activation(self.activation)
 
     small = Size("Version 1.0: 60,506,624 parameters.")
     base = Size("Version 1.0: 222,903,552 parameters.", **_layers(12), d_model=768, d_ff=3072, num_heads=12)
@@ -161,6 +160,11 @@ class T5Config(ModelConfig):
     def gated(self) -> bool:
         """True if the activations are multiplied by another projection."""
         return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def activation(self) -> str:
+        """The activation of the feed-forward network; that of gated-gelu is the tanh form."""
+        return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
 
     def normal(self, inputs: int) -> Initializer:
         """Return a normal initializer, not truncated, with a variance of one over `inputs`."""
@@ -234,7 +238,7 @@ class T5FeedForward(nn.Module):
         def inner(name: str) -> jax.Array:
             return projection((size,), ("embed", "mlp"), config.normal(width), name=name)(x)
 
-        hidden = ACTIVATIONS[FEED_FORWARD[config.feed_forward_proj]](inner("intermediate"))
+        hidden = ACTIVATIONS[config.activation](inner("intermediate"))
         if config.gated:
             hidden = hidden * inner("gate")
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))

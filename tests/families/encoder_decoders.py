@@ -165,7 +165,7 @@ T5_ROW = Family(
     heads=(Head(t5.T5ForConditionalGeneration(T5)),),
     bodies=(t5.T5Model(T5),),
     stored=(t5.T5ForConditionalGeneration(dataclasses.replace(T5, feed_forward_proj="gated-gelu")),),
-    switches=({"feed_forward_proj": "gated-gelu", "num_layers": 1},),
+    switches=({"feed_forward_proj": "gated-gelu", "num_layers": 1}, {"feed_forward_proj": "gated-silu"}),
     trained=Head(t5.T5ForConditionalGeneration(T5_TRAINED)),
     sharded=("t5/decoder/layers/cross_attention/query/kernel", (2, 12, 2, 6)),
     counts={

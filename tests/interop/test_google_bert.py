@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     config = tmp_path / "bert_config.json"
     before = config.read_text()
     config.write_text(before.replace('"gelu"', '"swish"'))
-    with pytest.raises(UserError, match=r"known hidden_act .*, found .swish."):
+    with pytest.raises(UserError, match=r"Expected a hidden_act of gelu or relu in .*, found .swish."):
         google_bert.load(tmp_path)
     config.write_text(before.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
     with pytest.raises(UserError, match=r"bert\.encoder\.layer\.3.* missing"):

@@ -55,7 +55,7 @@ def set_config(directory, **settings):
     [
         ("BertModel", "gelu"),
         ("BertForPreTraining", "gelu_new"),
-        ("BertForMaskedLM", "relu"),
+        ("BertForMaskedLM", "silu"),
         ("BertForNextSentencePrediction", "relu"),
         ("BertForSequenceClassification", "gelu"),
     ],
@@ -197,7 +197,7 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
         ({"add_cross_attention": True}, "add_cross_attention = False .*, found True"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings = True .*, found False"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
-        ({"hidden_act": "silu"}, "Expected a known activation, found 'silu'"),
+        ({"hidden_act": "gelu_10"}, "Expected an activation of gelu_new, .*found 'gelu_10'"),
         ({"hidden_size": "15"}, "int as the config's hidden_size, found '15'"),
         ({"num_attention_heads": 4}, "divides by the heads"),
         ({"num_hidden_layers": 2}, "encoder.layer.2.attention.output.LayerNorm.bias.*has no parameter for"),

@@ -10,29 +10,42 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from plmjax.errors import UserError
 from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.models.bert import BertConfig
 from plmjax.parallel import sharding
 from tests.optional import needs_torch, torch
-
-REFERENCES = {
-    "gelu_new": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "gelu": lambda x: torch.nn.functional.gelu(x),
-    "relu": lambda x: torch.nn.functional.relu(x),
-    "swish": lambda x: torch.nn.functional.silu(x),
-}
 
 
 @needs_torch
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.usefixtures("platform")
-def test_values_and_gradients_are_torchs(name: str) -> None:
+def test_values_and_gradients_are_those_of_transformers(name: str) -> None:
+    from transformers.activations import ACT2FN
+
     x = np.linspace(-4, 4, 41, dtype=np.float32) + 0.01
     other = torch.tensor(x, requires_grad=True)
-    reference = REFERENCES[name](other)
+    reference = ACT2FN[name](other)
     reference.sum().backward()
     found, gradient = jax.vmap(jax.value_and_grad(ACTIVATIONS[name]))(jnp.asarray(x))
     np.testing.assert_allclose(found, reference.detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, other.grad, rtol=1e-5, atol=3e-6)
+
+
+@needs_torch
+def test_every_name_in_transformers_is_known_or_refused_without_another_name() -> None:
+    from transformers.activations import ACT2CLS
+
+    for name in ACT2CLS:
+        if name not in ACTIVATIONS:
+            with pytest.raises(
+                UserError, match=f"Expected an activation of gelu_new, .*found '{name}'; take one"
+            ) as error:
+                BertConfig(hidden_act=name)
+            assert "did you mean" not in str(error.value)
+    known = dict.fromkeys(ACTIVATIONS)
+    same = [name for name in known if ACTIVATIONS[name] is ACTIVATIONS["gelu_new"]]
+    assert same == ["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

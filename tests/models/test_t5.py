@@ -151,7 +151,7 @@ def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("feed_forward_proj", "gated-silu", "Expected a known feed-forward network, found 'gated-silu'"),
+        ("feed_forward_proj", "gated-tanh", "Expected an activation of gelu_new, .*found 'tanh'"),
         ("relative_attention_num_buckets", 7, "Expected an even number of at least 4 buckets"),
         ("relative_attention_max_distance", 4, "Expected a largest distance above the 4"),
         ("num_heads", 0, "num_heads"),

@@ -16,10 +16,10 @@ from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Window
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.projection import Projection
 from plmjax.layers.tokens import last_tokens
 from plmjax.models.families import low_rank
@@ -82,7 +82,7 @@ class DecoderConfig(ModelConfig):
                 f"Expected features that divide by the heads, found {self.n_embd} and {self.n_head} heads; change "
                 f"--model.n_embd or --model.n_head."
             )
-        check_choice("activation", self.activation_function, ACTIVATIONS)
+        check_activation(self.activation_function)
         if self.attention_window is not None and not 1 <= self.attention_window <= self.n_positions:
             raise UserError(
                 f"Expected --model.attention_window from 1 to {self.n_positions} tokens, the longest row, found "

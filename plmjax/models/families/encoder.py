@@ -17,9 +17,9 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Window
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.projection import Projection
 from plmjax.models.families import low_rank
 from plmjax.models.families.task_heads import score_choices
@@ -99,7 +99,7 @@ class EncoderConfig(ModelConfig):
             check_ranges("model", self, classifier_dropout=SHARE)
         check_ranges("model", self, layer_norm_eps=ABOVE_0)
         self.check_heads()
-        check_choice("activation", self.hidden_act, ACTIVATIONS)
+        check_activation(self.hidden_act)
         self.check_window()
         for name in ("layer_heads", "layer_widths"):
             sizes = getattr(self, name)

@@ -16,12 +16,12 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import ParameterGroup, Purpose
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import FROM_1, SHARE, UserError, check_choice, check_ranges
+from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.attention.recording import CROSS, OWN, recorded
 from plmjax.layers.encoder_decoder import EncoderDecoderOutput, SourceKeyValues, check_segments
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.rows import DecoderRows, EncoderRows, read_rows, read_source
 
 
@@ -92,7 +92,7 @@ class EncoderDecoderConfig(ModelConfig):
                     f"Expected features that divide by the heads, found {self.d_model} and {count} heads; change "
                     f"--model.d_model or --model.{name}."
                 )
-        check_choice("activation", self.activation_function, ACTIVATIONS)
+        check_activation(self.activation_function)
 
     @property
     def token_initializer(self) -> Initializer:

@@ -29,10 +29,10 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import TEXT_ALONE
-from plmjax.errors import FROM_1, SHARE, check_choice, check_ranges
+from plmjax.errors import FROM_1, SHARE, check_ranges
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import DecoderRows, read_rows
 from plmjax.layers.stack import stack
@@ -99,7 +99,7 @@ class LiteTransformerDecoderConfig(BranchesConfig):
         sizes = ("vocab_size", "max_position_embeddings", "d_model", "decoder_layers", "decoder_ffn_dim")
         check_ranges("model", self, **dict.fromkeys(sizes, FROM_1))
         check_ranges("model", self, dropout=SHARE, attention_dropout=SHARE, activation_dropout=SHARE)
-        check_choice("activation", self.activation_function, ACTIVATIONS)
+        check_activation(self.activation_function)
         half = self.d_model // 2
         self.check_branches(
             {"decoder_attention_heads": half, "convolution_heads": half}, {"decoder_kernel_sizes": self.decoder_layers}

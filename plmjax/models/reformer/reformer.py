@@ -37,7 +37,7 @@ from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_choic
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS
+from plmjax.layers.feed_forward import check_activation
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.reversible_stack import reversible_stack
 from plmjax.layers.stack import stack
@@ -142,7 +142,7 @@ class ReformerConfig(ModelConfig):
         check_ranges("model", self, **dict.fromkeys((*sizes, *chunks), FROM_1), **dict.fromkeys(others, FROM_0))
         rates = ("hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob")
         check_ranges("model", self, **dict.fromkeys(rates, SHARE), layer_norm_eps=ABOVE_0)
-        check_choice("activation", self.hidden_act, ACTIVATIONS)
+        check_activation(self.hidden_act)
         if not self.attn_layers:
             raise UserError("Expected --model.attn_layers of local or lsh, one for each layer, found none; set it.")
         for layer in self.attn_layers:

@@ -53,11 +53,11 @@ from plmjax.contracts.sizes import Size
 from plmjax.contracts.system import Kind, ParameterGroup, Purpose, System, declare
 from plmjax.contracts.template import Template
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges, nearest, quoted
+from plmjax.errors import ABOVE_0, FROM_0, FROM_1, SHARE, UserError, check_ranges
 from plmjax.layers.attention.recording import OWN, recorded
 from plmjax.layers.attention.relative_shift import distances
 from plmjax.layers.dropout import Dropout
-from plmjax.layers.feed_forward import ACTIVATIONS, FeedForward
+from plmjax.layers.feed_forward import FeedForward, check_activation
 from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.layers.stack import stack
@@ -137,11 +137,7 @@ class XlnetConfig(ModelConfig):
                 f"Expected a hidden size that divides by the heads, found {self.d_model} and {self.n_head} heads; "
                 f"change --model.d_model or --model.n_head."
             )
-        if self.ff_activation not in ACTIVATIONS:
-            raise UserError(
-                f"Expected a known activation, found {quoted(self.ff_activation)}; "
-                f"{nearest(self.ff_activation, ACTIVATIONS)}"
-            )
+        check_activation(self.ff_activation)
 
     base = Size(
         "XLNet-Base, cased English: 116,718,336 parameters, 116,750,336 with its output bias.", **_sizes(12, 768, 12)
