@@ -29,6 +29,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.generation.options import Generation, in_words
 from plmjax.generation.writer import settings_of
 from plmjax.interop import (
+    config_json,
     generation_settings,
     huggingface,
     labels,
@@ -225,6 +226,10 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     changed += ["products of two matrices; exported as whole ones"] if description.experiment.model.ranks else []
     params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
     params, run, filled = _dense(params, dataclasses.replace(description.experiment, model=config))
+    if description.tokenizer and libraries.own_files(run.model) is None:
+        ids = config_json.ids_of_tokenizer(run.model, start.tokenizer_of(description).vocabulary)
+        changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
+        run = dataclasses.replace(run, model=dataclasses.replace(run.model, **ids))
     description = dataclasses.replace(description, experiment=run)
     model = run.objective.module(run.model, Execution())
     if own := libraries.own_files(run.model):

@@ -10,6 +10,7 @@ import flax.linen as nn
 
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
+from plmjax.vocabulary import Vocabulary
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -80,6 +81,27 @@ def check_sizes(config: ModelConfig, numbers: int) -> None:
                     f"Expected at most {largest:,} as the config's {field.name}, for tensors of {numbers:,} numbers, "
                     f"found {quoted(one)}; take the config of these tensors."
                 )
+
+
+def ids_of_tokenizer(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, int | None]:
+    """Return the fields of a config that keep a published id of a text's begin or end, with the tokenizer's own ids.
+
+    Nothing here reads these fields, and training does not compare them with the tokenizer. They are left out if a
+    config has set them, or if its tokenizer has such a token under the published id.
+    """
+    own = {
+        "bos_token_id": (vocabulary.begin, vocabulary.cls, vocabulary.document_end),
+        "eos_token_id": (vocabulary.end, vocabulary.sep, vocabulary.document_end),
+    }
+    found: dict[str, int | None] = {}
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        ids = () if name == config.field_names.get("end_token") else own.get(name, ())
+        if ids and value == field.default and value is not None and value not in ids:
+            token = next((one for one in ids if one >= 0), None)
+            if token is not None or types.NoneType in typing.get_args(field.type):
+                found[name] = token
+    return found
 
 
 def write(model: nn.Module, labels: Sequence[str], model_type: str) -> dict[str, Any]:

@@ -1,9 +1,17 @@
 """Properties of RoBERTa's checkpoints."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
 from plmjax.exchange.default_tasks import task_of
+from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
+from plmjax.experiment import Data, Experiment
 from plmjax.interop import huggingface
 from plmjax.models.roberta import (
     RobertaConfig,
@@ -12,6 +20,7 @@ from plmjax.models.roberta import (
     RobertaModel,
 )
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params
 from tests.interop.test_huggingface import rewrite
 from tests.optional import needs_torch
@@ -77,3 +86,24 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
 def test_an_imported_model_is_trained_by_its_own_task():
     objective, data = task_of(MODULES["masked language model"])
     assert isinstance(objective, RobertaPretraining) and data.layout == FullSentences() and data.sequence_length == 19
+
+
+@pytest.mark.parametrize(("kind", "size", "ids"), [("char", 60, (2, 3)), ("byte-bpe", 290, (0, 2))])
+def test_the_ids_of_a_begin_and_an_end_are_those_of_the_tokenizer(
+    kind: str, size: int, ids: tuple[int, int], tmp_path: Path
+) -> None:
+    """The published ones name padding and [CLS] in a tokenizer of characters."""
+    trained = tokenizers.train(kind, size, ["the quick brown fox says: hello, world!"] * 4, tmp_path / "tokenizer")
+    sizes = {"vocab_size": size, "pad_token_id": trained.vocabulary.pad, "max_position_embeddings": 21}
+    config = RobertaConfig(**SIZES | sizes)
+    module = config.module(Purpose.ENCODING, Execution())
+    run = Experiment(model=config, objective=RobertaPretraining(), data=Data(FullSentences()))
+    params = {module.name: random_params(module)}
+    checkpoints.save_parameters(tmp_path / "run", params, run, checkpoints.tokenizer_files(tmp_path / "tokenizer"))
+    said = export_checkpoint(tmp_path / "run", tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (found["bos_token_id"], found["eos_token_id"]) == ids
+    assert ("bos_token_id is the tokenizer's" in said) == (ids != (0, 2))
+    import_checkpoint(tmp_path / "out", tmp_path / "again")
+    export_checkpoint(tmp_path / "again", tmp_path / "same")
+    assert (tmp_path / "same" / "config.json").read_bytes() == (tmp_path / "out" / "config.json").read_bytes()
