@@ -14,7 +14,7 @@ from plmjax.errors import UserError, quoted
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
 from plmjax.interop.conversion import Conversion, parameter, parts, weight
-from plmjax.interop.gpt2 import LAYERS
+from plmjax.interop.gpt2 import DOUBLE, LAYERS, SUMMARY, check_padding, choices
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification, GptModel
 
 ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu", "silu": "silu", "swish": "swish"}
@@ -23,11 +23,7 @@ ACTIVATIONS = {"gelu_new": "gelu", "relu": "relu", "silu": "silu", "swish": "swi
 OURS = "both_orders"
 """The field of the config without a counterpart in transformers."""
 
-REQUIRED = {
-    "summary_type": "cls_index",
-    "summary_use_proj": True,
-    "summary_activation": None,
-    "summary_proj_to_labels": True,
+REQUIRED = SUMMARY | {
     "tie_word_embeddings": True,
     "is_encoder_decoder": False,
     "pruned_heads": {},
@@ -61,7 +57,7 @@ def read_config(found: Mapping[str, Any]) -> GptConfig:
             f"Expected an afn of {' or '.join(names)} in the config, which is all that this GPT implements, found "
             f"{quoted(activation)}; take another checkpoint."
         )
-    _check_padding(found.get("architectures"), found.get("pad_token_id"))
+    check_padding(found.get("architectures"), found.get("pad_token_id"), CLASSIFIER)
     known = {name: value for name, value in found.items() if name != OURS}
     return config_json.read(known | {"activation_function": names[activation]}, GptConfig, {}, REQUIRED)
 
@@ -78,7 +74,7 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
             f"{quoted(config.activation_function)}; it has no other."
         )
     if isinstance(model, GptForSequenceClassification):
-        _check_padding([CLASSIFIER], config.pad_token_id)
+        check_padding([CLASSIFIER], config.pad_token_id, CLASSIFIER)
         if config.both_orders:
             raise UserError(
                 "Expected a classifier that reads a pair once, which is all that transformers' GPT does, found one of "
@@ -87,14 +83,6 @@ def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
     written = config_json.write(model, labels, "openai-gpt")
     del written[OURS]
     return written | {"afn": ACTIVATIONS[written.pop("activation_function")]}
-
-
-def _check_padding(architectures: Any, padding: Any) -> None:
-    if architectures == [CLASSIFIER] and padding is None:
-        raise UserError(
-            f"Expected the id of padding, by which {CLASSIFIER} finds the last token of a row, found none; set "
-            "pad_token_id in the config."
-        )
 
 
 NAMES = tensor_names.Names(
@@ -117,13 +105,7 @@ def rows(module: nn.Module) -> Template:
     return TEXT_ALONE if isinstance(module, GptForCausalLM | GptModel) else module.config.template
 
 
-def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return one question [1 C T] without a mask: transformers takes none here. No token sees what follows it."""
-    return {"input_ids": rows["input_ids"][None]}
-
-
 CLASSIFIER = "OpenAIGPTForSequenceClassification"
-_DOUBLE = {"logits": "mc_logits", "next_token_logits": "logits"}
 
 ADAPTER = Adapter(
     config=GptConfig,
@@ -131,7 +113,7 @@ ADAPTER = Adapter(
         "OpenAIGPTLMHeadModel": Architecture(GptForCausalLM, DECODER, encoder.LOGITS, sized=table_within, tied=True),
         "OpenAIGPTModel": Architecture(GptModel, LAYERS, encoder.HIDDEN, sized=table, within="gpt"),
         "OpenAIGPTDoubleHeadsModel": Architecture(
-            GptForMultipleChoice, CHOICES, _DOUBLE, sized=table_within, batch=choices, tied=True
+            GptForMultipleChoice, CHOICES, DOUBLE, sized=table_within, batch=choices, tied=True
         ),
         CLASSIFIER: Architecture(
             GptForSequenceClassification,

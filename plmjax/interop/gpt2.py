@@ -9,13 +9,28 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax.contracts.template import TEXT_ALONE
+from plmjax.contracts.template import TEXT_ALONE, Template
+from plmjax.errors import UserError
 from plmjax.interop import config_json, encoder, tensor_names
 from plmjax.interop.adapter import Adapter, Architecture, example_rows
-from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter
+from plmjax.interop.conversion import FLAT, Conversion, joined, matrix, parameter, weight
+from plmjax.models.families.decoder import (
+    DecoderForCausalLM,
+    DecoderForMultipleChoice,
+    DecoderForSequenceClassification,
+)
+from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 
-REQUIRED = {
+SUMMARY = {
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "summary_activation": None,
+    "summary_proj_to_labels": True,
+}
+"""transformers settings of the head for choices, of GPT and GPT-2, with the one value that is implemented."""
+
+REQUIRED = SUMMARY | {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False,
@@ -75,13 +90,35 @@ BODY = (
 DECODER = encoder.under("gpt2", BODY, "transformer")
 
 
+LABELS = (*DECODER, parameter("classifier/kernel", "score.weight", weight()))
+CHOICES = (*DECODER, *encoder.dense("classifier", "multiple_choice_head.summary"))
+ANSWERS = (*DECODER, *encoder.dense("classifier", "qa_outputs"))
+DOUBLE = {"logits": "mc_logits", "next_token_logits": "logits"}
+"""Our outputs of the head for choices -> their names in transformers, of GPT and GPT-2."""
+
+
+def check_padding(architectures: Any, padding: Any, classifier: str) -> None:
+    """Raise UserError for a classifier whose config has no id of padding."""
+    if architectures == [classifier] and padding is None:
+        raise UserError(
+            f"Expected the id of padding, by which {classifier} finds the last token of a row, found none; set "
+            "pad_token_id in the config."
+        )
+
+
 def read_config(found: Mapping[str, Any]) -> Gpt2Config:
     """Return the Gpt2Config of a config.json."""
+    check_padding(found.get("architectures"), found.get("pad_token_id"), CLASSIFIER)
     return config_json.read({FIELDS.get(name, name): value for name, value in found.items()}, Gpt2Config, {}, REQUIRED)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with which transformers' GPT2Config builds the same model."""
+    """Return the settings with which transformers' GPT2Config builds the same model.
+
+    Raises UserError for a classifier without the id of padding.
+    """
+    if isinstance(model, DecoderForSequenceClassification):
+        check_padding([CLASSIFIER], model.config.pad_token_id, CLASSIFIER)
     return config_json.write(model, labels, "gpt2")
 
 
@@ -96,7 +133,20 @@ NAMES = tensor_names.Names(
 
 def example(config: Gpt2Config) -> dict[str, np.ndarray]:
     """Return an example as `example_rows`, of at most 32 tokens."""
-    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, None)
+    return example_rows(np.random.default_rng(0), min(32, config.longest), config.vocab_size, config.pad_token_id)
+
+
+def rows(module: nn.Module) -> Template:
+    """Return the template: one text for a language model or a headless decoder, the config's template for a task."""
+    return TEXT_ALONE if isinstance(module, DecoderForCausalLM | Gpt2Model) else module.config.template
+
+
+def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return one question [1 C T] without a mask: transformers takes none here. No token sees what follows it."""
+    return {"input_ids": rows["input_ids"][None]}
+
+
+CLASSIFIER = "GPT2ForSequenceClassification"
 
 
 ADAPTER = Adapter(
@@ -104,10 +154,15 @@ ADAPTER = Adapter(
     architectures={
         "GPT2LMHeadModel": Architecture(Gpt2ForCausalLM, DECODER, encoder.LOGITS, tied=True),
         "GPT2Model": Architecture(Gpt2Model, BODY, encoder.HIDDEN, within="gpt2"),
+        "GPT2DoubleHeadsModel": Architecture(DecoderForMultipleChoice, CHOICES, DOUBLE, batch=choices, tied=True),
+        CLASSIFIER: Architecture(
+            DecoderForSequenceClassification, LABELS, encoder.LOGITS, options=encoder.labels_option
+        ),
+        "GPT2ForQuestionAnswering": Architecture(QuestionAnswering, ANSWERS, encoder.SPAN),
     },
     read_config=read_config,
     write_config=write_config,
     names=NAMES,
     example=example,
-    rows=lambda module: TEXT_ALONE,
+    rows=rows,
 )

@@ -6,6 +6,8 @@ import math
 from plmjax.interop import gpt as gpt_interop
 from plmjax.interop import gpt2 as gpt2_interop
 from plmjax.models import gpt, gpt2
+from plmjax.models.families.decoder import DecoderForMultipleChoice, DecoderForSequenceClassification
+from plmjax.models.families.task_heads import QuestionAnswering
 from tests.families.family import LARGER, READS_FORWARD, Family, Head, padded_untyped_tokens, untyped_tokens
 from tests.strangers import experiments
 
@@ -68,6 +70,7 @@ GPT2 = gpt2.Gpt2Config(
     eos_token_id=None,
 )
 
+GPT2_PADDED = dataclasses.replace(GPT2, pad_token_id=3)
 GPT2_TRAINED = dataclasses.replace(GPT2.with_dropout(0.2), vocab_size=56, n_layer=2, n_head=4, n_inner=32)
 
 
@@ -79,7 +82,12 @@ GPT2_ROW = Family(
     adapter=gpt2_interop.ADAPTER,
     heads=(Head(gpt2.Gpt2ForCausalLM(GPT2)),),
     bodies=(gpt2.Gpt2Model(GPT2),),
-    stored=(gpt2.Gpt2ForCausalLM(dataclasses.replace(GPT2, activation_function="relu")),),
+    stored=(
+        gpt2.Gpt2ForCausalLM(dataclasses.replace(GPT2, activation_function="relu")),
+        DecoderForSequenceClassification(GPT2_PADDED, num_labels=5),
+        DecoderForMultipleChoice(GPT2_PADDED),
+        QuestionAnswering(GPT2_PADDED),
+    ),
     switches=({"activation_function": "gelu", "n_inner": None},),
     trained=Head(gpt2.Gpt2ForCausalLM(GPT2_TRAINED)),
     sharded=("gpt2/layers/attention/query/kernel", (2, 12, 2, 6)),

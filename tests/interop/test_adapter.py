@@ -75,7 +75,7 @@ CLASSES = {
     "ForQuestionAnswering",
     "electra": "Electra: Model ForPreTraining *ForMaskedLM ForSequenceClassification ForMultipleChoice "
     "ForTokenClassification ForQuestionAnswering",
-    "gpt2": "GPT2: *LMHeadModel Model",
+    "gpt2": "GPT2: *LMHeadModel Model *DoubleHeadsModel ForSequenceClassification ForQuestionAnswering",
     "led": "LED: *ForConditionalGeneration *Model",
     "longformer": "Longformer: Model *ForMaskedLM ForSequenceClassification ForTokenClassification "
     "ForQuestionAnswering ForMultipleChoice",

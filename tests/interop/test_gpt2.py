@@ -16,7 +16,7 @@ from plmjax.interop import huggingface
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints
-from tests.optional import needs_torch, transformers
+from tests.optional import needs_torch, torch, transformers
 from tests.systems.modules import random_params
 
 CONFIG = Gpt2Config(vocab_size=300, n_positions=19, n_embd=24, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0)
@@ -129,3 +129,24 @@ def test_a_folder_becomes_a_run_and_a_folder_again(saved, tmp_path_factory):
     huggingface.save(bare, params["gpt2"], folder)
     run_directories.import_checkpoint(folder, run.with_name("bare"))
     chex.assert_trees_all_equal(checkpoints.load_parameters(run.with_name("bare"))[0], params)
+
+
+@needs_torch
+def test_a_classifier_of_transformers_is_imported_and_exported(saved, tmp_path):
+    """Its last token is found by the id of padding, without which it is refused."""
+    folder, _ = saved
+    tokenizers.train("gpt2-bpe", 300, ["one two three, and four times five"] * 9, folder)
+    config = transformers.GPT2Config.from_pretrained(folder, num_labels=3, pad_token_id=7)
+    torch.manual_seed(0)
+    theirs = transformers.GPT2ForSequenceClassification(config)
+    theirs.save_pretrained(folder)
+    said = run_directories.import_checkpoint(folder, tmp_path / "run")
+    assert "GPT2ForSequenceClassification" in said and "outputs equal those of transformers" in said
+    said = run_directories.export_checkpoint(tmp_path / "run", tmp_path / "out")
+    assert said.startswith("exported   GPT2ForSequenceClassification of step 0")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    ids = torch.tensor([[5, 9, 11, 2], [5, 9, 7, 7]])
+    torch.testing.assert_close(again(ids).logits, theirs.eval()(ids).logits, rtol=0, atol=1e-5)
+    rewritten(folder, {"pad_token_id": None})
+    with pytest.raises(UserError, match="id of padding, by which GPT2ForSequenceClassification finds the last token"):
+        huggingface.load(folder)
