@@ -16,11 +16,11 @@ def import_(
     architecture: str = "auto",
     tokenizer: Location | None = None,
 ) -> None:
-    """Import a checkpoint of transformers, Google's BERT, ELMo or fastai, or word vectors, as a run directory.
+    """Import a checkpoint of transformers, Google's BERT, fairseq, ELMo or fastai, or word vectors, as a run directory.
 
     Args:
-        source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, or with ELMo's
-            options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with --tokenizer; or a file of word vectors,
+        source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, with fairseq's
+            dict.txt and a .pt file, or with ELMo's options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with --tokenizer; or a file of word vectors,
             of word2vec or GloVe.
         checkpoint: Run directory to write.
         architecture: Class of transformers to read; auto takes the one that the folder names.

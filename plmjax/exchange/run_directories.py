@@ -98,7 +98,9 @@ def _import(source: Path, folder: Path, workdir: Path, architecture: str, tokeni
             f"Expected --tokenizer with a folder of the model's tokenizer, found none beside {source}; name it."
         )
     place = storage.path(tokenizer or folder)
-    its_tokenizer = _tokenizer(place, module)
+    with tempfile.TemporaryDirectory() as scratch:
+        own_place = libraries.LIBRARIES[library].tokenizer(folder, Path(scratch)) if tokenizer is None else place
+        its_tokenizer = _tokenizer(own_place, module)
     own = libraries.own_files(module.config)
     if own:
         found = _of_own_files(own, module, params)

@@ -22,6 +22,8 @@ ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
 """Activation of Google's modeling.py -> transformers' name. Google's "gelu" is the tanh form, theirs is exact."""
 
 _SLOT = re.compile(r"global_step$|.*/(adam_[mv]|Adam(_1)?|lamb_[mv])$|beta[12]_power$")
+_NORM = re.compile(r"layer_normalization(_\d+)?$")
+"""The norm of a scope as Keras names and numbers it, in code for TensorFlow 2; in Google's it is LayerNorm."""
 _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "output_weights": "weight", "output_bias": "bias"}
 
 
@@ -53,6 +55,7 @@ def transformers_name(variable: str) -> str:
     *scopes, leaf = variable.split("/")
     if leaf.endswith("_embeddings"):
         return ".".join([*scopes, leaf, "weight"])
+    scopes = [_NORM.sub("LayerNorm", scope) for scope in scopes]
     return re.sub(r"\blayer_(\d+)\b", r"layer.\1", ".".join([*scopes, _LEAVES.get(leaf, leaf)]))
 
 

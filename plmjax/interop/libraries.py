@@ -17,6 +17,7 @@ from plmjax.errors import UserError
 from plmjax.interop import (
     awd_lstm,
     elmo,
+    fairseq,
     google_bert,
     hdf5,
     huggingface,
@@ -52,6 +53,7 @@ class Library:
     evidence: path -> the evidence for this library, for messages; empty if it is another format. Reads no tensors.
     opened: path -> its tensors, for the duration of a block.
     load: path, architecture -> module and parameters, if a system has checkpoints in this format.
+    tokenizer: path, empty folder -> folder of the tokenizer in a form that `plmjax.data.tokenizers` reads.
     own: the functions of that system, if transformers does not have it.
     """
 
@@ -60,6 +62,7 @@ class Library:
     opened: Callable[[Path], AbstractContextManager[Tensors]]
     load: Callable[..., tuple[nn.Module, dict[str, Any]]] | None = None
     own: OwnFiles | None = None
+    tokenizer: Callable[[Path, Path], Path] = lambda path, scratch: path
 
 
 LIBRARIES: Mapping[str, Library] = {
@@ -82,6 +85,13 @@ LIBRARIES: Mapping[str, Library] = {
         awd_lstm.opened,
         awd_lstm.load,
         OwnFiles(awd_lstm.AwdLstmConfig, "", awd_lstm.load, awd_lstm.save),
+    ),
+    "fairseq": Library(
+        "a folder of fairseq's RoBERTa or BART (dict.txt and a .pt file)",
+        fairseq.evidence,
+        fairseq.opened,
+        fairseq.load,
+        tokenizer=fairseq.write_tokenizer,
     ),
     "transformers": Library(
         "a folder of transformers (config.json with model.safetensors or pytorch_model.bin)",

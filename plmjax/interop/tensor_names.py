@@ -10,6 +10,28 @@ from plmjax.errors import UserError
 from plmjax.interop.adapter import Architecture
 from plmjax.interop.tensors import Tensors
 
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+"""Parts of names that torch.compile, FSDP, activation checkpointing and Lightning's Fabric add, wherever they wrap."""
+PARALLEL = "module."
+"""Prefix of every name in a model that DataParallel, DDP or DeepSpeed wraps."""
+
+
+def unwrapped(tensors: Tensors) -> Tensors:
+    """Return the tensors under the names that they have in a model that nothing wraps.
+
+    Raises:
+        UserError: two tensors have the same name then.
+    """
+    names: dict[str, str] = {}
+    for old in tensors.shapes:
+        new = ".".join(part for part in old.split(".") if part not in WRAPPERS)
+        if new in names:
+            raise UserError(f"Expected one tensor {new} in {tensors.origin}, found {names[new]} and {old}; remove one.")
+        names[new] = old
+    while names and all(name.startswith(PARALLEL) for name in names):
+        names = {name.removeprefix(PARALLEL): old for name, old in names.items()}
+    return tensors.renamed(names)
+
 
 @dataclasses.dataclass(frozen=True)
 class Names:
@@ -35,8 +57,10 @@ class Names:
         """Rename the tensors to today's names. Buffers are left out, and so are copies that equal their tied tensors.
 
         Raises:
-            UserError: two tensors have the same name today, or a copy differs.
+            UserError: two tensors have the same name today, a copy differs, or all names have a foreign prefix.
         """
+        tensors = unwrapped(tensors)
+        self._check_prefix(tensors)
         names: dict[str, str] = {}
         for old in tensors.shapes:
             new = self.today(old)
@@ -57,6 +81,21 @@ class Names:
             old = f"{old.removesuffix(ending)}{new}" if old.endswith(ending) else old
         name = f"{self.prefix}.{old}" if old.startswith(tuple(f"{part}." for part in self.parts)) else old
         return None if re.fullmatch(self.buffers, name) else name
+
+    def _check_prefix(self, tensors: Tensors) -> None:
+        """Raise UserError with the prefix that stands before all names of the headless part, if there is one."""
+        known = tuple(f"{part}." for part in (self.prefix, *self.parts))
+        foreign = {
+            name[: found.start(1)]
+            for name in tensors.shapes
+            for found in [re.search(rf"\.({'|'.join(map(re.escape, known))})", name)]
+            if found and not name.startswith((*known, *(f"{head}." for head in self.heads)))
+        }
+        if len(foreign) == 1 and not any(name.startswith(known) for name in tensors.shapes):
+            raise UserError(
+                f"Expected names of tensors that begin with {' or '.join(known)} in {tensors.origin}, found the prefix "
+                f"{foreign.pop()!r} before them; save the tensors without it."
+            )
 
     def optional(self, name: str) -> bool:
         """Return true if a tensor belongs to a head."""

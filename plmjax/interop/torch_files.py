@@ -1,5 +1,6 @@
 """Files of torch tensors: a state_dict as torch.save writes it (.pt, .pth, .bin). Nothing but tensors is unpickled."""
 
+import argparse
 import contextlib
 import importlib.util
 import logging
@@ -98,32 +99,42 @@ def opened(path: Path) -> Iterator[Tensors]:
 
 def read(files: Sequence[Path], origin: Path) -> Tensors:
     """Return the tensors of several files as one checkpoint; `origin` is its name in messages."""
-    if importlib.util.find_spec("torch") is None:
-        raise UserError(
-            f"Expected torch to read {files[0]}, found it not installed; install torch, or save the model as "
-            "model.safetensors (save_pretrained of transformers does)."
-        )
+    return of_state({name: tensor for file in files for name, tensor in _tensors(state(file), file).items()}, origin)
+
+
+def of_state(found: Mapping[str, Any], origin: Path) -> Tensors:
+    """Return the tensors of a state_dict. Other objects are left out and logged, as in transformers."""
     import torch
 
-    state = {name: tensor.detach() for file in files for name, tensor in _tensors(file).items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in state.items()}
+    tensors = {name: tensor.detach() for name, tensor in _tensors(found, origin).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
 
     def numbers(name: str) -> np.ndarray:
-        bfloat16 = state[name].dtype == torch.bfloat16  # torch cannot convert bfloat16 to an array
-        return (state[name].float() if bfloat16 else state[name]).numpy()
+        bfloat16 = tensors[name].dtype == torch.bfloat16  # torch cannot convert bfloat16 to an array
+        return (tensors[name].float() if bfloat16 else tensors[name]).numpy()
 
     return Tensors(str(origin), shapes, dtypes, numbers)
 
 
-def _tensors(file: Path) -> Mapping[str, Any]:
-    """Return name -> tensor. Other objects are left out and logged, as in transformers."""
+def state(file: Path) -> Mapping[str, Any]:
+    """Return the dictionary in a file. Nothing is unpickled but tensors, plain values and argparse's Namespace.
+
+    Raises:
+        UserError: torch is not installed, or the file is damaged or holds anything else.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            f"Expected torch to read {file}, found it not installed; install torch, or save the model as "
+            "model.safetensors (save_pretrained of transformers does)."
+        )
     import torch
 
     if zipfile.is_zipfile(file):
         _check_archive(file)
     try:  # a file from before torch 1.6 is not a zip archive and cannot be mapped to memory
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # pickle, zip and runtime errors all mean that the file holds no plain tensors
         foreign = isinstance(error, pickle.UnpicklingError)
         reason = (
@@ -136,14 +147,21 @@ def _tensors(file: Path) -> Mapping[str, Any]:
         raise UserError(
             f"Expected a dictionary of tensors in {file}, found none ({reason}); fetch it again."
         ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise UserError(
-            f"Expected a dictionary of tensors by their names in {file}, found a {type(state).__name__} without names; "
+            f"Expected a dictionary of tensors by their names in {file}, found a {type(found).__name__} without names; "
             "save the model's state_dict()."
         )
-    tensors = {name: value for name, value in state.items() if torch.is_tensor(value)}
+    return found
+
+
+def _tensors(found: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Return name -> tensor, dense ones."""
+    import torch
+
+    tensors = {name: value for name, value in found.items() if torch.is_tensor(value)}
     for name in NESTING:
-        if isinstance(state.get(name), Mapping):
+        if isinstance(found.get(name), Mapping):
             raise UserError(
                 f"Expected tensors by their names in {file}, found them one level down, under {name!r}; save that "
                 f"dictionary alone: torch.save(torch.load(FILE)[{name!r}], FILE)."
@@ -155,6 +173,6 @@ def _tensors(file: Path) -> Mapping[str, Any]:
             raise UserError(
                 f"Expected dense tensors in {file}, found {name} of another layout; save it dense (Tensor.to_dense)."
             )
-    if others := [name for name in state if name not in tensors]:
+    if others := [name for name in found if name not in tensors]:
         log.warning("%s holds %s, which are no tensors: left out.", file, listed(others))
     return tensors

@@ -105,3 +105,12 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     next(tmp_path.glob("*.index")).unlink()
     with pytest.raises(UserError, match="Expected one checkpoint"):
         google_bert.load(tmp_path)
+
+
+def test_norms_as_keras_names_and_numbers_them() -> None:
+    for old, new in {
+        "bert/embeddings/layer_normalization/gamma": "bert.embeddings.LayerNorm.weight",
+        "bert/encoder/layer_11/output/layer_normalization_24/beta": "bert.encoder.layer.11.output.LayerNorm.bias",
+        "cls/predictions/transform/layer_normalization_25/gamma": "cls.predictions.transform.LayerNorm.weight",
+    }.items():
+        assert google_bert.transformers_name(old) == new

@@ -1,9 +1,15 @@
 """Tensors of checkpoints that are no parameters, under every name that versions and optimizers gave them."""
 
+from collections.abc import Iterable
+
+import numpy as np
 import pytest
 
+from plmjax.errors import UserError
 from plmjax.interop import awd_lstm, google_bert
 from plmjax.interop.huggingface import ADAPTERS
+from plmjax.interop.tensor_names import unwrapped
+from plmjax.interop.tensors import Tensors
 
 BUFFERS = {
     "albert": ("albert.embeddings.position_ids", "embeddings.token_type_ids"),
@@ -57,7 +63,8 @@ OTHER_HEADS = {
 TIED = {
     "AlbertForMaskedLM", "AlbertForPreTraining", "BartForConditionalGeneration", "BartForQuestionAnswering",
     "BartForSequenceClassification", "BartModel", "BertForMaskedLM", "BertForPreTraining", "DistilBertForMaskedLM",
-    "ElectraForMaskedLM", "GPT2LMHeadModel", "LEDForConditionalGeneration", "LEDModel", "LongformerForMaskedLM",
+    "ElectraForMaskedLM", "GPT2DoubleHeadsModel", "GPT2LMHeadModel", "LEDForConditionalGeneration", "LEDModel",
+    "LongformerForMaskedLM",
     "MarianMTModel", "MarianModel", "MobileBertForMaskedLM", "MobileBertForPreTraining", "OpenAIGPTDoubleHeadsModel",
     "OpenAIGPTLMHeadModel", "RobertaForMaskedLM", "T5ForConditionalGeneration", "T5Model", "XLNetLMHeadModel",
 }  # fmt: skip
@@ -115,3 +122,50 @@ def test_copies_in_fastais_files_are_known() -> None:
     assert not any(
         map(awd_lstm._AGAIN.fullmatch, ("1.decoder.bias", "0.rnns.0.module.weight_ih_l0", "0.encoder.weight"))
     )
+
+
+def tensors_of(names: Iterable[str]) -> Tensors:
+    names = list(names)
+    return Tensors("there", dict.fromkeys(names, (2,)), dict.fromkeys(names, "float32"), lambda name: np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "module.{}",
+        "_orig_mod.{}",
+        "module._orig_mod.{}",
+        "_orig_mod.module.module.{}",
+        "_fsdp_wrapped_module.{}",
+        "_forward_module.{}",
+    ],
+)
+@pytest.mark.parametrize("system", PARAMETERS)
+def test_what_wraps_a_model_is_no_part_of_its_names(system: str, wrapped: str) -> None:
+    adapter = ADAPTERS[system]
+    architecture = next(iter(adapter.architectures.values()))
+    own = adapter.names.canonical(tensors_of(PARAMETERS[system]), architecture)
+    found = adapter.names.canonical(tensors_of(map(wrapped.format, PARAMETERS[system])), architecture)
+    assert found.shapes == own.shapes
+    for name in found.shapes:
+        np.testing.assert_array_equal(found.read(name), np.zeros(2))
+
+
+def test_a_part_that_is_wrapped_within_a_model() -> None:
+    names = ("bert.encoder._orig_mod.layer.0.output.dense.bias", "bert.encoder.layer.0.output.dense.bias")
+    assert list(unwrapped(tensors_of(names[:1])).shapes) == ["bert.encoder.layer.0.output.dense.bias"]
+    with pytest.raises(UserError, match=r"Expected one tensor bert\.encoder\.layer\.0\.output\.dense\.bias in there"):
+        unwrapped(tensors_of(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (("model.bert.embeddings.word_embeddings.weight", "model.classifier.weight"), "model."),
+        (("encoder_q.embeddings.word_embeddings.weight", "encoder_q.encoder.layer.0.output.dense.bias"), "encoder_q."),
+    ],
+)
+def test_a_foreign_prefix_is_named(names: tuple[str, ...], prefix: str) -> None:
+    adapter = ADAPTERS["bert"]
+    with pytest.raises(UserError, match=rf"begin with bert\. or embeddings\..* in there, found the prefix '{prefix}'"):
+        adapter.names.canonical(tensors_of(names), adapter.architectures["BertModel"])
