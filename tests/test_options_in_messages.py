@@ -103,7 +103,7 @@ PRINTED_BY = {
     "inference/evaluate": (By("evaluate"),), "inference/perplexity": (By("evaluate"),),
     "inference/zero_shot": (By("evaluate"),), "inference/members": (By("evaluate"), By("predict")),
     "inference/predict": (By("predict"),), "inference/task_settings": (By("evaluate"), By("predict")),
-    "interop": (By("import"), By("export")),
+    "interop": (By("import"), By("export")), "interop/fairseq": (By("import"),),
     "layers": (By("finetune"), By("pretrain")), "models": (By("pretrain"), By("plan"), By("bench")),
     "models/cove": OF_FINETUNING, "models/taggers": OF_FINETUNING,
     "models/taggers/elmo_tagger": (By("finetune"),), "models/taglm": (By("finetune"),),

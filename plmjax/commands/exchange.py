@@ -20,8 +20,8 @@ def import_(
 
     Args:
         source: Folder with config.json and model.safetensors or pytorch_model.bin, with bert_model.ckpt, with fairseq's
-            dict.txt and a .pt file, or with ELMo's options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with --tokenizer; or a file of word vectors,
-            of word2vec or GloVe.
+            dict.txt and a .pt file, or with ELMo's options.json and an .hdf5 file; fastai's AWD-LSTM, a .pth file, with
+            --tokenizer; or a file of word vectors, of word2vec or GloVe.
         checkpoint: Run directory to write.
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, if it is not the source folder.
