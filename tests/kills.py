@@ -106,10 +106,7 @@ def _run(pipe: int, arguments: list[str], folder: str, moment: int) -> None:
 
 def moments(count: int, chosen: int) -> Iterator[int]:
     """Yield the moments of a command with `count` operations: all of them, or `chosen` ones, the last ones first."""
-    if count <= chosen:
-        yield from range(count, 0, -1)
-        return
-    yield from sorted({count - round(place * (count - 1) / (chosen - 1)) for place in range(chosen)}, reverse=True)
+    yield from sorted({count - place * count // chosen for place in range(min(count, chosen))}, reverse=True)
 
 
 if __name__ == "__main__":

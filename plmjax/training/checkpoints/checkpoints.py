@@ -263,9 +263,10 @@ def find(path: str | Path) -> Path:
         UserError: there is no finished checkpoint.
     """
     path = storage.path(path)
-    if path.name.isdigit() and storage.is_finished(path):
+    own = path / "checkpoints"
+    if path.name.isdigit() and storage.is_finished(path) and not own.is_dir():  # A run may have a number as its name.
         return storage.absolute(path)
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    folder = own if own.is_dir() else path
     steps = storage.finished_steps(folder)
     if not steps:
         raise UserError(

@@ -55,6 +55,11 @@ def test_the_same_mean_is_written_once_and_another_one_is_refused(small_run: Pat
         checkpoints.save_parameters(mean, *own, ancestors=record)
 
 
+def test_a_run_may_have_a_number_as_its_name(small_run: Path, tmp_path: Path) -> None:
+    average(small_run, tmp_path / "2024", 1)
+    assert checkpoints.find(tmp_path / "2024") == checkpoints.find(tmp_path / "2024" / "checkpoints" / "0")
+
+
 def test_running_statistics_are_averaged_too(tmp_path: Path) -> None:
     """In float64: the mean of the last two of three."""
     writer = keeper(tmp_path / "run" / "checkpoints")
