@@ -283,8 +283,20 @@ def test_units_of_something_else_are_not_used(units, tokenizer, tmp_path, monkey
     assert dataset.split("validation").documents == 0
 
 
-def test_a_killed_worker_costs_only_its_units(units, tokenizer, tmp_path, monkeypatch):
-    """A process of the pool is killed in the middle, as a system without memory does; the next run continues."""
+@pytest.mark.parametrize(
+    ("clean", "finished"),
+    [
+        ((), files.WRITTEN),
+        (CLEAN, files.screened(0)),
+        pytest.param(CLEAN, "stage-1.repeated.json", marks=pytest.mark.slow),
+        pytest.param(CLEAN, files.WRITTEN, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_worker_costs_only_its_units(clean, finished, units, tokenizer, tmp_path, monkeypatch):
+    """A process of the pool is killed in the middle, as a system without memory does; the next run continues.
+
+    Also while documents are compared for near duplicates.
+    """
     whole, output = tmp_path / "whole", tmp_path / "out"
     tokenizer.save(tmp_path / "words")
     code = f"""
@@ -297,25 +309,25 @@ if __name__ == "__main__":
     run.UNIT_BYTES = 3000
     words = tokenizers.load(Path({str(tmp_path / "words")!r}))
     try:
-        prepare([{str(units)!r}], "auto", words, sys.argv[1], processes=2, progress=False)
+        prepare([{str(units)!r}], "auto", words, sys.argv[1], clean={clean!r}, processes=2, progress=False)
     except UserError as error:
         sys.exit(str(error))
 """
     (tmp_path / "code.py").write_text(code)
     command = [sys.executable, str(tmp_path / "code.py"), str(output)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while len(list(output.glob(f"units/*/{files.WRITTEN}"))) < 3:
+    while len(list(output.glob(f"units/*/{finished}"))) < 3:
         assert process.poll() is None
         time.sleep(0.005)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
     os.kill(int(workers[0]), signal.SIGKILL)
     assert "found one ended by the system" in process.communicate()[1] and process.returncode == 1
-    kept = len(list(output.glob(f"units/*/{files.WRITTEN}")))
+    kept = len(list(output.glob(f"units/*/{finished}")))
     assert kept >= 3 and not (output / store.LEDGER).exists()
     monkeypatch.setattr(run, "UNIT_BYTES", 3000)
     for folder in (output, whole):
-        prepare([units], "auto", tokenizer, folder, processes=1, progress=False)
+        prepare([units], "auto", tokenizer, folder, clean=clean, processes=1, progress=False)
     assert (output / store.LEDGER).read_text() == (whole / store.LEDGER).read_text()
 
 
