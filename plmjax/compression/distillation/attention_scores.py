@@ -1,7 +1,8 @@
 """Scores of attention before the softmax, computed from the input of each layer and its projections.
 
-The layers run within a loop that returns their outputs alone. Computing the scores once more from the hidden states
-costs two projections and a product of a layer, and needs no change of any model.
+Their softmax over the keys that a query sees is what a model returns for `output_attentions`. A distillation compares
+the scores themselves, of a few layers or of one at a time. So it computes them once more from the hidden states, for
+two projections and a product of a layer, and a step keeps no scores of other layers.
 """
 
 import functools

@@ -167,27 +167,17 @@ def test_scores_of_attention() -> None:
 
 
 def test_scores_are_those_of_the_model() -> None:
-    """The softmax of the scores makes the output of attention that the layer itself computes."""
+    """Their softmax over the tokens of a sequence is the weights of attention that the model itself returns."""
     found = pair("classification", TinyBertDistillation(), NARROW)
-    outputs, layer = found.outputs("student"), 1
+    inputs = found.inner.model_inputs(found.batch)
+    apply = jax.jit(functools.partial(found.student.apply, output_hidden_states=True, output_attentions=True))
+    outputs = apply({"params": found.inputs.params}, **inputs)
     reading = Reading(found.student.config, found.inputs.params, hidden_states=outputs.hidden_states)
-    scores = attention_scores(reading, layer)
-    kernels = jax.tree.map(lambda x: x[layer], found.inputs.params["bert"]["encoder"]["layers"])
-    x, attention = outputs.hidden_states[layer], kernels["attention"]
-    visible = jnp.where(real(found)[:, None, None], scores, -1e30)
-    value = jnp.einsum("BTD,DNH->BTNH", x, attention["value"]["kernel"]) + attention["value"]["bias"]
-    context = jnp.einsum("BNTS,BSNH->BTNH", jax.nn.softmax(visible), value)
-    y = x + jnp.einsum("BTNH,NHD->BTD", context, attention["output"]["kernel"]) + attention["output"]["bias"]
-
-    def norm(x, weights):
-        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-12)
-        return x * weights["scale"] + weights["bias"]
-
-    y = norm(y, kernels["attention_layer_norm"])
-    inner = kernels["feed_forward"]
-    up = jax.nn.gelu(y @ inner["intermediate"]["kernel"] + inner["intermediate"]["bias"], approximate=True)
-    y = norm(y + up @ inner["output"]["kernel"] + inner["output"]["bias"], kernels["feed_forward_layer_norm"])
-    np.testing.assert_allclose(y[real(found)], outputs.hidden_states[2][real(found)], atol=1e-4)
+    segments = inputs["segment_ids"]
+    seen = (segments[:, :, None] == segments[:, None]) & (segments[:, None] > 0)
+    for layer, weights in enumerate(outputs.attentions):
+        shares = jax.nn.softmax(jnp.where(seen[:, None], attention_scores(reading, layer), -1e30))
+        np.testing.assert_allclose(weights, shares * seen[:, None], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
