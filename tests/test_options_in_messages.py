@@ -56,6 +56,7 @@ PRINTED_BY = {
     "data/formats": READING,
     "data/tokenizer_folder": (By("tokenizer train"),),
     "data/tokenizers/training": (By("tokenizer train"), PRETRAIN, By("finetune", OF_TOKENIZERS)),
+    "data/tokenizers/tokenizer": (By("prepare"), PRETRAIN, EVALUATE),
     "data/preparation": (By("prepare"), PRETRAIN, EVALUATE),
     "data/unknown_tokens": (
         By("prepare"), PRETRAIN, By("evaluate"), By("embed"), By("predict"), By("generate"),

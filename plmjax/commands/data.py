@@ -75,6 +75,7 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     clean: tuple[str, ...] = (),
     bad_words: str = "",
+    special_names: tuple[str, ...] = (),
     piece_tokens: int | None = None,
     processes: int | None = None,
     runner: str = "",
@@ -97,6 +98,8 @@ def prepare(
         clean: Rules that drop or change documents, in their order: c4, fineweb, gopher or single rules; docs/data.md
             lists them.
         bad_words: File with a word or a phrase per line, for the rule c4_bad_words.
+        special_names: Names of special tokens, such as <|endoftext|>, that are read as these tokens where the text has
+            them; other names are plain text.
         piece_tokens: Least number of tokens of a piece, the part that a run with --data.cache_limit reads at once;
             4,194,304 by default.
         processes: Number of worker processes; all cores by default.
@@ -121,6 +124,7 @@ def prepare(
         max_unknown=max_unknown,
         clean=clean,
         bad_words=bad_words,
+        special_names=special_names,
         piece_tokens=piece_tokens,
         processes=processes,
         runner=runner,

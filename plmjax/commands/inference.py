@@ -225,7 +225,7 @@ def fill_mask(
 
     A masked language model predicts words for each [MASK] independently. An encoder-decoder predicts them together: T5
     the spans in place of all of them, BART the whole text. <mask> and <extra_id_0> mean the same as [MASK]; the names
-    of other special tokens are plain text.
+    of other tokens that plmjax places, such as [SEP], are plain text.
 
     Args:
         checkpoint: Run directory or checkpoint.

@@ -55,6 +55,7 @@ PREPARED = (
     "data.held_out",
     "data.clean",
     "data.bad_words",
+    "data.special_names",
     "data.layout.window",
     "data.layout.symmetric",
     "data.layout.least",

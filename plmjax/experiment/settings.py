@@ -84,6 +84,10 @@ class Data:
     """
     bad_words: str = ""
     """File with a word or a phrase per line, for the rule c4_bad_words."""
+    special_names: tuple[str, ...] = ()
+    """Names of special tokens, such as <|endoftext|>, that are read as these tokens where the raw text has them; other
+    names are plain text.
+    """
     sequence_length: int = 128
     """Number of tokens in a row, including special tokens."""
     cache_limit: str = ""

@@ -27,7 +27,7 @@ from plmjax.training.metrics import write_evaluation
 from plmjax.training.program import Program
 
 TEXT_OPTIONS = {
-    **{f"--{name}": f"--data.{name}" for name in ("format", "streams", "text_key")},
+    **{f"--{name}": f"--data.{name}" for name in ("format", "streams", "text_key", "special_names")},
     "--input": "--data",
     "--data.sequence_length": "--window",
     "--data.layout.overlap": "--stride",
@@ -317,6 +317,7 @@ def _dataset(
         streams=records.streams(run.data.streams),
         split=split,
         max_unknown=max_unknown,
+        special_names=run.data.special_names,
         progress=False,
     )
     return dataset.all_held_out()  # the run has not seen any of it

@@ -14,7 +14,7 @@ from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.task import Task
 from plmjax.training import program as programs
 
-TEXT_SETTINGS = ("format", "text_key", "language", "streams")
+TEXT_SETTINGS = ("format", "text_key", "language", "streams", "special_names")
 """Settings with which a run on text reads raw text."""
 
 

@@ -23,7 +23,7 @@ from plmjax.training.evaluation import NoEvaluation
 NAMES = {
     **{
         f"--{name}": f"--data.{name}"
-        for name in ("format", "input", "streams", "text_key", "max_unknown", "clean", "bad_words")
+        for name in ("format", "input", "streams", "text_key", "max_unknown", "clean", "bad_words", "special_names")
     },
     "--vocab_size": "--tokenizer.vocab_size",
 }
@@ -289,5 +289,6 @@ def _dataset(run: Experiment, workdir: Path, tokenizer, report: Callable[[str], 
             max_unknown=run.data.max_unknown,
             clean=run.data.clean,
             bad_words=run.data.bad_words,
+            special_names=run.data.special_names,
         )
     return directory

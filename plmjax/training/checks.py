@@ -131,11 +131,12 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
     if data.path and data.input:
         raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
     if prepared := data.path or " ".join(data.mixture.sources):
-        if data.clean:
-            raise UserError(
-                f"Expected raw text for --data.clean, found the prepared dataset {prepared}; prepare it again by "
-                "plmjax prepare --clean, or leave the option out."
-            )
+        for name in ("clean", "special_names"):
+            if getattr(data, name):
+                raise UserError(
+                    f"Expected raw text for --data.{name}, found the prepared dataset {prepared}; prepare it again by "
+                    f"plmjax prepare --{name}, or leave the option out."
+                )
         return
     with options_named({"--clean": "--data.clean"}):
         cleaning.names(data.clean)
@@ -146,8 +147,8 @@ def text(run: Experiment, has_tokenizer: bool = False) -> None:
         )
     if has_tokenizer or run.tokenizer.path:
         return
-    with options_named({"--vocab_size": "--tokenizer.vocab_size"}):
-        tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size)
+    with options_named({"--vocab_size": "--tokenizer.vocab_size", "--special_names": "--data.special_names"}):
+        tokenizers.check(run.tokenizer.kind, run.tokenizer.vocab_size, data.special_names)
     if run.tokenizer.vocab_size > run.model.vocab_size:
         raise UserError(
             f"Expected a tokenizer of at most the model's {run.model.vocab_size} tokens, found --tokenizer.vocab_size "

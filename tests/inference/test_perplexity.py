@@ -1,5 +1,6 @@
 """Windows that slide over a text give every token once, with the context that they promise."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -87,6 +88,25 @@ def test_the_window_as_stride_is_the_evaluation_of_the_run(decoder_run, prose, t
     assert own.items() <= found.items()
     assert found.keys() - own.keys() == {"eval/window", "eval/stride", "eval/tokens"}
     assert evaluate(decoder_run, tmp_path / "dataset", stride=DECODER_ROW // 2)["eval/tokens"] == found["eval/tokens"]
+
+
+def test_names_in_raw_text_are_read_as_the_run_does(decoder_run: Path, tmp_path: Path) -> None:
+    """Its own setting counts unless another is given."""
+    (tmp_path / "text.txt").write_text("A line of text </s> and another one </s>", encoding="utf-8")
+    params, description = checkpoints.load_parameters(decoder_run)
+    own = description.experiment
+    own = dataclasses.replace(own, data=dataclasses.replace(own.data, special_names=("</s>",)))
+    checkpoints.save_parameters(tmp_path / "run", params, own, description.tokenizer)
+    plain, named = (evaluate(decoder_run, tmp_path / "text.txt", special_names=one) for one in ((), ("</s>",)))
+    assert (
+        evaluate(decoder_run, tmp_path / "text.txt")
+        == plain
+        == evaluate(tmp_path / "run", tmp_path / "text.txt", special_names=())
+    )
+    assert evaluate(tmp_path / "run", tmp_path / "text.txt") == named
+    assert plain["eval/tokens"] == named["eval/tokens"] + 2 * (len("</s>") - 1)
+    with pytest.raises(UserError, match=r"in --data\.special_names, found '<s/>'; did you mean '<s>'\?"):
+        evaluate(decoder_run, tmp_path / "text.txt", special_names=("<s/>",))
 
 
 def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):

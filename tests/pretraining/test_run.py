@@ -12,7 +12,7 @@ import pytest
 
 from plmjax import cli
 from plmjax import experiment as experiments
-from plmjax.data import cleaning, formats, preparation, tokenizers
+from plmjax.data import cleaning, formats, preparation, store, tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.generation.generate import printable
@@ -119,6 +119,7 @@ def test_all_that_a_run_says_of_its_text_is_told_to_the_preparation(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "text"}\n', encoding="utf-8")
     told = {"language": "zh", "text_key": "body", "max_unknown": 0.25, "clean": ("c4_lines",), "bad_words": "words.txt"}
+    told |= {"special_names": ("[SEP]",)}
     found: dict = {}
     monkeypatch.setattr(preparation, "prepare", lambda *_, **options: found.update(options))
     data = Data(
@@ -127,6 +128,18 @@ def test_all_that_a_run_says_of_its_text_is_told_to_the_preparation(
     run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW())
     pretraining._dataset(run, tmp_path, None, print)
     assert found == told | {"validation": 0.125, "streams": {"source": "en", "target": "de"}}
+
+
+def test_names_of_special_tokens_are_read_in_the_text_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A river. <|endoftext|> A bridge.", encoding="utf-8")
+    kind = Tokenizer(kind="gpt2-bpe", vocab_size=270)
+    for names, count in (((), 0), (("<|endoftext|>",), 1)):
+        data = Data(layout=Blocks(), input=(str(tmp_path / "a.txt"),), held_out=0.0, special_names=names)
+        run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW(), tokenizer=kind)
+        workdir = tmp_path / f"run{count}"
+        tokenizer = pretraining._tokenizer(run, workdir, None, print)
+        split = store.open_dataset(pretraining._dataset(run, workdir, tokenizer, print)).split("train")
+        assert [*split.tokens(0, split.token_count)].count(tokenizer.vocabulary.end) == count
 
 
 def test_all_that_a_run_says_of_its_text_is_told_to_the_training_of_its_tokenizer(

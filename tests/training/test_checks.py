@@ -138,6 +138,11 @@ def test_rules_of_a_cleaning_are_refused_before_text_is_read(fails, tmp_path: Pa
             "--data.clean, found 'c4_line'; did you mean 'c4_lines'?",
         ),
         (["--data.path", "none", "--data.clean", "c4"], "raw text for --data.clean, found the prepared dataset none"),
+        (["--data.path", "none", "--data.special_names", "[SEP]"], "raw text for --data.special_names, found the prep"),
+        (
+            ["--data.input", "none", "--data.special_names", "[SEPP]"],
+            "in --data.special_names, found '[SEPP]'; did you mean '[SEP]'?",
+        ),
     ):
         assert message in fails(*command, *options)
         assert not (tmp_path / "run").exists()

@@ -1,6 +1,6 @@
 """A count of the documents and characters that each rule dropped or changed, with examples.
 
-It also has the names of special tokens that the text has, such as [MASK], and that are read as plain text.
+It also has the names of special tokens that the text has, such as [MASK], read as tokens or as plain text.
 """
 
 import collections
@@ -69,20 +69,21 @@ class Report:
     def __init__(self, rules: list[tuple[str, str]]) -> None:
         self.read, self.kept, self.tokens = Count(), Count(), 0
         self.effects = [Effect() for _ in rules]
-        self.names = collections.Counter[str]()
+        self.names_read, self.names = collections.Counter[str](), collections.Counter[str]()
         self._rules = rules
 
     def counts(self) -> dict[str, Any]:
         """Return the counts and examples as JSON data, for `add`."""
         effects = [dataclasses.asdict(effect) for effect in self.effects]
         counts = {"read": dataclasses.asdict(self.read), "kept": dataclasses.asdict(self.kept)}
-        return counts | {"effects": effects, "names": dict(self.names)}
+        return counts | {"effects": effects, "names_read": dict(self.names_read), "names": dict(self.names)}
 
     def add(self, counts: dict[str, Any]) -> None:
         """Add the counts of the same rules on later documents."""
         for count, more in ((self.read, counts["read"]), (self.kept, counts["kept"])):
             count.add(**more)
-        self.names.update(counts.get("names", {}))  # a unit of an earlier version has none
+        self.names_read.update(counts.get("names_read", {}))  # a unit of an earlier version has none
+        self.names.update(counts.get("names", {}))
         for effect, more in zip(self.effects, counts["effects"], strict=True):
             dropped, changed = Count(**more["dropped"]), Count(**more["changed"])
             effect.add(Effect(dropped, changed, [tuple(example) for example in more["examples"]]))
@@ -108,10 +109,11 @@ class Report:
 
     def special_names(self) -> str:
         """Return a line on the names of special tokens in the text; empty if it has none."""
-        found = ", ".join(f"{name} {count:,}" for name, count in self.names.most_common(EXAMPLES))
-        more = ", ..." if len(self.names) > EXAMPLES else ""
-        names = f"special    {self.names.total():,} names of special tokens in the text are read as plain text: {found}"
-        return f"{names}{more}" if found else ""
+        kinds = (("tokens", self.names_read), ("plain text", self.names))
+        parts = [f"{names.total():,} as {kind}: {_most_common(names)}" for kind, names in kinds if names]
+        first, *others = parts or [""]
+        first = first.replace(" as ", " names of special tokens in the text are read as ", 1)
+        return f"special    {'; '.join([first, *others])}" if parts else ""
 
     def nothing_left(self, names: str) -> UserError:
         """Return the error that no document of the files `names` is left."""
@@ -148,3 +150,9 @@ class Report:
                 f"    {place}: {f'{reason}: ' if reason else ''}{text}" for place, reason, text in effect.examples
             ]
         return "\n".join(lines)
+
+
+def _most_common(names: collections.Counter[str]) -> str:
+    """Return the most frequent names with their numbers."""
+    found = ", ".join(f"{name} {count:,}" for name, count in names.most_common(EXAMPLES))
+    return f"{found}, ..." if len(names) > EXAMPLES else found

@@ -309,6 +309,11 @@ class Conversion:
                 split = document.split or split_of(document_sentences, self.validation)
                 splits[split].append((texts, fields))
         tokenized = {split: self._encoded(found) for split, found in splits.items()}
+        names = self.tokenizer.names_read
+        for tokens in (
+            itertools.chain.from_iterable(part.texts.values() for part in tokenized.values()) if names else ()
+        ):
+            report.names_read.update(names[index] for index in tokens.ids[np.isin(tokens.ids, [*names])].tolist())
         return {split: part for split, part in tokenized.items() if len(next(iter(part.texts.values())).ids)}
 
     def _read(self, document: formats.Document) -> tuple[dict[str, list[str]], list[float]]:

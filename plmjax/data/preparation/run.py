@@ -39,6 +39,7 @@ def prepare(
     max_unknown: float = MAX_UNKNOWN,
     clean: Sequence[str] = (),
     bad_words: str | os.PathLike = "",
+    special_names: Sequence[str] = (),
     piece_tokens: int | None = None,
     processes: int | None = None,
     runner: str = "",
@@ -63,6 +64,8 @@ def prepare(
             script.
         clean: rules of `cleaning.RULES` and sets of `cleaning.SETS`, applied in this order.
         bad_words: a file with a word or a phrase per line, for the rule of bad words.
+        special_names: names of special tokens, such as <|endoftext|>, that are read as these tokens where the text has
+            them, besides those of tokens without a role (`Tokenizer`); other names are plain text.
         piece_tokens: least number of tokens of a record, the part of a dataset in a bucket that is read at once; None
             takes 4,194,304. A record holds whole documents.
         processes: number of processes that tokenize; None uses one per core.
@@ -71,7 +74,7 @@ def prepare(
 
     Raises:
         UserError: unreadable input, no document in it, too many unknown tokens, a full disk, an `output` that holds
-            something else, or a runner that is not installed.
+            something else, a name that is not one of a special token, or a runner that is not installed.
     """
     tensorflow_runtime.require("describes a prepared dataset, for TensorFlow Datasets too")
     output = storage.path(output)
@@ -85,6 +88,7 @@ def prepare(
             f"Expected pieces of at least one token, found {piece_tokens}; raise the number or leave it out."
         )
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
+    tokenizer = tokenizer.reading_names(special_names)
     if fields and not streams:
         streams = {store.TEXT: text_key}
     parts = records.Parts(streams, tuple(fields)) if streams else None
@@ -94,6 +98,7 @@ def prepare(
     description = {"preparation": VERSION, "format": format, "language": language, "validation": validation}
     description |= {"text_key": text_key, "streams": dict(streams or {}), "fields": list(fields)}
     description |= {"split": split} if split else {}
+    description |= {"special_names": [*tokenizer.names_read.values()]} if tokenizer.names_read else {}
     description |= {"piece_tokens": piece_tokens} if piece_tokens else {}
     description |= cleaner.description
     if output_folder.is_finished(output, sources, description, tokenizer):

@@ -18,7 +18,7 @@ import numpy as np
 from plmjax import json_text, storage
 from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SPECIAL, byte_alphabet
 from plmjax.data.tokenizers.word_cache import WordCache, components
-from plmjax.errors import UserError, quoted
+from plmjax.errors import UserError, nearest, quoted
 from plmjax.vocabulary import Vocabulary
 
 if TYPE_CHECKING:  # what needs no tokenizer runs without the library
@@ -62,9 +62,10 @@ def _failures_explained(texts: Iterable[str], alphabet: str) -> Iterator[None]:
 class Tokenizer:
     """Converts text to ids and back. Made by `train` and `load`.
 
-    A text never gives the id of a special token: where it has the name of one, such as [SEP] or <|endoftext|>, this is
-    plain text, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading` gives a tokenizer that reads
-    such names.
+    A text never gives the id of a special token with a role: where it has the name of one, such as [SEP], <extra_id_0>
+    or <|endoftext|>, this is plain text, as in the published tokenizers of BERT, GPT-2 and SentencePiece. `reading`
+    gives a tokenizer that reads such names. Special tokens without a role, such as the marks of entities that somebody
+    added, have no other use than to be read in a text, and are.
 
     Deviation: transformers reads the name of any special token in any text.
     """
@@ -82,12 +83,12 @@ class Tokenizer:
             engine: the tokenizer of the library.
             files: its other forms by file name.
             special: role -> token.
-            read: ids of the special tokens that are read where a text has their names.
+            read: ids of further special tokens that are read where a text has their names; those without a role are
+                always read.
         """
         self._engine = engine
         self._files = files
         self._special = special
-        self._read = read
         description = json.loads(engine.to_str())
         self.kind = _kind(description)
         # Later steps (padding, truncation, special tokens around a text) do not change the ids.
@@ -97,7 +98,9 @@ class Tokenizer:
             determining["model"] = description["model"] | {"vocab": rounded}
         self.fingerprint = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()
         self.vocabulary = vocabulary_of(engine, self.kind, special)
-        hidden = {engine.id_to_token(index) for index in self.vocabulary.special if index not in read}
+        placed = {engine.token_to_id(token) for token in special.values()} | {*self.vocabulary.sentinels}
+        self._read = frozenset(self.vocabulary.special) - placed | read
+        hidden = {engine.id_to_token(index) for index in self.vocabulary.special if index not in self._read}
         self._hidden = frozenset(token for token in hidden if len(token) > 1)  # a character is a part of any text
         self._reader, visible = _without(engine, description, self._hidden)
         self._cache = WordCache(self._reader, visible)
@@ -117,6 +120,25 @@ class Tokenizer:
         """
         read = frozenset(self.vocabulary.special if special is None else special)
         return self if read <= self._read else Tokenizer(self._engine, self._files, self._special, self._read | read)
+
+    def reading_names(self, names: Iterable[str]) -> "Tokenizer":
+        """Return the same tokenizer, which also reads the special tokens with these names in a text.
+
+        Raises:
+            UserError: a name in --special_names that is not one of a special token, or of one that is found in no text.
+        """
+        if not (names := list(names)):
+            return self
+        special, everything = self.vocabulary.special, self.reading()
+        ids = zip(self.tokens(special), special, strict=True)
+        known = {name: number for name, number in ids if number in everything.encode(name)}
+        check_names(names, known)
+        return self.reading(known[name] for name in names)
+
+    @property
+    def names_read(self) -> Mapping[int, str]:
+        """Id -> name of each special token that is read where a text has its name."""
+        return {number: self._engine.id_to_token(number) for number in sorted(self._read)}
 
     def names_in(self, texts: Iterable[str]) -> Counter[str]:
         """Return how often the texts have the name of each special token that is not read in them."""
@@ -191,7 +213,7 @@ class Tokenizer:
         added = {role: ROLES[role][0] for role in roles}
         engine = tokenizers.Tokenizer.from_str(self._engine.to_str())
         engine.add_special_tokens([tokenizers.AddedToken(one, normalized=False) for one in added.values()])
-        return Tokenizer(engine, self._files, self._special | added)
+        return Tokenizer(engine, self._files, self._special | added, self._read)
 
     def __reduce__(self):
         return _restore, (self._engine.to_str(), self._files, self._special, self._read)
@@ -203,6 +225,16 @@ class Tokenizer:
         for name, content in self._files.items():
             storage.write(directory / name, content)
         storage.write(directory / LAST, self._engine.to_str(pretty=True))
+
+
+def check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError for a name in --special_names that is none of the `known` ones of special tokens."""
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"Expected names of special tokens of the tokenizer in --special_names, found {quoted(name)}; "
+                f"{nearest(name, known)}"
+            )
 
 
 def _with_dropped(text: str, spans: np.ndarray) -> np.ndarray:

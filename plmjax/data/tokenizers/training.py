@@ -17,10 +17,11 @@ from plmjax.data.tokenizers.kinds import (
     COUNTED,
     KINDS,
     SENTENCEPIECE,
+    SENTINEL,
     SENTINELS,
     byte_alphabet,
 )
-from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround, vocabulary_of
+from plmjax.data.tokenizers.tokenizer import Tokenizer, check_names, special_tokens, surround, vocabulary_of
 from plmjax.data.tokenizers.word_splitter import word_splitter
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.vocabulary import Vocabulary
@@ -140,11 +141,17 @@ def special_vocabulary(kind: str) -> Vocabulary:
     return vocabulary_of(engine, "word", _roles(engine, kind))
 
 
-def check(kind: str, vocab_size: int) -> None:
-    """Raise UserError for an unknown kind of tokenizer, or a vocabulary too small for it."""
+def check(kind: str, vocab_size: int, special_names: Sequence[str] = ()) -> None:
+    """Raise UserError for an unknown kind of tokenizer, a vocabulary too small for it, or names that it will lack.
+
+    special_names: names of special tokens to read in a text.
+    """
     if kind not in KINDS:
         raise UserError(f"Expected a kind of tokenizer, found {quoted(kind)}; {nearest(kind, KINDS)}")
-    special = len(set(KINDS[kind].values())) + (SENTINELS if kind == "t5-unigram" else 0)
+    names = {*KINDS[kind].values()}
+    names |= {SENTINEL.format(number=number) for number in range(SENTINELS if kind == "t5-unigram" else 0)}
+    check_names(special_names, names)
+    special = len(names)
     least = special + (BYTES if kind in BYTE_LEVEL else 2)
     if vocab_size < least:
         rest = f"{BYTES} bytes" if kind in BYTE_LEVEL else "2 of the text"

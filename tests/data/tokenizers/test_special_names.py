@@ -13,6 +13,7 @@ from plmjax import cli
 from plmjax.data import store, tokenizers
 from plmjax.data.tokenizers.kinds import KINDS, SENTINEL, SENTINELS
 from plmjax.data.tokenizers.tokenizer import Tokenizer as Ours
+from plmjax.errors import UserError
 
 NAMES = sorted({name for special in KINDS.values() for name in special.values()})
 NAMES += ["_start_", "_delimiter_", "_classify_", *(SENTINEL.format(number=number) for number in (0, 7, SENTINELS - 1))]
@@ -89,14 +90,47 @@ def test_names_are_counted(tokenizer: Ours):
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_added_tokens_that_are_not_special_are_read(special: bool):
+def test_added_tokens_without_a_role_are_read(special: bool):
+    """Special or not: somebody added them to be read in a text."""
     engine = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "<url>": 2, "<end>": 3}, unk_token="[UNK]"))
     engine.normalizer, engine.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.WhitespaceSplit()
     engine.add_tokens([AddedToken("<user>", special=special, normalized=False)])
     engine.add_special_tokens([AddedToken("<end>", normalized=False)])
     tokenizer = Ours(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
-    assert tokenizer.encode("A <url> <END> <end> <user>x") == [1, 2, 0, 0, *([0] if special else [4, 0])]
+    for one in (tokenizer, tokenizer.reading([]), pickle.loads(pickle.dumps(tokenizer))):
+        assert one.encode("A <url> <END> <end> <user>x") == [1, 2, 0, 0, 4, 0]
+        assert one.names_read == ({4: "<user>"} if special else {})
+        assert one.names_in(["<user> <end>"]) == {"<end>": 1}
     assert tokenizer.vocabulary.special == ((0, 3, 4) if special else (0, 3))
+    more = tokenizer.with_special(("delimiter",))
+    assert more.encode("<user>") == [4] and more.encode("_delimiter_") == [0]
+
+
+def test_names_are_read_by_request(tokenizer: Ours):
+    """A name that is none of a special token, or of one that no text can give, is refused with the nearest."""
+    assert not tokenizer.names_read and tokenizer.reading_names([]) is tokenizer
+    special = tokenizer.vocabulary.special
+    names = dict(zip(tokenizer.tokens(special), special, strict=True))
+    for name, number in names.items():
+        one = tokenizer.reading_names([name])
+        assert one.names_read == {number: name} and number in one.encode(f"The {name} end")
+        assert name not in one.names_in([name]) and one.fingerprint == tokenizer.fingerprint
+    for wrong in ("the", "", "[MASKS]", *(name[:-1] for name in names)):
+        with pytest.raises(
+            UserError, match="Expected names of special tokens of the tokenizer in --special_names, fou"
+        ):
+            tokenizer.reading_names([*names, wrong])
+    for name in names:
+        with pytest.raises(UserError, match=r"; did you mean '"):
+            tokenizer.reading_names([f"{name}>"])
+
+
+def test_a_special_token_that_is_found_in_no_text_is_no_name():
+    """The library splits <end> here, as it is a token of the vocabulary that was not added."""
+    engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "<end>": 2}, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    with pytest.raises(UserError, match=r"found '<end>'; known: \[UNK\]"):
+        Ours(engine, {}, {"unk": "[UNK]", "eos": "<end>"}).reading_names(["<end>"])
 
 
 def test_a_character_that_is_a_special_token_is_read_as_that_character():
@@ -142,3 +176,52 @@ def test_prepare_reports_the_names(tmp_path: Path, capsys):
     tokenizer = tokenizers.load(tmp_path / "tokenizer")
     split = store.open_dataset(tmp_path / "names_dataset").split("train")
     assert not {*tokenizer.vocabulary.special} - {tokenizer.vocabulary.unknown} & {*split.tokens(0, split.token_count)}
+
+
+TEXT = "The fox.\n<|endoftext|>\nThe [MASK] dog <|endoftext|>.\n\nThe <mask> fox jumps. <|endoftext|>"
+"""Two documents: with a name between their sentences, within one and at the end, and with names of other tokenizers."""
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((), "3 names of special tokens in the text are read as plain text: <|endoftext|> 3"),
+        (("<|endoftext|>",), "3 names of special tokens in the text are read as tokens: <|endoftext|> 3"),
+    ],
+)
+def test_prepare_reads_the_names_that_are_asked_for(names: tuple[str, ...], said: str, tmp_path: Path, capsys):
+    """They have the ids of transformers, at the end of a document too."""
+    folder = tmp_path / "tokenizer"
+    tokenizer = tokenizers.train("gpt2-bpe", 300, PROSE, folder)
+    (tmp_path / "text.txt").write_text(TEXT)
+    command = ["prepare", "--input", str(tmp_path / "text.txt"), "--tokenizer", str(folder), "--held-out", "0"]
+    command += ["--output", str(tmp_path / "dataset"), "--special_names", *names]
+    cli.run(command)
+    assert f"special    {said}\n" in capsys.readouterr().out
+    dataset = store.open_dataset(tmp_path / "dataset")
+    split = dataset.split("train")
+    documents = [" ".join(document.split()) for document in TEXT.split("\n\n")]
+    reading = tokenizer.reading() if names else tokenizer
+    ids = [token for text in documents for token in reading.encode(text)]
+    assert split.tokens(0, split.token_count).tolist() == ids and split.documents == 2
+    end = tokenizer.vocabulary.end
+    assert ids.count(end) == 3 * len(names) and (ids[-1] == end) == bool(names)
+    assert dataset.ledger["description"].get("special_names", []) == [*names]
+    cli.run(command)
+    assert "nothing to do" in capsys.readouterr().out
+    with pytest.raises(UserError, match="found a finished dataset with another special_names"):
+        cli.run([*command, "<|endoftext|>"] if not names else command[:-2])
+
+
+def test_prepare_counts_names_of_both_kinds(tmp_path: Path, capsys):
+    tokenizers.train("wordpiece", 300, PROSE, tmp_path / "tokenizer")
+    (tmp_path / "text.txt").write_text("The [MASK] fox [SEP] jumps [SEP]. [PAD] [CLS] [MASK] [UNK]\n" * 1000)
+    paths = {"input": "text.txt", "tokenizer": "tokenizer", "output": "dataset"}
+    command = ["prepare", *(f"--{option}={tmp_path / name}" for option, name in paths.items())]
+    with pytest.raises(UserError, match=r"--special_names, found '\[SPE\]'; did you mean '\[SEP\]'\?"):
+        cli.run([*command, "--special_names", "[SPE]"])
+    cli.run([*command, "--special_names", "[SEP]", "[PAD]", "--processes", "2"])
+    line = (
+        "special    3,000 names of special tokens in the text are read as tokens: [SEP] 2,000, [PAD] 1,000; 4,000 as "
+    )
+    assert f"{line}plain text: [MASK] 2,000, [CLS] 1,000, [UNK] 1,000\n" in capsys.readouterr().out
