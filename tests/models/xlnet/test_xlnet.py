@@ -100,6 +100,27 @@ def test_two_streams_equal_transformers(remembered: bool) -> None:
     chex.assert_trees_all_close(gradient, converted(ADAPTER, theirs, MODULE), rtol=1e-4, atol=1e-4)
 
 
+def test_the_weights_of_both_streams_equal_transformers() -> None:
+    """With a memory, whose keys are the first. Ours of the query stream are those of the predictions alone."""
+    inputs, memory, model = inputs_of(), memory_of(), model_of()
+    with torch.no_grad():
+        expected = model(**theirs_of(inputs, memory), output_attentions=True).attentions
+    params = converted(ADAPTER, model.named_parameters(), MODULE)
+    found = jax.jit(functools.partial(MODULE.apply, output_attentions=True))(
+        {"params": params}, **inputs, memory=memory
+    )
+    real, targets = inputs["attention_mask"][:, None, :, None] > 0, inputs["target_positions"]
+    predicted = (targets < LENGTH)[:, None, :, None]
+    places = np.broadcast_to(
+        np.minimum(targets, LENGTH - 1)[:, None, :, None], (ROWS, XLNET.n_head, 3, MEMORY + LENGTH)
+    )
+    for layer, streams in enumerate(expected):
+        content, query = (stream.numpy() for stream in streams)
+        np.testing.assert_allclose(found.attentions[layer] * real, content * real, rtol=1e-5, atol=1e-5)
+        query = np.take_along_axis(query, places, axis=2) * predicted
+        np.testing.assert_allclose(found.query_attentions[layer], query, rtol=1e-5, atol=1e-5)
+
+
 def test_rows_that_are_read_backwards_equal_transformers() -> None:
     """transformers reads the second half of a batch backwards (`bi_data`)."""
     model, inputs, memory = model_of(bi_data=True), inputs_of(), memory_of()
