@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import string
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from plmjax import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import store, tokenizers
+from plmjax.data.tokenizers.kinds import KINDS
 from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Experiment, Finetuning
 from plmjax.finetuning import run as finetuning
@@ -138,3 +140,18 @@ def test_a_dataset_has_the_marks_of_its_text(tmp_path: Path, capsys: pytest.Capt
     assert split.tokens(0, split.token_count).tolist() == theirs(" ".join(TEXTS), add_special_tokens=False)["input_ids"]
     assert dataset.ledger["description"]["special_names"] == [*MARKS]
     assert {theirs.convert_tokens_to_ids(mark) for mark in MARKS} <= {*tokenizers.load(folder).vocabulary.special}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "byte"])  # which transformers cannot read
+def test_marks_of_every_kind_are_read_as_in_transformers(kind: str, tmp_path: Path) -> None:
+    """Also one that takes the space before it."""
+    tokenizers.train(kind, 400, [f"The quick fox. {string.printable}"] * 9, tmp_path / "trained")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "trained")
+    marks = ["[E1]", "<user>", transformers.AddedToken("<|im|>", lstrip=True, special=True)]
+    theirs.add_special_tokens({"additional_special_tokens": marks}, replace_extra_special_tokens=False)
+    theirs.save_pretrained(tmp_path / "more")
+    tokenizer = tokenizers.load(tmp_path / "more")
+    texts = ["[E1]fox[E1] quick <user> The <|im|>x", "a [E1] [e1] <user>.<|im|>", "<user>", "<User> [E1"]
+    assert tokenizer.encode_batch(texts) == [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert [ids.tolist() for ids, _ in tokenizer.encode_spans(texts)] == tokenizer.encode_batch(texts)
+    assert [*tokenizer.names_read.values()] == ["[E1]", "<user>", "<|im|>"]
