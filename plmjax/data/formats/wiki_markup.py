@@ -28,6 +28,7 @@ _OPAQUE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TEMPLATE = re.compile(r"\{\{(?:[^{}]|(?<!\{)\{(?!\{)|(?<!\})\}(?!\}))*\}\}")
+_NUMBER = re.compile(r"\{\{\s*formatnum\s*:([^|]*)", re.I)  # MediaWiki's own, no template
 _VARIANTS = re.compile(r"-\{((?:(?!-\{|\}-).)*)\}-", re.DOTALL)
 _VARIANT = re.compile(r"(?:^|;)\s*(?:[^;:=]*=>\s*)?[a-z]{2,4}(?:-[a-z]+)?\s*:\s*([^;]*)", re.I)
 _TABLE = re.compile(r"^[ \t:*#\0]*\{\|(?:(?!^[ \t:*#\0]*\{\|).)*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
@@ -37,7 +38,10 @@ _LINK = re.compile(
     r"|(?<!\[\[)(?:(?:https?:|ftp:|mailto:)?//|mailto:)[^\s\[\]]*[ \t]*(?P<words>[^\[\]\n]*)\])",
     re.IGNORECASE,
 )
-_URL = re.compile(r"https?://[^\s<>\[\]|]+")
+_URL_PART = r"[^\s<>\[\]|()（）]"
+_URL = re.compile(
+    rf"https?://(?:{_URL_PART}|\({_URL_PART}*\))*(?<![,;.:!?。，、])"
+)  # marks at its end are the sentence's
 _LINE_TAG = re.compile(r"<br\b[^<>]*>", re.I)
 _BLOCK_TAG = re.compile(r"</?(?:p|div|blockquote|center|h[1-6]|hr|ul|ol|dl|tr|td|th|caption|poem)\b[^<>]*>", re.I)
 _ITEM_TAG = re.compile(r"<(?:li|dd|dt)\b[^<>]*>", re.I)
@@ -63,7 +67,7 @@ _EMPTY = re.compile(r"(?<![a-zA-Z0-9_])\(\s*[,;:\s]*\)|（\s*[，；：、\s]*�
 _LEADING = re.compile(r"\(\s*[,;:]\s*|（\s*[，；：、]\s*")
 # French has a space before other marks, German one before an ellipsis.
 _GAP = re.compile(r" +(?=[,)]|\.(?:[\s\"'”’)]|$))")
-_HEADING = re.compile(r"(=+)\s*(.*?)\s*\1")
+_HEADING = re.compile(r"(={1,6})(.+)\1")
 _AND = re.compile(r"\s*(?:[,&/、]|\s(?:and|und|et|y|e|en|och|og|i|a|и|та|й|ja|και|și|ve|و|at)\s|及|與|与|と)\s*", re.I)
 _DEEPEST = 100
 """Levels of nested constructs that are read, as many as MediaWiki reads."""
@@ -74,7 +78,7 @@ _LEAST = 40
 def prose(markup: str) -> list[str]:
     """Return the paragraphs of a page: running text, without sections of references and links only."""
     text = _OPAQUE.sub(_shown_as_text, markup.replace(_GONE, ""))
-    text = _replace_nested(_TEMPLATE, _GONE, text)
+    text = _replace_nested(_TEMPLATE, _template, text)
     text = _replace_nested(_VARIANTS, _variant, text)
     text = _replace_nested(_TABLE, _GONE, text)
     text = _replace_nested(_LINK, _shown, text)
@@ -129,6 +133,11 @@ def _replace_nested(pattern: re.Pattern, replacement: str | Callable[[re.Match],
         if not count:
             break
     return text
+
+
+def _template(found: re.Match) -> str:
+    number = _NUMBER.match(found[0].removesuffix("}}"))
+    return number[1].strip() if number else _GONE
 
 
 def _variant(found: re.Match) -> str:

@@ -23,6 +23,8 @@ def test_unbalanced_markup_ends():
     assert wikipedia_dump.prose("{{" * 2000 + "A line. " + "[[" * 2000) != [""]
     for start, end in (("-{a;", "}-"), ("{{a", "}}"), ("[[a|", "]]"), ("{|\n", "\n|}")):
         wikipedia_dump.prose(start * 10_000 + end * 10_000)  # deeper than MediaWiki reads
+    for line in ("=" * 40000, "=" + " " * 20000 + "a", "http://x" + "." * 40000):
+        assert wikipedia_dump.prose(f"{line}\nA line.")[-1] == "A line."
 
 
 OPAQUE = (
@@ -67,8 +69,17 @@ def test_addresses_and_what_they_leave_empty() -> None:
         assert wikipedia_dump.prose(f"They live [{link} nearly everywhere].") == ["They live nearly everywhere."]
     for text in ("They http://x.org/a?b=c dig.", "They ( , ;) dig.", "They (, ; :) dig.", "__TOC__They [//x.org] dig."):
         assert wikipedia_dump.prose(text) == ["They dig."]
+    for text in ("They dig http://x.org/a.", "They (http://x.org/a) dig.", "They dig http://x.org/a_(b)."):
+        assert wikipedia_dump.prose(text) == ["They dig."]
+    assert wikipedia_dump.prose("狐狸挖洞（http://x.org/）http://x.org/。") == ["狐狸挖洞。"]
     assert wikipedia_dump.prose("They (; foxes) dig , and sleep .") == ["They (foxes) dig, and sleep."]
     assert wikipedia_dump.prose("狐狸（，；）挖（；一个）洞。") == ["狐狸挖（一个）洞。"]
+
+
+@pytest.mark.parametrize("number", ["{{formatnum:-10}}", "{{FormatNum: -10 |R}}", "{{formatnum:{{nowrap|x}}-10}}"])
+def test_a_formatted_number_is_no_template(number: str) -> None:
+    text = f"Den kallaste är december, med {number}&nbsp;°C."
+    assert wikipedia_dump.prose(text) == ["Den kallaste är december, med -10 °C."]
 
 
 @pytest.mark.parametrize("stop", '.!?。！？…"”’」』)）;；:：')
