@@ -57,7 +57,7 @@ def _kind(schema: Any, key: str) -> Any:
     import pyarrow
 
     name, *fields = [key] if key in schema.names else key.split(".")
-    if name not in schema.names:
+    if schema.get_field_index(name) < 0:  # two of one name, too
         return None
     kind = schema.field(name).type
     for field in fields:

@@ -6,12 +6,12 @@ from pathlib import Path
 from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 
-# Hidden files, and what Spark, Hadoop and Databricks keep of their work.
+# Hidden files, what Spark, Hadoop and Databricks keep of their work, and results that datasets keeps of its `map`.
 _NO_TEXT = re.compile(
     r"(?:^|/)(?:\.|_(?:SUCCESS|metadata|common_metadata)$|_(?:started|committed)_|"
-    r"_(?:temporary|delta_log|spark_metadata)/)"
+    r"_(?:temporary|delta_log|spark_metadata)/|cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$)"
 )
-_DATA = re.compile(r"\.(?:parquet|arrow|feather|jsonl|ndjson)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
+_DATA = re.compile(r"\.(?:parquet|arrow|feather|jsonl|ndjson|tsv)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 _ABOUT = re.compile(
     r"(?:^|/)(?:(?:readme|licen[cs]e|citation|notice)(?:\.[a-z]{2,4})?|dataset_infos?\.json|dataset_dict\.json)$",
     re.IGNORECASE,
@@ -24,7 +24,8 @@ def files(folder: Path) -> list[Path]:
     """Return the files of text in a folder and in its subfolders, sorted.
 
     Left out are hidden files, marks and working files of Spark, empty parts beside its mark, descriptions (README.md)
-    beside tables, and of a folder that `datasets.save_to_disk` wrote all but the files that its state names.
+    beside tables, results of `map` in the cache of datasets, and of a folder that `datasets.save_to_disk` wrote all but
+    the files that its state names.
 
     Raises:
         UserError: such a folder lacks a file that its state names, or nothing is left.

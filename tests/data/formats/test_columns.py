@@ -107,6 +107,14 @@ def test_a_column_that_is_no_text_is_named_with_its_type(column, kind: str, suff
         list(formats.documents([path]))
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_are_refused(suffix: str, tmp_path: Path) -> None:
+    columns = [pyarrow.array(["One."]), pyarrow.array(["Two."])]
+    path = write(tmp_path / f"a{suffix}", pyarrow.table(columns, names=["text", "text"]))
+    with pytest.raises(UserError, match=f"named 'text' in {path}, found the columns text, text;"):
+        list(formats.documents([path]))
+
+
 def test_bytes_that_are_no_text_are_named_by_their_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pyarrow.table({"text": [b"One.", b"caf\xe9"]}))
     with pytest.raises(UserError, match=rf"UTF-8 text in {path} row 2, found byte 0xe9 at offset 3"):

@@ -76,6 +76,15 @@ def test_marks_and_working_files_of_spark_are_no_text(tmp_path: Path) -> None:
         texts(tmp_path)
 
 
+def test_results_of_map_in_the_cache_of_datasets_are_no_text(tmp_path: Path) -> None:
+    arrow(tmp_path / "json-train.arrow", "One.")
+    arrow(tmp_path / "cache-of-a-user.arrow", "Two.")
+    for name in ("cache-cc8787f0a78af78f.arrow", "cache-cc8787f0a78af78f_00001_of_00004.arrow"):
+        arrow(tmp_path / name, "A stale row.")
+    (tmp_path / "dataset_info.json").write_text("{}")
+    assert sorted(texts(tmp_path)) == ["One.", "Two."]
+
+
 @pytest.mark.parametrize("data", ["train.parquet", "data/train.jsonl", "train.jsonl.gz"])
 def test_descriptions_beside_tables_are_no_text(data: str, tmp_path: Path) -> None:
     path = tmp_path / data
@@ -87,6 +96,12 @@ def test_descriptions_beside_tables_are_no_text(data: str, tmp_path: Path) -> No
     for name in ("README.md", "LICENSE", "dataset_infos.json", ".gitattributes"):
         (tmp_path / name).write_text("---\nlicense: mit\n---\n")
     assert [formats.prose(document) for document in formats.documents([tmp_path])] == [["One."]]
+
+
+def test_a_readme_beside_a_table_with_tabs_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("id\ttext\n1\tOne.\n")
+    (tmp_path / "README.md").write_text("Words.\n")
+    assert len(texts(tmp_path, format="tsv")) == 1
 
 
 def test_a_readme_beside_text_is_text(tmp_path: Path) -> None:
