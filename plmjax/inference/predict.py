@@ -98,8 +98,8 @@ def write(
             count += 1
             yield record
 
-    objective = _described(checkpoints.find(checkpoint)).experiment.objective
-    lines = objective.official(counted()) if format == "official" else map(_line, counted())
+    run = task_settings.with_settings(_described(checkpoints.find(checkpoint)).experiment, settings, labelled=False)
+    lines = run.objective.official(counted()) if format == "official" else map(_line, counted())
     with contextlib.ExitStack() as stack:
         file = sys.stdout
         if output is not None:

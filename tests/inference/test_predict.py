@@ -291,6 +291,9 @@ def test_official_formats(tuned, capsys):
     said = run(capsys, checkpoint, "--input", bare, "--format", "official", "--objective.null_threshold=-1e9")
     assert list(json.loads(said)) == [record["id"] for record in predict(checkpoint, bare)]
     assert set(json.loads(said).values()) == {""}
+    checkpoint, _, bare = tuned("numbers")
+    said = run(capsys, checkpoint, "--input", bare, "--format", "official", "--objective.limits", "100", "200")
+    assert {line.split("\t")[1] for line in said.splitlines()[1:]} == {"100.0"}
 
 
 def test_mistakes_are_named(tuned, small_run, fails, tmp_path):
