@@ -42,6 +42,11 @@ _END_MATTER = """
     Ծանոթագրություններ|Արտաքին հղումներ|Տես նաև|Աղբյուրներ
     ማጣቀሻ|ማመሳከሪያ|ዋቢ ምንጭ|የውጭ መያያዣ|የውጭ መያያዣዎች
     مراجع|المراجع|مصادر|المصادر|وصلات خارجية|روابط خارجية|انظر أيضًا|انظر أيضا|اقرأ أيضا|هوامش|ملاحظات
+    Izvori|Vanjske poveznice|Vidi još|Sklici|Zunanje povezave|Glej tudi|Viri|Референце|Спољашње везе|Види још|Извори
+    Šaltiniai|Nuorodos|Taip pat skaitykite|Išnašos|Atsauces|Ārējās saites|Skatīt arī|Viited|Välislingid|Vaata ka
+    Erreferentziak|Kanpo estekak|Ikus, gainera|Véxase tamén|Ligazóns externas|Referencoj|Eksteraj ligiloj|Vidu ankaŭ
+    Rujukan|Pautan luar|Lihat juga|Marejeo|Tanbihi|Viungo vya nje|Tilvísanir|Tenglar|Heimildir
+    სქოლიო|რესურსები ინტერნეტში|იხილეთ აგრეთვე|حوالہ جات|بیرونی روابط|مزید دیکھیے
     منابع|پیوند به بیرون|جستارهای وابسته|پانویس|הערות שוליים|קישורים חיצוניים|ראו גם|לקריאה נוספת
     তথ্যসূত্র|বহিঃসংযোগ|আরও দেখুন|আরো দেখুন|টীকা|গ্রন্থপঞ্জি
     સંદર્ભ|સંદર્ભો|બાહ્ય કડીઓ|આ પણ જુઓ

@@ -196,6 +196,7 @@ def test_a_prefix_is_that_of_a_wikipedia_or_a_title() -> None:
             "각주",
         ),
         *("المراجع", "सन्दर्भ", "ծանոթագրություններ", "มาทริกซ์", "อ้างอิง", "References and notes", "Sources:"),
+        *("حوالہ جات", "Vanjske poveznice", "Спољашње везе", "Šaltiniai", "Viited", "Rujukan", "სქოლიო"),
     ],
 )
 def test_sections_after_the_text_are_known_in_other_languages(heading: str) -> None:
