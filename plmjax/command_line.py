@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tyro
-from tyro.conf import OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes, Positional, Suppress
 from tyro.constructors import PrimitiveConstructorSpec
 
 from plmjax import option_values, storage
@@ -117,6 +117,8 @@ def parse(
 def _names(verb: Callable) -> Iterator[str]:
     """Yield the names of a command's options, those of a group of settings with the group's name before them."""
     for name, parameter in inspect.signature(verb).parameters.items():
+        if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):
+            continue
         if not dataclasses.is_dataclass(parameter.default):
             yield name
             continue

@@ -313,6 +313,16 @@ def test_the_option_that_is_meant_is_named_as_the_command_has_it(fails, command:
     assert f"found '{option}'; did you mean '{meant}'?" in said
 
 
+@pytest.mark.parametrize("option", ["--overrides", "--checkpoin"])
+def test_an_argument_without_an_option_is_not_named_as_one(fails, option: str) -> None:
+    said = fails("generate", "some/run", f"{option}=2")
+    assert f"Expected an option of plmjax generate, found '{option}'; " in said
+    assert "mean '--checkpoint'" not in said
+    assert "mean '--overrides'" not in said
+    said = fails("predict", "some/run", "--input", "x.tsv", "--text=2")
+    assert "; known: --ensemble, --experiment, --format, --input, --max_unknown, --output." in said
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
