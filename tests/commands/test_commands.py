@@ -81,12 +81,12 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "prepare": (
         "prepare --input a b --tokenizer t --output new --format jsonl --text_key body --streams s=x "
         "--fields n m --held_out 0.25 --language de --max_unknown 0.5 --clean c4_lines gopher --bad_words "
-        "bad.txt --piece_tokens 99 --processes 3",
+        "bad.txt --piece_tokens 99 --processes 3 --special_names [MASK] [SEP]",
         "data.preparation:prepare",
         {"inputs": ["a", "b"], "format": "jsonl", "tokenizer": "the tokenizer in t", "output": Path("new")}
         | {"validation": 0.25, "language": "de", "text_key": "body", "streams": {"s": "x"}, "fields": ("n", "m")}
         | {"max_unknown": 0.5, "clean": ("c4_lines", "gopher"), "bad_words": "bad.txt", "piece_tokens": 99}
-        | {"processes": 3, "runner": "", "runner_options": ()},
+        | {"processes": 3, "runner": "", "runner_options": (), "special_names": ("[MASK]", "[SEP]")},
     ),
     "prepare by a runner": (
         "prepare --input a --tokenizer t --output new --runner FlinkRunner --runner_options a=b c",
@@ -94,7 +94,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"inputs": ["a"], "format": "auto", "tokenizer": "the tokenizer in t", "output": Path("new")}
         | {"validation": 0.005, "language": "en", "text_key": "text", "streams": {}, "fields": ()}
         | {"max_unknown": 0.2, "clean": (), "bad_words": "", "piece_tokens": None, "processes": None}
-        | {"runner": "FlinkRunner", "runner_options": ("a=b", "c")},
+        | {"runner": "FlinkRunner", "runner_options": ("a=b", "c"), "special_names": ()},
     ),
     "import": (
         "import here there --architecture BertModel --tokenizer t",
