@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 MOST_COMPRESSED = 64
 """Maximum number of bytes of values for each byte of a file. gzip halves weights, and makes zeros a thousandth."""
+CHECKSUM = 4
+"""Bytes of a chunk's checksum. HDF5 reads outside of its memory for a chunk that is said to have no more."""
 _DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """Errors of h5py on a damaged file."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -95,4 +97,7 @@ def _is_stored(array: Any) -> bool:
     if array.chunks is None:
         return array.id.get_storage_size() == array.nbytes
     chunks = math.prod(-(-length // chunk) for length, chunk in zip(array.shape, array.chunks, strict=True))
-    return array.id.get_num_chunks() == chunks and array.nbytes <= MOST_COMPRESSED * array.id.get_storage_size()
+    sizes: list[int] = []
+    array.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
+    least = CHECKSUM if array.fletcher32 else 0
+    return len(sizes) == chunks and min(sizes) > least and array.nbytes <= MOST_COMPRESSED * sum(sizes)

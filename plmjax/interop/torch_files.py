@@ -28,6 +28,14 @@ _BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of a file from before torch 1.6: its magic number, pickled."""
 
 
+def _is_archive(path: Path) -> bool:
+    """Return whether a file is a zip archive, a damaged one too: `is_zipfile` raises for the end of a split one."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:
+        return True
+
+
 def evidence(path: Path) -> str:
     """Return the evidence that a file is torch's; empty if it is not."""
     if not path.is_file():
@@ -35,7 +43,7 @@ def evidence(path: Path) -> str:
     with path.open("rb") as file:
         if file.read(len(_BEFORE_ZIP)) == _BEFORE_ZIP:
             return "torch's magic number"
-    if zipfile.is_zipfile(path):
+    if _is_archive(path):
         with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(path) as archive:
             if any(name.endswith("/data.pkl") for name in archive.namelist()):
                 return "data.pkl in a zip archive"
@@ -47,7 +55,7 @@ def beginning(path: Path, size: int) -> bytes:
 
     Return no bytes if the file is damaged.
     """
-    if not zipfile.is_zipfile(path):
+    if not _is_archive(path):
         with path.open("rb") as file:
             return file.read(size)
     with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(path) as archive:
@@ -112,7 +120,13 @@ def of_state(found: Mapping[str, Any], origin: Path) -> Tensors:
 
     def numbers(name: str) -> np.ndarray:
         bfloat16 = tensors[name].dtype == torch.bfloat16  # torch cannot convert bfloat16 to an array
-        return (tensors[name].float() if bfloat16 else tensors[name]).numpy()
+        try:
+            return (tensors[name].float() if bfloat16 else tensors[name]).numpy()
+        except (TypeError, RuntimeError) as error:  # float8 and quantized integers have no array either
+            raise UserError(
+                f"Expected numbers that numpy has in {name} of {origin}, found {dtypes[name]}; turn them into float32 "
+                "and save them again."
+            ) from error
 
     return Tensors(str(origin), shapes, dtypes, numbers)
 
@@ -130,11 +144,11 @@ def state(file: Path) -> Mapping[str, Any]:
         )
     import torch
 
-    if zipfile.is_zipfile(file):
+    if _is_archive(file):
         _check_archive(file)
     try:  # a file from before torch 1.6 is not a zip archive and cannot be mapped to memory
         with torch.serialization.safe_globals([argparse.Namespace]):
-            found = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_archive(file))
     except Exception as error:  # pickle, zip and runtime errors all mean that the file holds no plain tensors
         foreign = isinstance(error, pickle.UnpicklingError)
         reason = (
@@ -169,9 +183,14 @@ def _tensors(found: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     if not tensors:
         raise UserError(f"Expected a dictionary of tensors in {file}, found no tensor in it; fetch it again.")
     for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.is_meta:
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
             raise UserError(
                 f"Expected dense tensors in {file}, found {name} of another layout; save it dense (Tensor.to_dense)."
+            )
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(
+                f"Expected all numbers of {name} in {file}, found fewer, which it repeats in {list(tensor.shape)}; "
+                "save it whole (Tensor.contiguous)."
             )
     if others := [name for name in found if name not in tensors]:
         log.warning("%s holds %s, which are no tensors: left out.", file, listed(others))

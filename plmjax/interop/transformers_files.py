@@ -8,6 +8,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.interop import torch_files
@@ -99,4 +101,14 @@ def _safetensors(stack: contextlib.ExitStack, files: Sequence[Path], origin: Pat
             tensor = content.get_slice(name)
             shapes[name], where[name] = tuple(tensor.get_shape()), content
             dtypes[name] = DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
-    return Tensors(str(origin), shapes, dtypes, lambda name: where[name].get_tensor(name))
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return where[name].get_tensor(name)
+        except (AttributeError, TypeError) as error:  # numpy has no float8
+            raise UserError(
+                f"Expected numbers that numpy has in {name} of {origin}, found {dtypes[name]}; turn them into float32 "
+                "and save them again."
+            ) from error
+
+    return Tensors(str(origin), shapes, dtypes, read)

@@ -4,6 +4,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from plmjax.finetuning.tasks.parsing import check_tree
 from plmjax.interop import awd_lstm, elmo, hdf5, huggingface, torch_files, transformers_files
 from plmjax.models.albert import AlbertConfig, AlbertForPreTraining
 from plmjax.models.elmo import ElmoConfig, ElmoModel
+from tests.optional import torch
 
 
 @pytest.fixture
@@ -56,6 +58,68 @@ def test_a_file_of_torch_that_was_cut_or_overwritten_is_named(pth: Path, at: flo
         assert not awd_lstm.evidence(pth) or "0.encoder.weight" in awd_lstm.evidence(pth)
         with pytest.raises(UserError, match=r"model\.pth"):
             torch_files.read([pth], pth)
+
+
+def test_the_end_of_an_archive_of_several_disks_is_damage(pth: Path) -> None:
+    """Python's own test of an archive raises for it."""
+    contents = bytearray(pth.read_bytes())
+    place = contents.rfind(b"PK\x06\x07")  # the locator of zip64, whose last number counts disks
+    contents[place + 16] = 7
+    pth.write_bytes(contents)
+    assert not torch_files.evidence(pth)
+    with pytest.raises(
+        UserError, match=r"Expected a file of torch\.save, found .*model\.pth damaged \(zipfiles that span"
+    ):
+        torch_files.read([pth], pth)
+
+
+OTHER_TENSORS = {
+    "float8": (lambda: torch.ones(2).to(torch.float8_e4m3fn), "Expected numbers that numpy has in a of"),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "Expected numbers that numpy"),
+    "conjugate": (lambda: torch.conj(torch.ones(3, dtype=torch.complex64)), "Expected numbers that numpy has in a of"),
+    "sparse": (lambda: torch.ones(3).to_sparse(), "Expected dense tensors in"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "Expected dense tensors in"),
+    "repeated": (lambda: torch.ones(1).expand(10**6, 10**6), r"Expected all numbers of a in .*, found fewer, which it"),
+}
+"""Name -> a tensor of torch, and the beginning of the sentence on it."""
+
+
+@pytest.mark.filterwarnings("ignore")  # that torch will drop the quantized ones
+@pytest.mark.parametrize("name", OTHER_TENSORS)
+def test_a_tensor_of_torch_that_is_no_array_is_one_sentence(name: str, tmp_path: Path) -> None:
+    make, sentence = OTHER_TENSORS[name]
+    torch.save({"a": make()}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=sentence), torch_files.opened(tmp_path / "a.pt") as tensors:
+        tensors.read("a")
+
+
+def test_numbers_of_safetensors_that_numpy_does_not_have_are_one_sentence(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with (
+        pytest.raises(UserError, match=r"Expected numbers that numpy has in a of .*, found F8_E4M3"),
+        transformers_files.safetensors_opened(path) as tensors,
+    ):
+        tensors.read("a")
+
+
+def test_a_chunk_without_bytes_ends_no_process(tmp_path: Path) -> None:
+    """HDF5's library takes the checksum off its size, and reads outside of its memory."""
+    h5py = pytest.importorskip("h5py", reason="writes the file")
+    path = tmp_path / "weights.hdf5"
+    data = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    with h5py.File(path, "w") as file:
+        table = file.create_dataset(
+            "table", data=data, chunks=(16, 16), shuffle=True, compression="gzip", fletcher32=True
+        )
+        sizes = [table.id.get_chunk_info(chunk).size for chunk in range(16)]
+    whole = path.read_bytes()
+    for size in sizes[:3]:
+        place = whole.index(size.to_bytes(4, "little") + bytes(4))
+        path.write_bytes(whole[:place] + bytes(4) + whole[place + 4 :])
+        with pytest.raises(UserError, match=r"all numbers of table in .*, found a file too small to hold them"):
+            hdf5.opened(path).__enter__()
 
 
 def test_numbers_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
