@@ -35,6 +35,7 @@ class Commands:
 
     def __enter__(self) -> Self:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+        self._requests = 0
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._server = subprocess.Popen([sys.executable, "-m", "tests.kills"], env=environment, cwd=ROOT, **pipes)
         return self
@@ -44,10 +45,15 @@ class Commands:
 
     def run(self, arguments: list[Any], folder: Path, moment: int = 0) -> Ended:
         """Run a command, and kill it before the operation `moment` in `folder`; operations are counted from 1."""
+        self._requests += 1
         request = {"arguments": [*map(str, arguments)], "folder": str(folder), "moment": moment}
-        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.write(json.dumps([self._requests, request]) + "\n")
         self._server.stdin.flush()
-        return Ended(*json.loads(self._server.stdout.readline()))
+        for line in self._server.stdout:
+            number, *ended = json.loads(line)
+            if number == self._requests:  # not the answer for a test that did not wait for it
+                return Ended(*ended)
+        raise EOFError("The server of commands has ended.")
 
 
 def _serve() -> None:
@@ -59,7 +65,7 @@ def _serve() -> None:
     import plmjax.pretraining.run  # noqa: F401
 
     for line in sys.stdin:
-        request = json.loads(line)
+        number, request = json.loads(line)
         read, write = os.pipe()
         if not (child := os.fork()):
             _run(write, **request)
@@ -68,7 +74,7 @@ def _serve() -> None:
             told = pipe.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         moments, said = json.loads(told) if told else (request["moment"] - 1, "")
-        print(json.dumps([status, moments, said]), flush=True)
+        print(json.dumps([number, status, moments, said]), flush=True)
 
 
 def _run(pipe: int, arguments: list[str], folder: str, moment: int) -> None:
