@@ -27,6 +27,8 @@ ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 """Roles in the order in which transformers adds tokens that a vocabulary lacks."""
 EXTRA = ("extra_special_tokens", "additional_special_tokens")
 """Lists of further special tokens. The second name is the older one, which is read if the first has none."""
+OWN = "model_specific_special_tokens"
+"""Table of special tokens with names of the model's own, such as image_token, as transformers 5 writes it."""
 SWITCHES = ("add_prefix_space", "do_lower_case", "keep_accents", "strip_accents", "tokenize_chinese_chars")
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
@@ -154,12 +156,14 @@ def _named(options: Mapping[str, Any], origin: Mapping[str, str]) -> "Iterator[t
             token = _token(value, f"{name} in {origin[name]}")
             token.special = True
             yield token
-    name = next((name for name in EXTRA if options.get(name)), None)
-    if name is not None:
+    for name in filter(options.get, (OWN, EXTRA[0] if options.get(EXTRA[0]) else EXTRA[1])):
         extra = options[name]
         json_text.check(extra, ([object], {str: object}), f"{name} in {origin[name]}")
-        for value in extra.values() if isinstance(extra, dict) else extra:
-            yield _token(value, f"{name} in {origin[name]}")
+        table = isinstance(extra, dict)
+        for value in extra.values() if table else extra:
+            token = _token(value, f"{name} in {origin[name]}")
+            token.special = token.special or table
+            yield token
 
 
 def _token(value: Any, place: str) -> "tokenizers.AddedToken":

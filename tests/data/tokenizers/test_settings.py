@@ -95,6 +95,15 @@ CHANGES: dict[str, Callable[[int], dict[str, Any]]] = {
     },
     "list": lambda size: {"options": {"additional_special_tokens": ["<ent>"]}},
     "names": lambda size: {"options": {"extra_special_tokens": {"ent_token": "<ent>"}, "image_token": "<img>"}},
+    "table": lambda size: {
+        "options": {
+            "model_specific_special_tokens": {
+                "img_token": "<img>",
+                "ent": {"__type": "AddedToken", "content": "<ent>"} | OLD | {"lstrip": True},
+            },
+            "extra_special_tokens": ["<rel>"],
+        }
+    },
 }
 
 
