@@ -68,7 +68,12 @@ def _recipe(run: Experiment, pooling: str | None, *, normalize: bool) -> TextVec
     vectors = run.text_vectors or TextVectors()
     if pooling is not None:
         mode = "lasttoken" if pooling == "cls" and run.model.template.position(2) else pooling
-        vectors = dataclasses.replace(vectors, pooling=(mode,), layers=())
+        vectors = dataclasses.replace(vectors, pooling=(mode,), layers=(), size=None)
+    if normalize and vectors.size is not None:
+        raise UserError(
+            f"Expected no --normalize for a recipe that keeps the first {vectors.size} features, which "
+            "sentence-transformers cuts off last, so that no vector has a length of 1; leave it out."
+        )
     if normalize and vectors.layers[-1:] != (Normalize(),):
         vectors = dataclasses.replace(vectors, layers=(*vectors.layers, Normalize()))
     return vectors

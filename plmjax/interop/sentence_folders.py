@@ -96,8 +96,9 @@ def read(folder: Path) -> SentenceFolder | None:
         layer, own = _layer(kind, place, file)
         layers.append(layer)
         params |= {str(number): own} if own else {}
-    with in_file(file):
-        vectors = TextVectors(layers=tuple(layers), longest=longest, **_pooling(places[1]), **_prompts(folder))
+    pooling, prompts = _pooling(places[1]), _prompts(folder)
+    with in_file(folder / MODEL):
+        vectors = TextVectors(layers=tuple(layers), longest=longest, **pooling, **prompts)
     return SentenceFolder(places[0], vectors, params, lowercase)
 
 
@@ -171,9 +172,10 @@ def write(encoder: Path, folder: Path, vectors: TextVectors, params: Mapping[str
             prompts=dict(vectors.prompts),
             default_prompt_name=vectors.default_prompt,
             similarity_fn_name=vectors.similarity,
+            truncate_dim=vectors.size,
         )
         whole.save(os.fspath(folder), create_model_card=False)
-    return size
+    return min(size, vectors.size or size)
 
 
 def vectors_there(folder: Path, texts: Sequence[str]) -> np.ndarray:
@@ -254,16 +256,19 @@ def _prompts(folder: Path) -> dict[str, Any]:
     if kind != "SentenceTransformer":
         raise _refused(file, quoted(kind), "the model_type SentenceTransformer")
     told = {name: found.get(name) for name in ("default_prompt_name", "similarity_fn_name")}
+    size = found.get("truncate_dim")
     try:
         json_text.check(prompts, {str: (str, type(None))}, "prompts")
         for name, value in told.items():
             json_text.check(value, (str, type(None)), name)
+        json_text.check(size, (json_text.COUNT, type(None)), "truncate_dim")
     except ValueError as error:
         raise UserError(f"Expected settings of sentence-transformers in {file}, found: {error}; correct it.") from None
     return {
         "prompts": tuple((name, text or "") for name, text in prompts.items()),
         "default_prompt": told["default_prompt_name"],
         "similarity": told["similarity_fn_name"],
+        "size": size,
     }
 
 

@@ -112,7 +112,7 @@ class TextVectors:
     """A recipe for the vectors of texts.
 
     Raises:
-        UserError: an unknown pooling or activation, or a default prompt without a text.
+        UserError: an unknown pooling or activation, a default prompt without a text, or a size below 1.
     """
 
     name: ClassVar[str] = "text_vectors"
@@ -122,6 +122,8 @@ class TextVectors:
     """Keys of `POOLINGS`, whose vectors are joined."""
     layers: tuple[Layer, ...] = ()
     """Layers after the pooling."""
+    size: int | None = None
+    """Number of first features that are kept of a finished vector; None for all."""
     longest: int | None = None
     """Number of tokens at which a text is cut, with special tokens; None for those of the model's longest row."""
     prompts: tuple[tuple[str, str], ...] = ()
@@ -139,6 +141,8 @@ class TextVectors:
             check_choice("pooling", mode, POOLINGS)
         if self.default_prompt is not None:
             self.prompt(self.default_prompt)
+        if self.size is not None and self.size < 1:
+            raise UserError(f"Expected a size of vectors of at least 1, found {self.size}; change it.")
 
     def prompt(self, name: str | None = None) -> str:
         """Return the text of a prompt, by default of the default one. Raises UserError for an unknown name."""
@@ -169,11 +173,12 @@ class TextVectors:
         """Return the vectors [B E] of pooled ones [B D]. params: number of a layer -> its parameters."""
         for number, layer in enumerate(self.layers):
             pooled = layer(pooled, {name: np.asarray(one) for name, one in params.get(str(number), {}).items()})
-        return pooled
+        return pooled[:, : self.size]
 
     def __str__(self) -> str:
         """Return it in words."""
         parts = [f"{' and '.join(self.pooling)} pooling", *map(str, self.layers)]
+        parts += [f"the first {self.size} features"] if self.size is not None else []
         parts += [f"texts of at most {self.longest} tokens"] if self.longest is not None else []
         parts += [f"prompt {self.prompt()!r}"] if self.prompt() else []
         return ", ".join(parts)

@@ -128,7 +128,7 @@ FOLDERS: dict[str, tuple[Callable[[int], list[Any]], dict[str, Any], int | None]
             lambda size: dense(size, 9, "Identity", bias=False, use_residual=True),
             layer_norm,
         ),
-        {},
+        {"truncate_dim": 4},
         None,
     ),
     "prompt": (after("mean"), PROMPTS, None),
@@ -234,6 +234,10 @@ def test_options_take_the_place_of_the_recipe(encoder, tmp_path, fails) -> None:
     said = export_sentence_transformer(tmp_path / "run", tmp_path / "out", "cls", normalize=True)
     assert "cls pooling, length 1" in said and "prompt 'ab cd '" in said
     assert "lost: mean pooling" in run_directories.export_checkpoint(tmp_path / "run", tmp_path / "plain")
+    import_checkpoint(made(encoder, tmp_path / "short", "layers"), tmp_path / "four")
+    assert "the first 4 features" not in export_sentence_transformer(tmp_path / "four", tmp_path / "whole", "cls")
+    sentence = fails("export", tmp_path / "four", tmp_path / "o", "--to", "sentence-transformers", "--normalize")
+    assert "Expected no --normalize" in sentence
 
 
 REFUSED: dict[str, tuple[str, Any, str]] = {
@@ -271,6 +275,11 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "Expected transformer_task = 'feature-extraction'",
     ),
     "an unknown setting": ("sentence_bert_config.json", lambda found: {**found, "query_length": 32}, "no query_length"),
+    "no size": (
+        "config_sentence_transformers.json",
+        lambda found: {**found, "truncate_dim": "4"},
+        "truncate_dim is '4'; correct it.",
+    ),
     "no prompt": (
         "config_sentence_transformers.json",
         lambda found: {**found, "default_prompt_name": "query", "prompts": {}},
