@@ -15,6 +15,7 @@ import numpy as np
 from plmjax import storage
 from plmjax.contracts.attentions import attentions_of
 from plmjax.contracts.system import Kind, Purpose
+from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.data.packing import padded_width
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
@@ -83,7 +84,10 @@ def attention(
                 f"Expected a line in {second} for each of the {len(texts[0]):,} of {input}, found {len(texts[1]):,}; "
                 "make both files equally long."
             )
-    run.model.template.check(tokenizer.vocabulary)
+    template = run.model.template
+    if run.model.system.kind is Kind.DECODER and second is None and template.missing(tokenizer.vocabulary):
+        template = TEXT_ALONE  # a language model reads plain text; fine-tuning adds the special tokens of a row
+    template.check(tokenizer.vocabulary)
     encoded = [tokenizer.encode_batch(list(column)) for column in texts]
     unknown = UnknownTokens(tokenizer.vocabulary, max_unknown)
     for column in encoded:
@@ -92,7 +96,7 @@ def attention(
     unknown.check()
     if unknown.count:
         report(str(unknown))
-    reader = _Reader(module, run.model, tokenizer, list(zip(*encoded, strict=True)), input)
+    reader = _Reader(module, run.model, template, tokenizer, list(zip(*encoded, strict=True)), input)
     own = params if module.name is None else params.get(module.name, {})
     start.check_parameters(module, own, reader.inputs([0]), checkpoint, "it has no model that attends")
     variables = jax.device_put({"params": own, **(checkpoints.load_collections(directory) or {})})
@@ -141,13 +145,15 @@ class _Reader:
     sides: the beginning of the names of each side of the model -> its rows. cut: bool [lines].
     """
 
-    def __init__(self, module: nn.Module, model: Any, tokenizer: Any, lines: list[tuple], input: Path) -> None:
+    def __init__(
+        self, module: nn.Module, model: Any, template: Template, tokenizer: Any, lines: list[tuple], input: Path
+    ) -> None:
         """Lay out one or two texts a line, token ids.
 
         Raises:
             UserError: no target for an encoder-decoder, or a line without a token.
         """
-        self._model, self._vocabulary, template = model, tokenizer.vocabulary, model.template
+        self._model, self._template, self._vocabulary = model, template, tokenizer.vocabulary
         self._arguments = _arguments(module)
         columns = {"": lines}
         if model.system.kind is Kind.ENCODER_DECODER:
@@ -193,7 +199,7 @@ class _Reader:
         inputs = {}
         for (side, rows), width in zip(self.sides.items(), self._widths(lines), strict=True):
             chosen = [rows[line] for line in lines]
-            fields = padded(chosen, self._model.template, self._vocabulary, width)
+            fields = padded(chosen, self._template, self._vocabulary, width)
             inputs |= {f"{side}{name}": field for name, field in fields.items()}
         return {name: field for name, field in inputs.items() if name in self._arguments}
 

@@ -22,6 +22,7 @@ from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.next_token import NextToken
@@ -92,6 +93,26 @@ def applied(run: Path, *texts: str, decoder_input_ids: list[int] | None = None) 
         given["decoder_input_ids"] = jnp.array([decoder_input_ids])
     apply = jax.jit(functools.partial(module.apply, output_attentions=True))
     return apply({"params": params[module.name]}, **given)
+
+
+def test_a_language_model_reads_a_line_alone(small_run: Path, files: tuple, tmp_path: Path, fails: Any) -> None:
+    """Before fine-tuning, which adds the special tokens of a decoder's rows."""
+    config = Gpt2Config(**sizes(small_run), n_embd=12, n_layer=2, n_head=2, n_positions=32)
+    run = run_of(tmp_path / "gpt2", small_run, config, objective=NextToken())
+    (tmp_path / "texts.txt").write_text("\n".join(text for text in TEXTS if text), encoding="utf-8")
+    attention(run, tmp_path / "texts.txt", tmp_path / "gpt2.npz")
+    export_checkpoint(run, tmp_path / "exported")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "exported", attn_implementation="eager").eval()
+    saved = np.load(tmp_path / "gpt2.npz")
+    for number, text in enumerate(filter(None, TEXTS)):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        with torch.no_grad():
+            expected = torch.cat(model(input_ids=ids, output_attentions=True).attentions).numpy()
+        assert saved[f"tokens_{number}"].tolist() == tokenizer.convert_ids_to_tokens(ids[0])
+        np.testing.assert_allclose(saved[f"attentions_{number}"], expected, rtol=1e-5, atol=1e-5)
+    pairs = ["--input", files[0], "--second", files[1], "--output", tmp_path / "pairs.npz"]
+    assert "found none for start, delimiter, extract" in fails("attention", run, *pairs)
 
 
 def test_pairs_are_rows_of_two_texts(small_run: Path, files: tuple, tmp_path: Path) -> None:
