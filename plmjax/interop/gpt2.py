@@ -30,7 +30,7 @@ SUMMARY = {
 }
 """transformers settings of the head for choices, of GPT and GPT-2, with the one value that is implemented."""
 
-REQUIRED = SUMMARY | {
+REQUIRED = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False,
@@ -109,7 +109,8 @@ def check_padding(architectures: Any, padding: Any, classifier: str) -> None:
 def read_config(found: Mapping[str, Any]) -> Gpt2Config:
     """Return the Gpt2Config of a config.json."""
     check_padding(found.get("architectures"), found.get("pad_token_id"), CLASSIFIER)
-    return config_json.read({FIELDS.get(name, name): value for name, value in found.items()}, Gpt2Config, {}, REQUIRED)
+    required = REQUIRED | (SUMMARY if found.get("architectures") == [DOUBLE_HEADS] else {})
+    return config_json.read({FIELDS.get(name, name): value for name, value in found.items()}, Gpt2Config, {}, required)
 
 
 def write_config(model: nn.Module, labels: Sequence[str]) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def choices(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"input_ids": rows["input_ids"][None]}
 
 
-CLASSIFIER = "GPT2ForSequenceClassification"
+CLASSIFIER, DOUBLE_HEADS = "GPT2ForSequenceClassification", "GPT2DoubleHeadsModel"
 
 
 ADAPTER = Adapter(
@@ -154,7 +155,7 @@ ADAPTER = Adapter(
     architectures={
         "GPT2LMHeadModel": Architecture(Gpt2ForCausalLM, DECODER, encoder.LOGITS, tied=True),
         "GPT2Model": Architecture(Gpt2Model, BODY, encoder.HIDDEN, within="gpt2"),
-        "GPT2DoubleHeadsModel": Architecture(DecoderForMultipleChoice, CHOICES, DOUBLE, batch=choices, tied=True),
+        DOUBLE_HEADS: Architecture(DecoderForMultipleChoice, CHOICES, DOUBLE, batch=choices, tied=True),
         CLASSIFIER: Architecture(
             DecoderForSequenceClassification, LABELS, encoder.LOGITS, options=encoder.labels_option
         ),

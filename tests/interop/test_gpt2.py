@@ -98,6 +98,15 @@ def test_a_setting_that_changes_what_is_computed_is_refused(saved, setting):
         huggingface.load(folder)
 
 
+def test_the_head_for_choices_has_one_form_and_other_classes_do_not_read_it(saved):
+    folder, _ = saved
+    rewritten(folder, {"summary_type": "mean"})
+    assert huggingface.load(folder)[0] == MODEL
+    rewritten(folder, {"architectures": ["GPT2DoubleHeadsModel"]})
+    with pytest.raises(UserError, match="Expected summary_type = 'cls_index' in the config"):
+        huggingface.load(folder)
+
+
 def test_several_end_tokens_are_refused(saved):
     folder, _ = saved
     rewritten(folder, {"eos_token_id": [0, 7]})
