@@ -14,11 +14,12 @@ from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.generation.options import Generation
 from plmjax.models.bert import BertConfig
 from plmjax.training.checkpoints.checkpoints import Description
+from plmjax.vocabulary import Vocabulary
 
 RUN = Experiment(
     model=BertConfig.tiny(), objective=SequenceClassification(labels=("no", "yes")), data=Sentences(sequence_length=16)
 )
-TOKENIZER = SimpleNamespace(vocabulary=SimpleNamespace(document_end=3, size=9), save=lambda folder: None)
+TOKENIZER = SimpleNamespace(vocabulary=Vocabulary(9, begin=2, end=3), save=lambda folder: None)
 
 
 class Called(Exception):
