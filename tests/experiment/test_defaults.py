@@ -69,6 +69,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "pretrain": {"from_": "random"},
     "predict": {"format": "jsonl", "max_unknown": 0.2},
     "embed": {"layer": -1, "batch_size": 32, "max_unknown": 0.2},
+    "attention": {"batch_size": 8, "max_unknown": 0.2},
     "fill-mask": {"top": 5},
     "nearest": {"top": 10},
     "generate": {"max_unknown": 0.2},

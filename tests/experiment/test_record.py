@@ -115,7 +115,7 @@ def test_a_run_that_resumes_may_change_what_leaves_its_results_as_they_are() -> 
     assert {name for name in own["data"] if not name.startswith("data.layout.")} - {"data.type"} == {
         f"data.{name}"
         for name in "input format text_key streams language held_out clean bad_words sequence_length cache_limit "
-        "shuffle_window".split()
+        "shuffle_window special_names".split()
     }
     assert {name.partition(".")[0] for name in names} == {
         *("type", "model", "objective", "data", "tokenizer", "optimizer", "training", "finetuning", "start", "phases"),

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
+from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
 from plmjax.finetuning import run as runs
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.run import check_length, preferred_metrics, resolve, unresolved, with_model
@@ -105,25 +104,6 @@ def test_a_run_has_dropout_of_its_own_and_writes_as_its_checkpoint() -> None:
     assert other.model.dropout_rate == 0.3
     with pytest.raises(UserError, match="Expected a model for --from random"):
         with_model(dataclasses.replace(RUN, model=None), origin)
-
-
-def test_the_tokenizer_is_the_checkpoints_else_the_one_named_else_the_runs_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenizers, "load", lambda path: ("loaded", str(path)))
-    monkeypatch.setattr(
-        tokenizers, "train", lambda kind, size, texts, folder, lowercase: (kind, size, list(texts), lowercase)
-    )
-    monkeypatch.setattr(TextPairs, "texts", lambda self, examples: iter(examples))
-    settings = Tokenizer(kind="byte-bpe", vocab_size=77, lowercase=False)
-    run = dataclasses.replace(RUN, data=TextPairs(), tokenizer=settings)
-    named = dataclasses.replace(run, tokenizer=Tokenizer(path="named"))
-    origin, without = (SimpleNamespace(tokenizer=lambda run, found=found: found) for found in ("the origin's", None))
-    assert runs._tokenizer(named, origin, tmp_path, []) == "the origin's"
-    assert runs._tokenizer(named, without, tmp_path, []) == ("loaded", "named")
-    assert runs._tokenizer(run, without, tmp_path, ["a", "b"]) == ("byte-bpe", 77, ["a", "b"], False)
-    monkeypatch.setattr(runs.storage, "finished_steps", lambda path: [4] if path == tmp_path / "checkpoints" else [])
-    assert runs._tokenizer(run, without, tmp_path, []) == ("loaded", str(tmp_path / "tokenizer"))
 
 
 def test_metrics_are_those_of_the_checkpoint_that_stands_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

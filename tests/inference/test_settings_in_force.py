@@ -194,7 +194,7 @@ def test_raw_text_is_prepared_and_measured_as_it_is_to_be_read(monkeypatch: pyte
     assert (found, inputs, format, tokenizer) == ("all of it", [data], "jsonl", "tokenizer")
     assert output.parent == tmp_path / "scratch" and options == {
         "validation": 0, "language": "zh", "text_key": "body", "streams": {"source": "en", "target": "de"},
-        "split": "test", "max_unknown": 0.3, "progress": False,
+        "split": "test", "max_unknown": 0.3, "progress": False, "special_names": (),
     }  # fmt: skip
 
     monkeypatch.setattr(text_size, "measure", lambda *arguments: arguments)

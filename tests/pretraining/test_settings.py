@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from plmjax import experiment, libraries
-from plmjax.data import mixture, remote, store
+from plmjax.data import mixture, store
 from plmjax.data.layouts import Blocks, SentencePairs
-from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.generation import generate
@@ -91,40 +90,6 @@ def test_hosts_agree_on_the_whole_experiment_and_the_versions(
     assert found == json.loads(json.dumps(experiment.flatten(run))) | libraries.versions()
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_datasets_are_opened_within_the_limit_and_for_the_vocabulary_of_the_run(
-    mixed: bool, said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The hosts agree on the history of a mixture."""
-    asked, prepared, report = [], [], print
-    datasets = [
-        SimpleNamespace(directory=tmp_path, train_tokens=9, fingerprint=name, check_tokenizer=lambda *_: None)
-        for name in "ab"
-    ]
-    named = {"a": datasets[0], "b": datasets[1]} if mixed else {}
-    sources = {"mixture": Mixture(("a=x", "b=y"))} if mixed else {"path": "x"}
-    run = run_of(Training(seed=5), cache_limit="12345", shuffle_window=3, **sources)
-    monkeypatch.setattr(
-        remote,
-        "open_dataset",
-        lambda path, limit, vocab_size, report: asked.append((path, limit, vocab_size, report)) or datasets[0],
-    )
-    monkeypatch.setattr(mixture, "open_sources", lambda *given: asked.append(given) or named)
-    tokenizer = SimpleNamespace(vocabulary="words", fingerprint="f")
-    monkeypatch.setattr(pretraining, "_tokenizer", lambda *_: tokenizer)
-    monkeypatch.setattr(checks, "special_tokens", lambda *given: asked.append(given))
-    monkeypatch.setattr(SentencePairs, "prepare", lambda self, dataset, words: prepared.append((dataset, words)))
-    monkeypatch.setattr(remote, "source", lambda *given: given)
-    monkeypatch.setattr(mixture, "MixtureSource", lambda *given: given)
-    source, found = pretraining._prepare(run, ORIGIN, tmp_path, report)
-    opened = [] if mixed else [("x", 12345, 70, report)]
-    assert asked == [*opened, (run.data.mixture, 12345, 70, report), (run.model, "words")]
-    assert prepared == [(dataset, "words") for dataset in (datasets if mixed else datasets[:1])]
-    assert source[0] == run.data.layout and source[-3:] == ("words", 5, 3) and found is tokenizer
-    assert ("the history of the mixture" in said) is mixed
-    assert not mixed or said["the history of the mixture"] == source[2].to_json()
-
-
 @pytest.mark.parametrize(("finished", "kept"), [(False, False), (True, True)])
 def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_dataset(
     finished: bool, kept: bool, said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -141,8 +106,10 @@ def test_what_a_refused_first_command_wrote_is_removed_but_for_a_finished_datase
 
     monkeypatch.setattr(mixture, "open_sources", lambda *_: {})
     monkeypatch.setattr(pretraining, "_tokenizer", refused)
+    text = tmp_path / "text.txt"
+    text.write_text("Words.")
     with pytest.raises(UserError, match="Expected text"):
-        pretraining._prepare(run_of(), ORIGIN, tmp_path, print)
+        pretraining._prepare(run_of(input=(str(text),)), ORIGIN, tmp_path, print)
     assert [(tmp_path / name).exists() for name in made] == [kept] * len(made)
 
 

@@ -75,8 +75,8 @@ class SentencePairs(Layout):
         Raises:
             UserError: all pairs of the training text would have the same label.
         """
-        documents = dataset.split("train").documents
-        if documents and _single_share(dataset, "train") == 1:
+        documents = dataset.documents("train")
+        if documents == dataset.sentences("train") > 0:
             raise UserError(
                 f"Expected documents of several sentences for pairs of sentences, found {documents:,} of one sentence "
                 f"each in {dataset.directory}, whose pairs are all random; prepare text with an empty line between "
@@ -92,6 +92,8 @@ class SentencePairs(Layout):
                     f"pairs      the {text} text has one document, so that random pairs are of it too; an empty line "
                     f"ends a document"
                 )
+            if split == "train" and dataset.in_pieces:
+                continue
             if documents and (single := _single_share(dataset, split)) >= MANY_SINGLE:
                 yield (
                     f"pairs      {single:.0%} of the documents of the {text} text have one sentence, whose pairs are "

@@ -30,6 +30,8 @@ class RemoteDataset(store.Dataset):
     address: the folder in the bucket. limit: bytes that the dataset may take on the disk. pieces: the training text.
     """
 
+    in_pieces = True
+
     def __init__(self, directory: Path, ledger: dict[str, Any], address: Path, limit: int):
         super().__init__(directory, ledger)
         self.address = address

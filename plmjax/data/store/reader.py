@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -116,7 +116,12 @@ def _offsets(path: Path, parts: int, end: int) -> np.ndarray:
 
 
 class Dataset:
-    """A finished prepared dataset; made by `open_dataset`."""
+    """A finished prepared dataset; made by `open_dataset`.
+
+    in_pieces: whether the training text can be read in pieces only.
+    """
+
+    in_pieces: ClassVar[bool] = False
 
     def __init__(self, directory: Path, ledger: dict[str, Any], held_out: str = "validation"):
         self.directory = directory
@@ -175,6 +180,11 @@ class Dataset:
     def documents(self, name: str) -> int:
         """Return the number of documents of the split "train" or "validation"."""
         return self.ledger["splits"][self._files_of(name)]["documents"]
+
+    def sentences(self, name: str) -> int:
+        """Return the number of sentences of the text of a split."""
+        self._check(TEXT)
+        return self.ledger["splits"][self._files_of(name)]["streams"][TEXT]["sentences"]
 
     def index(self, settings: dict[str, Any], build: Callable[[Path], None]) -> cache.Index:
         """Return the index of rows with these settings. `build(folder)` writes its files if there is none yet."""

@@ -246,7 +246,7 @@ def _unknown(options: dict[str, Any], table: dict[str, int], file: Path) -> str:
     if not found:
         raise UserError(
             f"Expected a token for unknown words in {file}, {quoted(named) if named else '[UNK] or <unk>'}, found no "
-            f"{named or '[UNK]'}; add it, or name another as unk_token in {settings.CONFIG}."
+            f"such token; add it, or name another as unk_token in {settings.CONFIG}."
         )
     return found[0]
 

@@ -84,9 +84,9 @@ def weights(
     Args:
         query: [B N T H], in the order of the row. key: [B N S H].
         tokens: the tokens in this order.
+        chunks: as for `attend`, and so are causal and itself.
         ranks: int [B N R T], the place of each token in each of R orders, which are divided into chunks one after the
             other; B and N may be 1.
-        chunks, causal, itself: as for `attend`.
     """
     rounds, length = ranks.shape[2:]
     count = length // chunks.size

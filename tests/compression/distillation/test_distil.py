@@ -212,25 +212,6 @@ def test_a_student_has_the_labels_of_its_teacher(labels: tuple[str, ...], monkey
     assert module == objective.module(source.description.experiment.model, Execution()) and params == {"a": {"b": 7}}
 
 
-def test_scores_of_a_teacher_are_computed_once(tmp_path: Path, monkeypatch) -> None:
-    """They are those of its parameters, in a file named by their number."""
-    written = []
-
-    def write(path: Path, *arguments: Any) -> None:
-        written.append((path, *arguments))
-        path.write_text("")
-
-    monkeypatch.setattr(command.stored, "write", write)
-    monkeypatch.setattr(command.start, "tokenizer_of", lambda description: "its tokenizer")
-    compression = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=11, temperature=3.0)
-    run = Experiment(BertConfig.tiny(), LEARNED, Sentences(), compression=compression)
-    found = [command._with_stored(of_task(LEARNED), run, tmp_path) for _ in range(2)]
-    path = tmp_path / "teacher_top_11.npz"
-    assert written == [(path, run, {"a": {"b": 7}}, "its tokenizer", 11)]
-    own = dataclasses.replace(compression, stored=str(path))
-    assert found == [dataclasses.replace(run, compression=own)] * 2
-
-
 @pytest.mark.parametrize(
     ("objective", "data", "compression", "said"),
     [

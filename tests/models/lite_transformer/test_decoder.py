@@ -89,7 +89,7 @@ def test_the_released_settings() -> None:
         ({"decoder_attention_heads": 8}, r"12 features .* found 8 heads; .*--model.decoder_attention_heads"),
         ({"decoder_kernel_sizes": (3, 5)}, r"3 sizes from 1, one for each layer, found \(3, 5\); "),
         ({"convolution": "dynamical"}, r"found 'dynamical'; did you mean 'dynamic'?"),
-        ({"activation_function": "rely"}, r"found 'rely'; did you mean 'relu'?"),
+        ({"activation_function": "rely"}, r"relu.*, found 'rely'; take one of these"),
         ({"activation_dropout": 1.5}, r"--model.activation_dropout"),
     ],
 )

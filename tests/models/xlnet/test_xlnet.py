@@ -263,7 +263,7 @@ def test_train_flops_are_the_products_of_the_program(memory: int, predictions: i
     ("settings", "message"),
     [
         ({"n_head": 5}, "divides by the heads, found 24 and 5 heads"),
-        ({"ff_activation": "gelo"}, "found 'gelo'.*gelu"),
+        ({"ff_activation": "gelo"}, "gelu.*found 'gelo'"),
         ({"dropout": 1.5}, "model.dropout from 0 to below 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps above 0"),
     ],
