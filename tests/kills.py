@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,10 +44,14 @@ class Commands:
     def __exit__(self, *error: object) -> None:
         self._server.communicate()
 
-    def run(self, arguments: list[Any], folder: Path, moment: int = 0) -> Ended:
-        """Run a command, and kill it before the operation `moment` in `folder`; operations are counted from 1."""
+    def run(self, arguments: list[Any], folder: Path, moment: int = 0, largest: int = 0) -> Ended:
+        """Run a command, and kill it before the operation `moment` in `folder`; operations are counted from 1.
+
+        largest: number of bytes to which a file may grow, as on a full disk; 0 for no limit.
+        """
         self._requests += 1
         request = {"arguments": [*map(str, arguments)], "folder": str(folder), "moment": moment}
+        request |= {"largest": largest}
         self._server.stdin.write(json.dumps([self._requests, request]) + "\n")
         self._server.stdin.flush()
         for line in self._server.stdout:
@@ -77,7 +82,7 @@ def _serve() -> None:
         print(json.dumps([number, status, moments, said]), flush=True)
 
 
-def _run(pipe: int, arguments: list[str], folder: str, moment: int) -> None:
+def _run(pipe: int, arguments: list[str], folder: str, moment: int, largest: int) -> None:
     from plmjax import cli
     from plmjax.command_line import ending
 
@@ -99,11 +104,14 @@ def _run(pipe: int, arguments: list[str], folder: str, moment: int) -> None:
     code, said = 0, io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         sys.addaudithook(look)
+        if largest:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
         try:
             cli.run(arguments)
         except BaseException as error:
             code, sentence = ending(error)
             print(sentence or repr(error))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     with os.fdopen(pipe, "w") as file:
         json.dump([count, said.getvalue()], file)
     sys.stdout.flush()

@@ -71,6 +71,14 @@ MADE = {
 """Verb -> the command that makes its input."""
 
 
+def prepared(verb: str, commands: Commands, places: dict[str, Path], folder: Path) -> None:
+    """Make the input of a verb."""
+    for needed in ("prepare", "cooccurrence") if verb == "cooccurrence" else (verb,):
+        if needed in MADE:
+            made = commands.run(words(MADE[needed], places, folder), folder)
+            assert not made.code, made.said
+
+
 def words(command: str, places: dict[str, Path], out: Path) -> list[Any]:
     found = []
     for word in command.split():
@@ -129,6 +137,25 @@ def test_a_killed_command_is_run_again_to_the_same_end(
         assert contents(out) == expected, moment
 
 
+@pytest.mark.parametrize("verb", [v if v == "cooccurrence" else pytest.param(v, marks=pytest.mark.slow) for v in VERBS])
+def test_a_full_disk_is_one_sentence_and_then_the_command_goes_on(
+    verb: str, commands: Commands, places: dict[str, Path], tmp_path: Path
+) -> None:
+    """A limit on the size of files fails as a full disk does, in the middle of the largest one too."""
+    prepared(verb, commands, places, tmp_path)
+    for name in ("whole", "full") if "OUT/" in VERBS[verb] else ():
+        (tmp_path / name).mkdir()
+    done = commands.run(words(VERBS[verb], places, tmp_path / "whole"), tmp_path / "whole")
+    expected, out = contents(tmp_path / "whole"), tmp_path / "full"
+    largest = max(path.stat().st_size for path in (tmp_path / "whole").glob("**/*") if path.is_file())
+    assert not done.code, done.said
+    for limit in (100, largest // 2, largest - 1):
+        refused = commands.run(words(VERBS[verb], places, out), tmp_path, largest=limit)
+        assert refused.code == 2 and "Expected " in refused.said.splitlines()[-1], (limit, refused)
+    done = commands.run(words(VERBS[verb], places, out), tmp_path)
+    assert not done.code and contents(out) == expected, done.said
+
+
 HELD = [verb for verb in VERBS if verb not in ("report", "card", "embed")]
 
 
@@ -158,8 +185,7 @@ def test_of_two_commands_at_once_one_is_whole(
     one: str, other: str, places: dict[str, Path], commands: Commands, tmp_path: Path
 ) -> None:
     """One of them ends and leaves what it leaves alone; the other is refused, if it does not come after it."""
-    if one in MADE:
-        assert not commands.run(words(MADE[one], places, tmp_path), tmp_path).code
+    prepared(one, commands, places, tmp_path)
     both = [VERBS[verb.partition(" ")[0]] + f" {verb.partition(' ')[2]}" for verb in (one, other)]
     alone = []
     for number, command in enumerate(both):
