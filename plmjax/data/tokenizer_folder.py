@@ -1,6 +1,6 @@
 """The folder of `plmjax tokenizer train`: whether it holds this tokenizer, or the beginning of one.
 
-begun.json      while the tokenizer is trained and written; a killed command leaves it, and the next one starts anew
+begun.json      exists while the tokenizer is trained and written. A killed command leaves it; the next one trains again
 trained.json    the seal (plmjax/seals.py) of the tokenizer's files, written last
 """
 

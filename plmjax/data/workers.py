@@ -153,7 +153,7 @@ class Workers:
 
 
 _own: tuple = ()  # the object of a worker process
-_failure: Exception | None = None  # why there is none; a task tells the parent
+_failure: Exception | None = None  # the error that prevented the object; the first task raises it in the parent
 
 
 def _made(make: Callable | None, arguments: tuple) -> tuple:

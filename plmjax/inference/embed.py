@@ -161,7 +161,7 @@ def embed(
         for name in (*(f"{name}{SEAL}" for name in names), *names, RECORD):
             storage.remove(parts / name)
     if not storage.in_bucket(parts):
-        with contextlib.suppress(OSError):  # Another process has begun with it.
+        with contextlib.suppress(OSError):  # Another process writes it already.
             parts.rmdir()
     if cut:
         whose = "the recipe" if _longest(run.model, wanted) != run.model.longest else "the model's longest row"

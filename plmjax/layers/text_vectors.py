@@ -152,7 +152,7 @@ class TextVectors:
         return "" if name is None else known[name]
 
     def cut(self, longest: int | None) -> int | None:
-        """Return the number of tokens of the longest row, of a model whose own is `longest`."""
+        """Return the number of tokens at which a text is cut. longest: the maximum number of tokens of the model."""
         return min((length for length in (longest, self.longest) if length is not None), default=None)
 
     def pooled(self, states: np.ndarray, before: int = 0) -> np.ndarray:

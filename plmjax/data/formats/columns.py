@@ -53,7 +53,7 @@ def documents(path: Path, batch: Any, done: int, key: str, parts: records.Parts 
 
 
 def _kind(schema: Any, key: str) -> Any:
-    """Return the type of a column, or of a field of it; None if there is none."""
+    """Return the type of a column, or of a field of a column. Return None if the table has no such column."""
     import pyarrow
 
     name, *fields = [key] if key in schema.names else key.split(".")

@@ -65,7 +65,7 @@ def value(record: Mapping[str, Any], key: str) -> Any:
     """Return the value under a key, or under the keys between its dots, as `translation.en`; None if one is null.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the record has no such key.
     """
     if key in record:
         return record[key]

@@ -228,7 +228,7 @@ class Tokenizer:
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError for a name in --special_names that is none of the `known` ones of special tokens."""
+    """Raise UserError for a name in --special_names that is not the name of a special token. known: these names."""
     for name in names:
         if name not in known:
             raise UserError(
