@@ -56,7 +56,7 @@ def write(seal: Path, made_from: str, names: Iterable[str], content: Any = None)
 
 
 def read(seal: Path, made_from: str, ignored: Collection[str] | None = ()) -> Sealed | None:
-    """Return the content of a seal. Return None if the seal is missing, damaged or of something else, or a file differs.
+    """Return the content of a seal, or None if it is missing, damaged, of something else, or if a file differs.
 
     ignored: names of files that are not compared; None compares none.
     """
