@@ -98,7 +98,7 @@ ODD = {
     "index of an odd name": (shards({WORDS: "a\0b"}), "Expected plain file names"),
     "torch file empty": (content(TORCH, "", WEIGHTS), "Expected a dictionary of tensors"),
     "torch file a pointer": (content(TORCH, "version https://git-lfs", WEIGHTS), "Expected a dictionary of tensors"),
-    "vocabulary empty": (content("vocab.txt", ""), "found no [UNK]"),
+    "vocabulary empty": (content("vocab.txt", ""), "Expected a token for unknown words in"),
     "vocabulary of Latin-1": (content("vocab.txt", b"[UNK]\n\xe9\n"), "do not read as one"),
     "vocabulary a folder": (folder_named("vocab.txt"), "found none of them"),
     "options a list": (content("tokenizer_config.json", "[]"), "Expected a JSON object in"),
