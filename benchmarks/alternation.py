@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from plmjax.word_vectors import scores
-from plmjax.word_vectors.vectors import WordVectors
+from plmjax.inference import word_vector_scores as scores
+from plmjax.interop.word_vectors import WordVectors
 
 Rates = list[tuple[float, float]]
 """Items per second in every turn, by wall-clock time and by processor time."""

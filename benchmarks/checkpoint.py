@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.models.bert import BertConfig
@@ -24,7 +25,6 @@ from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 
 
 def main() -> None:

@@ -32,14 +32,14 @@ import pieces
 from pieces import Piece
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 from plmjax.finetuning.files import tables
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.inference.embed import embed
-from plmjax.pretraining.run import pretrain
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.pretraining import pretrain
 from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.start import RANDOM

@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import cli, storage
+from plmjax.commands import cli
+from plmjax.files import storage
 
 LENGTH, BATCHES, ROUNDS = 128, (1, 32), 9
 TASKS = {"subjectivity": ("sentence", None), "snli": ("premise", "hypothesis")}

@@ -38,7 +38,7 @@ from plmjax.data.preparation import prepare
 from plmjax.experiment import Experiment, Tokenizer
 from plmjax.inference.evaluate import evaluate
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
-from plmjax.pretraining.run import pretrain
+from plmjax.runs.pretraining import pretrain
 from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints, start
 

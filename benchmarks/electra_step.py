@@ -18,6 +18,7 @@ import jax
 
 from plmjax import experiment
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Segments
 from plmjax.models.electra import ElectraConfig, ElectraForReplacedTokenDetection
 from plmjax.objectives.electra import ElectraPretraining, detection_sums
@@ -27,7 +28,6 @@ from plmjax.parallel import mesh
 from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 
 LENGTH, VOCABULARY = 128, 30522
 

@@ -89,7 +89,7 @@ def start(arguments: list[str], log: Path) -> int:
     """Run a plmjax command in its own process. Return the process id."""
 
     def command() -> None:
-        from plmjax import cli
+        from plmjax.commands import cli
 
         sys.argv = ["plmjax", *arguments]
         cli.main()
@@ -240,11 +240,13 @@ def main() -> None:
     import orbax.checkpoint  # noqa: F401 - imported here once for all forked processes
     import tensorflow  # noqa: F401
 
-    from plmjax import cli  # noqa: F401
+    from plmjax.commands import cli  # noqa: F401
     from plmjax.data import pipeline, store, tokenizers  # noqa: F401
     from plmjax.data.preparation import run as preparation
-    from plmjax.finetuning import run as finetuning  # noqa: F401
-    from plmjax.pretraining import run, summary  # noqa: F401
+    from plmjax.runs import (
+        finetuning,  # noqa: F401
+    )
+    from plmjax.runs import pretraining as run  # noqa: F401
 
     # If transformers is installed, an export compares outputs with it, which takes half a minute.
     sys.modules["transformers"] = None

@@ -27,10 +27,10 @@ import transformers
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.generation.writer import Settings, Writer
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer_xl import Memory, TransformerXlConfig
-from plmjax.vocabulary import Vocabulary
 
 CONFIG = Gpt2Config.small()
 LENGTH = 512

@@ -28,11 +28,11 @@ from alternation import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
+from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, phases
 from plmjax.training import program as programs
-from plmjax.word_vectors.vectors import WordVectors
 
 SEQUENTIAL = """
 #include <math.h>

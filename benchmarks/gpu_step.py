@@ -86,10 +86,10 @@ def ours(case: Case) -> tuple[Steps, float]:
     """Return the step that `plmjax pretrain` runs, on synthetic rows, and its model FLOPs."""
     import jax
 
+    from plmjax.contracts.vocabulary import Vocabulary
     from plmjax.parallel import mesh
     from plmjax.training import phases, placement
     from plmjax.training import program as programs
-    from plmjax.vocabulary import Vocabulary
 
     run = experiment_of(case)
     phase, size = phases.resolve(run)[0], run.model.vocab_size

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from plmjax import storage
 from plmjax.data import formats, sentences
 from plmjax.data.layouts import Streams
 from plmjax.data.preparation import split_of
+from plmjax.files import storage
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
 from plmjax.inference.zero_shot import zero_shot

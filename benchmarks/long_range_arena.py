@@ -26,14 +26,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.run import finetune
+from plmjax.files import storage
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.interop.reformer import fitting_buckets
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints.start import RANDOM
 from plmjax.training.optimizers import AdamW
 

@@ -24,12 +24,12 @@ from long_range_arena import trained_tokenizer
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Start, Tokenizer, Training
-from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts.longformer import LongformerFromRoberta
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.roberta import RobertaPretraining
-from plmjax.pretraining.run import pretrain
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.pretraining import pretrain
+from plmjax.runs.weight_mappings.longformer import LongformerFromRoberta
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Linear
 

@@ -22,7 +22,7 @@ from plmjax import experiment as experiments
 from plmjax.data import tokenizers
 from plmjax.experiment import Experiment, Mesh
 from plmjax.finetuning.batches.source import TaskSource
-from plmjax.finetuning.run import rows
+from plmjax.finetuning.inputs import rows
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.training import phases

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from plmjax import storage
+from plmjax.files import storage
 
 PIECES_A_PROCESS = 10
 """Number of pieces after which a process is replaced, to free the memory that compiled programs keep."""

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.layouts import Blocks, Layout, SentencePairs, Streams, sentence_pairs
-from plmjax.vocabulary import Vocabulary
 
 
 def measure(dataset: store.Dataset, vocabulary: Vocabulary, layout: Layout, length: int, seconds: float) -> str:

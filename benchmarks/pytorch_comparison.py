@@ -35,9 +35,9 @@ def plmjax_step(run: "Experiment") -> Step:
     platform.keep_freed_memory()
     import jax
 
+    from plmjax.contracts.vocabulary import Vocabulary
     from plmjax.training import phases, placement
     from plmjax.training import program as programs
-    from plmjax.vocabulary import Vocabulary
 
     phase = phases.resolve(run)[0]
     size = run.model.vocab_size

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.score_terms import ScoreArray
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import ContinuedPairs, Streams
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models import transformer_xl
@@ -39,7 +40,6 @@ from plmjax.plan.plan import plan
 from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 
 TERMS = (
     (transformer_xl, "ContentBias"),

@@ -25,11 +25,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from plmjax import experiment, storage
+from plmjax import experiment
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, remote, store, tokenizers
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 from plmjax.training import loop
-from plmjax.vocabulary import Vocabulary
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the object store is one of the tests' tools
 from tests.object_store import ObjectStore

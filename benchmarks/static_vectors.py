@@ -15,7 +15,7 @@ from pathlib import Path
 from comparison import TASKS, split_by_premise
 
 from plmjax import experiment as experiments
-from plmjax.finetuning.seeds import finetune_seeds, summary
+from plmjax.runs.seeds import finetune_seeds, summary
 
 EXPERIMENTS = {
     "subjectivity": "static_vectors",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
-from plmjax.finetuning.seeds import finetune_seeds
+from plmjax.runs.seeds import finetune_seeds
 
 ROWS = (
     ("drawn vectors", "word2vec", "taglm:words"),

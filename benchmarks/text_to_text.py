@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.layouts import Blocks, FullSentences
 from plmjax.objectives.denoising import Denoising
@@ -25,7 +26,6 @@ from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefi
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.text_to_text.text_to_text import TextToText
 from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
-from plmjax.vocabulary import Vocabulary
 
 LONGEST, ROWS = 512, 32
 TASKS: list[tuple[TextToText, int]] = [

@@ -15,12 +15,12 @@ import json
 from pathlib import Path
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.data import formats, tokenizers
 from plmjax.experiment import Experiment
-from plmjax.finetuning.run import finetune
+from plmjax.files import storage
 from plmjax.inference.evaluate import evaluate
-from plmjax.pretraining.run import pretrain
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.pretraining import pretrain
 from plmjax.training.checkpoints.start import RANDOM
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "ulmfit.py"

@@ -29,11 +29,11 @@ from plmjax import platform
 from plmjax.data import pipeline, store, tokenizers
 from plmjax.data.store import Dataset
 from plmjax.experiment import Experiment
+from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.training import feed, phases
 from plmjax.training import program as programs
-from plmjax.word_vectors.vectors import WordVectors
 
 
 class Ours:

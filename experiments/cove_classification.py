@@ -31,8 +31,8 @@ batch normalization.
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Constant
 

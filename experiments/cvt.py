@@ -74,9 +74,9 @@ from plmjax.finetuning.cross_view.cross_view import (
 )
 from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTagging, CrossViewTask
 from plmjax.finetuning.cross_view.translation import CrossViewTranslation
-from plmjax.finetuning.starts.tagger import FromWordVectors
 from plmjax.finetuning.tasks.joint import NamedTask
 from plmjax.models.cvt.cvt import CvtConfig
+from plmjax.runs.weight_mappings.tagger import FromWordVectors
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import InverseRootTime
 

@@ -19,9 +19,9 @@ Deviation: the longer text of a pair is truncated first; the released code trunc
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.pairs_in_both_orders import PairsInBothOrders
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
+from plmjax.runs.weight_mappings.pairs_in_both_orders import PairsInBothOrders
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import LinearTimesWarmup
 

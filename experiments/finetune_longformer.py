@@ -13,11 +13,11 @@ Deviation: the paper searches learning rates and epochs by task; one of its choi
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.longformer import GlobalFromLocal
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.runs.weight_mappings.longformer import GlobalFromLocal
 from plmjax.training.optimizers import AdamW
 
 

@@ -26,9 +26,6 @@ from typing import Any
 from plmjax.data.layouts import Blocks, Cooccurrences, FullSentences, Layout, TwoWayStreams, Windows
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Phase, Start, Tokenizer, Training
 from plmjax.finetuning.metrics.judges import ExactMatch
-from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
-from plmjax.finetuning.starts.tagger import FromLanguageModel
-from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
@@ -51,6 +48,9 @@ from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
+from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training.optimizers import (
     Adafactor,
     Adagrad,

@@ -23,9 +23,9 @@ import dataclasses
 
 from plmjax.data.layouts import FullSentences
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
-from plmjax.finetuning.starts.longformer import LongformerFromRoberta
 from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.objectives.roberta import RobertaPretraining
+from plmjax.runs.weight_mappings.longformer import LongformerFromRoberta
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Polynomial
 

@@ -18,9 +18,9 @@ import dataclasses
 
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Checkpoint, Data, Experiment, Tokenizer, Training
-from plmjax.finetuning.starts.longformer import WiderWindows
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.objectives.longformer import LongformerDecoderPretraining
+from plmjax.runs.weight_mappings.longformer import WiderWindows
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import Constant
 

@@ -25,11 +25,11 @@ in benchmarks/comparison.py; chance is a third.
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training.optimizers import AdamW
 
 

@@ -39,10 +39,10 @@ summarize_dialogues.
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Start, Tokenizer, Training
-from plmjax.finetuning.starts.longformer import LedFromBart
 from plmjax.finetuning.tasks.text_generation import Summarization
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.longformer.encoder_decoder import LedConfig
+from plmjax.runs.weight_mappings.longformer import LedFromBart
 from plmjax.training.optimizers import AdamW
 
 

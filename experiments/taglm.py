@@ -38,12 +38,12 @@ Deviation: a linear decay from three times the paper's rate, as the runs are sho
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.tagging import Tagging
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.training.optimizers import AdamW
 
 

@@ -33,10 +33,10 @@ the 128 positions, and is truncated (the runs from English to German left it out
 import dataclasses
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.bart.translation import FROZEN_AT_FIRST
+from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
 from plmjax.training.optimizers import AdamW
 
 

@@ -36,10 +36,10 @@ import dataclasses
 
 from plmjax.data.layouts import Windows
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Tokenizer, Training
-from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
+from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.training.optimizers import AdamW
 from plmjax.training.optimizers.schedules import SlantedTriangular
 

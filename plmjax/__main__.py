@@ -10,7 +10,7 @@ from plmjax.parallel import stopping
 def main() -> None:
     """Run `plmjax`."""
     stopping.watch()
-    from plmjax import cli
+    from plmjax.commands import cli
 
     cli.main()
 

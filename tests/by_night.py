@@ -74,26 +74,26 @@ BY_NIGHT = {
     ),
     "data/test_pipeline.py": ("test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit",),
     "data/test_tokenizers.py": ("test_wordpiece_ids_over_all_of_the_shared_text",),
-    "exchange/test_exported_function.py": (
+    "interop/test_exported_function.py": (
         "test_it_gives_the_outputs_of_the_module[a language model]",
         "test_it_gives_the_outputs_of_the_module[an encoder]",
     ),
-    "exchange/test_exported_text.py": (
+    "interop/test_exported_text.py": (
         "test_a_decoder_that_answers_reads_the_row_of_its_task",
         "test_a_text_that_begins_otherwise_is_found",
     ),
-    "exchange/test_exports_docs.py": ("test_folders_and_cards_are_written_and_opened",),
-    "exchange/test_generation_settings.py": (
+    "interop/test_exports_docs.py": ("test_folders_and_cards_are_written_and_opened",),
+    "interop/test_generation_settings_of_runs.py": (
         "test_the_command_writes_what_transformers_does",
         "test_the_texts_at_the_end_of_a_run_are_written_by_them",
     ),
-    "exchange/test_import_export.py": (
+    "interop/test_import_export.py": (
         "test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates",
         "test_a_model_without_pooler_embeds_and_is_fine_tuned",
         "test_a_translation_model_is_scored_on_parallel_files_and_translates",
         "test_import_and_export_give_every_bit_back[BertModel]",
     ),
-    "exchange/test_sentence_transformers.py": ("test_its_vectors_are_those_of_embed[None-False]",),
+    "interop/test_sentence_transformers.py": ("test_its_vectors_are_those_of_embed[None-False]",),
     "experiment/test_catalogue.py": ("test_a_wheel_brings_the_experiments",),
     "finetuning/cross_view/test_cross_view.py": (
         "test_a_wide_beam_finds_the_likeliest_of_all_translations",
@@ -225,7 +225,7 @@ BY_NIGHT = {
         "test_a_prefix_language_model_reads_the_passage_from_both_sides",
         "test_reads_the_published_files",
     ),
-    "initialization/test_token_embeddings.py": ("test_a_run_begins_with_a_file_and_says_how_many_words_it_found",),
+    "runs/test_word_vectors.py": ("test_a_run_begins_with_a_file_and_says_how_many_words_it_found",),
     "interop/test_awd_lstm.py": ("test_a_file_becomes_a_run_that_scores_as_torch_does[zip]",),
     "interop/test_conversion.py": ("test_shapes_come_from_the_inputs_that_a_module_takes",),
     "interop/test_elmo.py": (
@@ -432,7 +432,7 @@ BY_NIGHT = {
     ),
     "plan/test_shared_layers.py": ("test_a_traced_step_stacks_no_weights_that_layers_share",),
     "plan/test_traffic.py": ("test_bytes_of_a_scan_grow_with_its_layers[v3:4x4]",),
-    "pretraining/test_continued.py": (
+    "runs/test_continued.py": (
         "test_a_decoder_is_continued_by_the_command_with_options_of_its_task",
         "test_a_finished_run_is_given_more_steps_by_the_command",
         "test_before_a_step_is_trained_another_text_in_the_same_file_is_prepared",
@@ -441,16 +441,16 @@ BY_NIGHT = {
         "test_goes_on_from_the_same_beginning_alone",
         "test_heads_that_are_missing_are_drawn_and_named_and_nothing_else",
     ),
-    "pretraining/test_mixtures.py": (
+    "runs/test_mixtures.py": (
         "test_a_resumed_run_is_the_run_that_nothing_stopped",
         "test_a_run_that_resumes_with_another_mixture",
         "test_other_commands_read_the_mixture_of_a_run",
     ),
-    "pretraining/test_run.py": (
+    "runs/test_pretraining.py": (
         "test_a_decoder_writes_texts_for_the_report",
         "test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation",
     ),
-    "pretraining/test_summary.py": ("test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts",),
+    "runs/test_summary.py": ("test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts",),
     "report/test_page.py": ("test_a_name_is_shown_as_it_is_whatever_it_means_to_the_drawing",),
     "selfcheck/test_selfcheck.py": (
         "test_a_planted_fault_makes_its_own_row_fail",
@@ -474,7 +474,7 @@ BY_NIGHT = {
         "test_a_padding_token_that_is_read_learns[transformer]",
     ),
     "systems/test_plans.py": ("test_its_step_compiles_for_a_slice[gpt2]",),
-    "test_buckets.py": ("test_a_bucket_that_cannot_be_used",),
+    "files/test_buckets.py": ("test_a_bucket_that_cannot_be_used",),
     "test_compression_benchmark.py": ("test_the_forward_pass_of_a_run_is_measured",),
     "test_context_length.py": (
         "test_a_context_is_the_tokens_before_a_token_and_no_others",
@@ -492,7 +492,7 @@ BY_NIGHT = {
     "test_pieces.py": ("test_a_piece_leaves_its_result_and_what_it_took",),
     "test_python_docs.py": ("test_the_page_is_a_program_of_its_own",),
     "test_rooms.py": ("test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure",),
-    "test_storage.py": (
+    "files/test_storage.py": (
         "test_a_killed_run_goes_on_to_the_same_end",
         "test_a_run_in_a_bucket_is_evaluated_embedded_and_reported",
     ),

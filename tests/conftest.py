@@ -60,7 +60,7 @@ LONGEST = (
     "systems",
     "test_readme.py",
     "strangers/test_strangers.py",
-    "test_storage.py",
+    "files/test_storage.py",
     "finetuning/test_kinds.py",
     "finetuning/test_run.py",
     "training/test_loop.py",
@@ -72,7 +72,7 @@ LONGEST = (
     "finetuning/test_docs.py",
     "test_python_docs.py",
     "test_experiments.py",
-    "exchange/test_import_export.py",
+    "interop/test_import_export.py",
     "compression",
     "finetuning/cross_view",
 )
@@ -154,9 +154,9 @@ def on_one_device() -> Iterator[None]:
 
 
 ON_ONE_DEVICE = (
-    "compression", "exchange", "finetuning", "generation", "inference", "models", "pretraining",
+    "compression", "files", "finetuning", "generation", "inference", "interop", "models", "runs",
     "strangers/test_windowed.py", "test_language_models.py", "test_outputs.py", "test_python_docs.py",
-    "test_readme.py", "test_storage.py", "tpu/test_docs.py", "training/test_bench.py",
+    "test_readme.py", "tpu/test_docs.py", "training/test_bench.py",
 )  # fmt: skip
 """Files and folders of tests whose runs take one device."""
 
@@ -200,7 +200,7 @@ def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a finished, very small pretraining run."""
-    from plmjax import cli
+    from plmjax.commands import cli
 
     def make(folder: Path) -> None:
         with on_one_device():
@@ -257,7 +257,7 @@ def reference(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     """text -> hidden states [L+1 T D] and predictions of `small_run` in transformers, each text alone and unpadded."""
 
     from plmjax.data import tokenizers
-    from plmjax.exchange.run_directories import export_checkpoint
+    from plmjax.interop.run_directories import export_checkpoint
 
     folder = tmp_path_factory.mktemp("export")
     export_checkpoint(small_run, folder, "BertForPreTraining")
@@ -283,7 +283,7 @@ def object_store() -> Iterator[ObjectStore]:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The user's cache folder, for the tests of one file."""
-    from plmjax import storage
+    from plmjax.files import storage
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -302,7 +302,7 @@ def bucket(object_store: ObjectStore) -> str:
 def fails(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs a command that must end with an exit code, 2 by default, and one sentence, and returns the sentence."""
 
-    from plmjax import cli
+    from plmjax.commands import cli
 
     def run(*arguments: object, code: int = 2) -> str:
         monkeypatch.setattr("sys.argv", ["plmjax", *map(str, arguments)])

@@ -65,9 +65,9 @@ def _serve() -> None:
     import jax  # noqa: F401
     import orbax.checkpoint  # noqa: F401
 
-    import plmjax.exchange.run_directories
     import plmjax.inference.embed
-    import plmjax.pretraining.run  # noqa: F401
+    import plmjax.interop.run_directories
+    import plmjax.runs.pretraining  # noqa: F401
 
     for line in sys.stdin:
         number, request = json.loads(line)
@@ -83,8 +83,8 @@ def _serve() -> None:
 
 
 def _run(pipe: int, arguments: list[str], folder: str, moment: int, largest: int) -> None:
-    from plmjax import cli
-    from plmjax.command_line import ending
+    from plmjax.commands import cli
+    from plmjax.commands.command_line import ending
 
     count = 0
 

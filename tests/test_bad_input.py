@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli, command_line
+from plmjax.commands import cli, command_line
 from plmjax.data.layouts import ContinuedPairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -287,11 +287,11 @@ def test_warnings_are_plain_words(capsys: pytest.CaptureFixture, monkeypatch: py
     root, handler = logging.getLogger(), logging.StreamHandler(io.StringIO())
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     monkeypatch.setattr(root, "handlers", [handler])
-    log = logging.getLogger("plmjax.finetuning.run")
+    log = logging.getLogger("plmjax.runs.finetuning")
     command_line.run_command(lambda: log.warning("%s is given twice.", "dev.tsv"))
     assert capsys.readouterr().err == "dev.tsv is given twice.\n" and not handler.stream.getvalue()
     log.warning("without a command")
-    assert handler.stream.getvalue() == "WARNING:plmjax.finetuning.run:without a command\n"
+    assert handler.stream.getvalue() == "WARNING:plmjax.runs.finetuning:without a command\n"
 
 
 def test_word_vectors_are_evaluated_on_a_task(fails, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
-from plmjax.command_line import parse
+from plmjax.commands import cli
 from plmjax.commands import compression as commands
+from plmjax.commands.command_line import parse
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "compression.py"
 SPECIFICATION = importlib.util.spec_from_file_location("compression_benchmark", FILE)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, storage
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.errors import UserError
+from plmjax.files import storage
 from tests.paths import ROOT
 from tpu import __main__ as submission
 

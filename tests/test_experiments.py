@@ -11,16 +11,11 @@ from _pytest.mark import ParameterSet
 
 from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh, Start
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
-from plmjax.finetuning.run import resolve
-from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
-from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
-from plmjax.finetuning.starts.longformer import GlobalFromLocal, LedFromBart
-from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
-from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices
 from plmjax.finetuning.tasks.joint import JointTask, joined_examples
@@ -43,13 +38,18 @@ from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
+from plmjax.runs.finetuning import resolve
+from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
+from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 from tests.experiment_names import EXPERIMENTS
 from tests.metric_names import undocumented
 from tests.paths import ROOT

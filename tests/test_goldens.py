@@ -14,13 +14,13 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
 from plmjax.parallel import sharding
 from plmjax.training import initial_state, phases
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 from tests.paths import ROOT
 
 GOLDENS = Path(__file__).parent / "goldens"

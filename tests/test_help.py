@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from tpu import __main__ as submission
 
 COMMANDS = [

@@ -15,9 +15,9 @@ import pytest
 
 from plmjax.training.checkpoints import ancestry, checkpoints
 from tests.data.random_texts import document
+from tests.files.test_locks import holder
 from tests.inference.test_embed import TEXTS
 from tests.kills import Commands, moments
-from tests.test_locks import holder
 
 VERBS = {
     "average": "average RUN --last 2 --output OUT",

@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 import pytest
 
-from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.compression.compression import Compression
 from plmjax.compression.distillation import command as _distillation  # noqa: F401 - declares the ways
 from plmjax.compression.pruning import command as _pruning  # noqa: F401
 from plmjax.compression.quantization import command as _quantization  # noqa: F401
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
-from plmjax.finetuning.run import OF_TOKENIZERS
 from plmjax.finetuning.tasks.task import Task
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference.task_settings import TEXT_SETTINGS
-from plmjax.pretraining import run as pretraining
+from plmjax.runs import pretraining
+from plmjax.runs.finetuning import OF_TOKENIZERS
 from tests.experiment_names import EXPERIMENTS
 from tests.paths import ROOT
 from tpu import __main__ as tpu

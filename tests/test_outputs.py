@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli, storage
+from plmjax.commands import cli
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.inference import predict
 from plmjax.interop import word2vec
 
@@ -75,7 +76,7 @@ def standard_output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_the_standard_output_goes_on_where_it_is(standard_output: Path, tmp_path: Path) -> None:
     """Also where a shell has sent it to a file: what was written before stays, what comes after follows."""
     program = (
-        "from pathlib import Path; from plmjax import storage\n"
+        "from pathlib import Path; from plmjax.files import storage\n"
         f"print('before'); storage.write(Path({str(standard_output)!r}), 'into it\\n'); print('after')"
     )
     with (tmp_path / "out").open("w") as out:
@@ -86,7 +87,7 @@ def test_the_standard_output_goes_on_where_it_is(standard_output: Path, tmp_path
 def test_a_closed_output_is_not_replaced(standard_output: Path, tmp_path: Path) -> None:
     """A link to nothing looks like a new file's name."""
     program = (
-        "import os; from pathlib import Path; from plmjax import storage\nos.close(1)\n"
+        "import os; from pathlib import Path; from plmjax.files import storage\nos.close(1)\n"
         f"try:\n    storage.write(Path({str(standard_output)!r}), 'into it')\n"
         "except storage.UserError as error:\n    os.write(2, str(error).encode())"
     )

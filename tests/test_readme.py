@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
 from tpu import __main__ as submission

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.experiment import catalogue
 from plmjax.interop import huggingface, libraries
 from tests.families import FAMILIES, STEPS

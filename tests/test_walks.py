@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from tests.paths import ROOT
 
 PAGES = ("recurrent", "encoders", "decoders", "encoder_decoders")

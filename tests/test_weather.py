@@ -14,9 +14,10 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli, command_line, patience, storage
+from plmjax.commands import cli, command_line
 from plmjax.data.remote import ranges
 from plmjax.errors import UNAVAILABLE
+from plmjax.files import patience, storage
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.object_store import ObjectStore, Weather

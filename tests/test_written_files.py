@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import storage
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.interop import transformers_files
 from plmjax.training.checkpoints import items
 from tests.paths import ROOT
@@ -34,7 +34,7 @@ REVIEWED = {
     "plmjax/data/tokenizers/tokenizer.py": "the fixed names of a kind's files",
     "plmjax/inference/embed.py": "parts that this process named by their numbers",
     "plmjax/interop/tokenizer_files.py": "the fixed names of a tokenizer's files",
-    "plmjax/storage.py": "the last file to copy, a literal wherever it is given",
+    "plmjax/files/storage.py": "the last file to copy, a literal wherever it is given",
     "plmjax/training/checkpoints/checkpoints.py": "files of a tokenizer, whose names `describe` has checked",
     "plmjax/training/metrics.py": "fixed names, and those of tasks, which are letters, digits, - and _",
     "tpu/bucket.py": "the folder of a job, whose name `tpu.job.NAME` matches",

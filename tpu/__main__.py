@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, Suppress, UseAppendAction, arg
 
-from plmjax import command_line
+from plmjax.commands import command_line
 from plmjax.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def work(
         every: Seconds between two checks of the run and the bucket.
         patience: Seconds to wait for the other hosts.
     """
-    from plmjax.patience import insist
+    from plmjax.files.patience import insist
     from tpu import job as jobs
     from tpu import starts
     from tpu.restarts import HOUR, STOPPED

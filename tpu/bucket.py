@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
-from plmjax import storage
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 
 class Bucket:

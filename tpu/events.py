@@ -10,8 +10,8 @@ import re
 import time
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from tpu.bucket import Bucket
 from tpu.job import Job
 

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 
-from plmjax import storage
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.training import metrics
 from plmjax.training import progress as records
 from plmjax.training.progress import Progress

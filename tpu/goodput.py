@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from plmjax import experiment as experiments
-from plmjax import storage
+from plmjax.files import storage
 from plmjax.training import metrics, phases
 from tpu import events
 from tpu.events import Event

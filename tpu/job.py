@@ -22,8 +22,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmjax import json_text
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import json_text
 from tpu.bucket import Bucket
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import dataclasses
 import json
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from tpu.bucket import Bucket
 from tpu.job import Job
 

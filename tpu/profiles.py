@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from plmjax import storage
 from plmjax.errors import Unavailable, UserError
+from plmjax.files import storage
 from plmjax.training import profiling, progress
 from plmjax.training.profiling import Done, Request
 from tpu import job as jobs

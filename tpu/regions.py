@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plmjax import buckets, storage
+from plmjax.files import buckets, storage
 
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 MULTI_REGIONS = {"us": r"us-.*", "eu": r"europe-.*(?<!west2)(?<!west6)", "asia": r"asia-.*"}

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from plmjax import patience
 from plmjax.errors import DONE, MISTAKE, SAVED, UNAVAILABLE
+from plmjax.files import patience
 from tpu.job import Verdict
 
 HOUR = 3600.0

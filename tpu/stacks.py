@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from plmjax import json_text
 from plmjax.errors import Unavailable, UserError
+from plmjax.files import json_text
 from tpu import job as jobs
 from tpu.bucket import Bucket
 from tpu.job import Job

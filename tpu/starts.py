@@ -6,8 +6,8 @@ without a new checkpoint. So worker 0 counts them, and decides that the job has 
 
 import json
 
-from plmjax import json_text
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from tpu import job as jobs
 from tpu import worker
 from tpu.bucket import Bucket

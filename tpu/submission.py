@@ -11,9 +11,9 @@ from pathlib import Path
 import jax
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.errors import Explained, Unavailable, UserError
 from plmjax.experiment import Data, Experiment, catalogue
+from plmjax.files import storage
 from plmjax.parallel import topologies
 from plmjax.training import checks
 from tpu import capacity, events, flex_start, machines, package, queue, startup, versions

@@ -10,9 +10,9 @@ import re
 import time
 from collections.abc import Callable
 
-from plmjax import storage
 from plmjax.errors import Unavailable, UserError
-from plmjax.patience import waits
+from plmjax.files import storage
+from plmjax.files.patience import waits
 from plmjax.training.progress import Progress
 from tpu import events, follow, notes, notify, startup, worker
 from tpu import job as jobs

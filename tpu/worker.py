@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, patience, storage
 from plmjax.errors import CRASHED, DONE, MISTAKE, SAVED
+from plmjax.files import json_text, patience, storage
 from tpu import crashes, events, stacks
 from tpu import job as jobs
 from tpu.bucket import Bucket

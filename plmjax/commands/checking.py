@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from plmjax.command_line import Location
+from plmjax.commands.command_line import Location
 from plmjax.errors import UNAVAILABLE
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions

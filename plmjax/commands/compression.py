@@ -4,8 +4,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from plmjax.command_line import Location
 from plmjax.commands.arguments import Overrides, Reference
+from plmjax.commands.command_line import Location
 
 Checkpoint = Annotated[str, arg(metavar="CHECKPOINT")]
 Teacher = Annotated[str, arg(metavar="TEACHER")]

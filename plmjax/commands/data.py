@@ -4,7 +4,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from plmjax.command_line import Location
+from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 
@@ -47,9 +47,9 @@ def tokenizer_train(
         lowercase: Lower-case the text; wordpiece, bpe and word also strip the accents of Latin, Greek and Cyrillic. By
             default all kinds do so, except for byte-bpe, gpt2-bpe, t5-unigram, xlnet-unigram, whitespace and byte.
     """
-    from plmjax import seals
     from plmjax.data import formats, tokenizer_folder, tokenizers
     from plmjax.data.formats import records
+    from plmjax.files import seals
 
     parts = records.Parts(records.streams(streams)) if streams else None
     inputs = [str(path) for path in input]

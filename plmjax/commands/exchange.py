@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from plmjax.command_line import Location
 from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.errors import UserError
 
 
@@ -26,7 +26,7 @@ def import_(
         architecture: Class of transformers to read; auto takes the one that the folder names.
         tokenizer: Folder of the tokenizer, if it is not the source folder.
     """
-    from plmjax.exchange.word_vectors import import_vectors, is_file_of_vectors
+    from plmjax.interop.word_vector_runs import import_vectors, is_file_of_vectors
 
     if is_file_of_vectors(source):
         if architecture != "auto" or tokenizer is not None:
@@ -36,7 +36,7 @@ def import_(
             )
         print(import_vectors(source, checkpoint))
         return
-    from plmjax.exchange.run_directories import import_checkpoint
+    from plmjax.interop.run_directories import import_checkpoint
 
     print(import_checkpoint(source, checkpoint, architecture, tokenizer))
 
@@ -76,23 +76,23 @@ def export(
     options = {name: value for name, value in (options | {"rows": rows, "length": length}).items() if value is not None}
     _check_options(to, vectors, architecture, options)
     if to == "sentence-transformers":
-        from plmjax.exchange.sentence_transformers import export_sentence_transformer
+        from plmjax.interop.sentence_transformers import export_sentence_transformer
 
         print(export_sentence_transformer(checkpoint, output, **options))
         return
     if to == "jax":
-        from plmjax.exchange.exported_function import export_function
+        from plmjax.interop.exported_function import export_function
 
         print(export_function(checkpoint, output, **options))
         return
     if vectors is not None:
         if architecture != "auto":
             raise UserError(f"Expected no --architecture with --vectors, found {architecture}; leave one of them out.")
-        from plmjax.word_vectors.vectors import export as export_vectors
+        from plmjax.interop.word_vectors import export as export_vectors
 
         print(export_vectors(checkpoint, output, vectors))
         return
-    from plmjax.exchange.run_directories import export_checkpoint
+    from plmjax.interop.run_directories import export_checkpoint
 
     print(export_checkpoint(checkpoint, output, architecture))
 

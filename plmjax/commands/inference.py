@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from plmjax.command_line import Location
 from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.generation.options import Devices, Options
@@ -55,9 +55,9 @@ def evaluate(
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
-    from plmjax.exchange.word_vectors import is_file_of_vectors
     from plmjax.inference import evaluate as evaluation
     from plmjax.inference.zero_shot import zero_shot
+    from plmjax.interop.word_vector_runs import is_file_of_vectors
     from plmjax.training.metrics import to_json
 
     if output is not None and output.is_file():
@@ -99,7 +99,8 @@ def evaluate(
             raise UserError(f"Expected no --window with --task {task}, found {window}; leave it out.")
         if max_unknown is not None:
             raise UserError(f"Expected no --max_unknown with --task {task}, found {max_unknown}; leave it out.")
-        from plmjax.word_vectors import scores, vectors
+        from plmjax.inference import word_vector_scores as scores
+        from plmjax.interop import word_vectors as vectors
 
         found = scores.score(vectors.read(checkpoint), task, data, output)
     else:
@@ -265,7 +266,7 @@ def nearest(
         experiment: Experiment file that defines classes which the checkpoint uses.
     """
     load_classes(experiment)
-    from plmjax.word_vectors.vectors import read
+    from plmjax.interop.word_vectors import read
 
     for word, cosine in read(vectors).nearest(words, minus, top):
         print(f"{cosine:7.4f}  {word}")

@@ -79,9 +79,8 @@ def ready(run: "Experiment", checkpoint: str) -> tuple["Experiment", "Batches"]:
         UserError: the checkpoint or a file of the task is wrong, or either does not fit the experiment.
     """
     from plmjax.experiment import Data
-    from plmjax.finetuning import run as finetuning
     from plmjax.plan.compilation import Batches
-    from plmjax.pretraining import run as pretraining
+    from plmjax.runs import finetuning, pretraining
     from plmjax.training import checks
 
     if isinstance(run.data, Data):

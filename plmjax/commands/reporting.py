@@ -5,8 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from plmjax.command_line import Location
 from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.command_line import Location
 
 
 def report(
@@ -30,8 +30,8 @@ def report(
 
     places = []
     if words:
-        from plmjax.word_vectors.plane import plane
-        from plmjax.word_vectors.vectors import read
+        from plmjax.inference.word_vector_plane import plane
+        from plmjax.interop.word_vectors import read
 
         places = [dict(zip(words, plane(read(workdir), words), strict=True)) for workdir in workdirs]
     run(workdirs, output, curve=curve, places=places)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from plmjax.command_line import Location
 from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.errors import UserError, options_named
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions
@@ -40,7 +40,7 @@ def pretrain(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
-    from plmjax.pretraining import run as pretraining
+    from plmjax.runs import pretraining
     from plmjax.training.checkpoints import start
 
     loaded = experiments.load(experiment)
@@ -75,8 +75,8 @@ def finetune(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
-    from plmjax.finetuning import run as finetuning
-    from plmjax.finetuning import seeds as several
+    from plmjax.runs import finetuning
+    from plmjax.runs import seeds as several
     from plmjax.training.checkpoints import start
 
     loaded = experiments.load(experiment)

@@ -1,10 +1,10 @@
 """The data that a checkpoint's run was trained on, to measure its model on them."""
 
-from plmjax import storage
 from plmjax.compression.run import Source
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.run import task_source
+from plmjax.files import storage
+from plmjax.finetuning.inputs import task_source
 from plmjax.training.checkpoints import start
 from plmjax.training.feed import BatchSource
 

@@ -18,15 +18,15 @@ import flax.traverse_util
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax import json_text, locks, storage
 from plmjax.compression.compression import Compression, Params
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Data, Experiment, Start
-from plmjax.finetuning.run import finetune, unresolved
+from plmjax.files import json_text, locks, storage
 from plmjax.objectives.wrapped import of_model
 from plmjax.parallel import hosts
-from plmjax.pretraining.run import pretrain
+from plmjax.runs.finetuning import finetune, unresolved
+from plmjax.runs.pretraining import pretrain
 from plmjax.training.checkpoints import ancestry, checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.metrics import to_json

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Self, TypeVar
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 T = TypeVar("T")
 

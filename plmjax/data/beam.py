@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from plmjax import storage
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import storage
 
 logging.disable(logging.WARNING)  # Beam names each client of a cloud service that is not installed.
 try:

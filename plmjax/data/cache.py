@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.errors import UserError
+from plmjax.files import json_text, storage
 
 _CONTENTS = "index.json"
 

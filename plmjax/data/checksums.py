@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
+from plmjax.files import json_text, storage
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name in a folder -> the file's "bytes" and "crc32c"."""

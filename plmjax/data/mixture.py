@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text, storage
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, remote
 from plmjax.data.layouts import Fields, Layout, LayoutRows
 from plmjax.data.mixing import LONGEST_PERIOD, Mixture, Period, Portion
 from plmjax.data.pipeline import Batch, Batches, RowSource
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.json_text import COUNT
-from plmjax.vocabulary import Vocabulary
+from plmjax.files import json_text, storage
+from plmjax.files.json_text import COUNT
 
 Datasets = Mapping[str, Dataset]
 """The prepared dataset of each source, by name."""

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, tensorflow_runtime
 from plmjax.data.layouts import Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
 

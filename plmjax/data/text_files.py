@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
 from plmjax.errors import UserError, quoted
+from plmjax.files import storage
 
 BLOCK = 1 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")

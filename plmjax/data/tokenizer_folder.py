@@ -1,7 +1,7 @@
 """The folder of `plmjax tokenizer train`: whether it holds this tokenizer, or the beginning of one.
 
 begun.json      exists while the tokenizer is trained and written. A killed command leaves it; the next one trains again
-trained.json    the seal (plmjax/seals.py) of the tokenizer's files, written last
+trained.json    the seal (plmjax/files/seals.py) of the tokenizer's files, written last
 """
 
 import contextlib
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import locks, seals, storage
 from plmjax.data import formats
 from plmjax.errors import UserError
+from plmjax.files import locks, seals, storage
 
 BEGUN = "begun.json"
 TRAINED = "trained.json"

@@ -12,7 +12,7 @@ from plmjax.errors import UserError
 if TYPE_CHECKING:  # a command has the default before it imports NumPy
     import numpy as np
 
-    from plmjax.vocabulary import Vocabulary
+    from plmjax.contracts.vocabulary import Vocabulary
 
 MAX_UNKNOWN = 0.2
 """Default of the largest fraction of unknown tokens."""

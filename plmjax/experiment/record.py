@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError, in_file, nearest, quoted
 from plmjax.experiment.settings import Experiment
+from plmjax.files import json_text, storage
 
 FREE = (
     "checkpoint.",

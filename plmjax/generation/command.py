@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
+from plmjax.files import storage
 from plmjax.generation.generate import Generator, Text, decoding_of, printable
 from plmjax.generation.options import GREATEST, Decoding, Devices, Options, in_words
 from plmjax.generation.writer import NEW_TOKENS, Settings, settings_of

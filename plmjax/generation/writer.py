@@ -20,6 +20,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import abstract_parameters
 from plmjax.contracts.system import Kind, Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
@@ -33,7 +34,6 @@ from plmjax.generation.strategies import strategy_of
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.training.checkpoints import start
-from plmjax.vocabulary import Vocabulary
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)
 NEW_TOKENS = 64

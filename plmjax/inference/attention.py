@@ -12,7 +12,6 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from plmjax import storage
 from plmjax.contracts.attentions import attentions_of
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import TEXT_ALONE, Template
@@ -20,6 +19,7 @@ from plmjax.data.packing import padded_width
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 from plmjax.inference.rows import padded
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start

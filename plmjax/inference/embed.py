@@ -1,7 +1,7 @@
 """Contextual embeddings of every line of a text, from any encoder: one layer, or a mix of all layers.
 
 Lines are computed in blocks and batched by length within a block. A finished block is stored in OUTPUT.parts/, with a
-seal (plmjax/seals.py). So a run over a million lines resumes where it was stopped, and memory does not grow with the
+seal (files/seals.py). So a run over a million lines resumes where it was stopped, and memory does not grow with the
 text. At the end the parts are joined, and the folder is removed.
 """
 
@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import json_text, locks, seals, storage
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
+from plmjax.files import json_text, locks, seals, storage
 from plmjax.inference import readings
 from plmjax.inference.readings import Reading
 from plmjax.inference.rows import batches

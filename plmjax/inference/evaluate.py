@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, options_named
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning import run as finetuning
+from plmjax.files import storage
+from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.tasks.task import Examples, Task
@@ -249,7 +249,7 @@ def _evaluations(checkpoint: Path) -> Path:
 
 def _task_source(run: Experiment, tokenizer: Any) -> tuple[Examples, TaskSource]:
     examples = _examples(run)
-    rows = finetuning.rows(run, examples, tokenizer)
+    rows = inputs.rows(run, examples, tokenizer)
     return examples, TaskSource([rows], rows, tokenizer.vocabulary, run.training.seed)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from plmjax.contracts.system import Kind
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, quoted
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
@@ -24,7 +25,6 @@ from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.text_to_text import MASK, TextToText
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.vocabulary import Vocabulary
 
 SPAN = 16
 """Maximum number of tokens in every gap."""

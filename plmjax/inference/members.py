@@ -7,7 +7,7 @@ from pathlib import Path
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Experiment
-from plmjax.finetuning import run as finetuning
+from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import Forward
@@ -44,7 +44,7 @@ class Member:
         Raises:
             UserError: a wrong example, or too many unknown tokens.
         """
-        rows = finetuning.rows(self.run, examples, self._tokenizer)
+        rows = inputs.rows(self.run, examples, self._tokenizer)
         rows.encoded.count(self.unknown)
         self.unknown.check()
         source = TaskSource([rows], rows, self._tokenizer.vocabulary, self.run.training.seed)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Experiment
+from plmjax.files import json_text, storage
 from plmjax.finetuning.tasks.task import Record, Task
 from plmjax.inference import members, task_settings
 from plmjax.training.checkpoints import checkpoints

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.layers.words.characters import sentence_marks, spelled
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

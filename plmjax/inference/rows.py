@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.template import Template, TokenRow
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.packing import padded_width
 from plmjax.errors import UserError, quoted
-from plmjax.vocabulary import Vocabulary
 
 
 def batches(

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice, listed, quoted
+from plmjax.files import storage
 from plmjax.inference.language_model import LanguageModel
 from plmjax.training.metrics import perplexity, write_evaluation
 

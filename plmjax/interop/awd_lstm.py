@@ -19,10 +19,10 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax import storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError, quoted
+from plmjax.files import storage
 from plmjax.interop import torch_files
 from plmjax.interop.conversion import FLAT, Conversion, parameter, read_parameters, weight, write_tensors
 from plmjax.interop.tensors import Tensors

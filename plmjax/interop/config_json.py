@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import flax.linen as nn
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, quoted
-from plmjax.vocabulary import Vocabulary
 
 Config = TypeVar("Config", bound=ModelConfig)
 

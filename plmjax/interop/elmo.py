@@ -24,8 +24,8 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.errors import NotInstalled, UserError, in_file, listed, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop import hdf5
 from plmjax.interop.config_json import check_sizes
 from plmjax.interop.conversion import Conversion, joined, one_to_one, parameter, read_parameters, write_tensors

@@ -14,9 +14,9 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, listed, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop import bart, roberta, torch_files
 from plmjax.interop.adapter import Adapter
 from plmjax.interop.huggingface import assemble

@@ -10,9 +10,9 @@ from typing import Any
 
 import flax.linen as nn
 
-from plmjax import json_text
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError, quoted
+from plmjax.files import json_text
 from plmjax.interop import bert, tensorflow_checkpoint
 from plmjax.interop.huggingface import assemble
 from plmjax.interop.tensors import Tensors

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import UserError, listed
+from plmjax.files import json_text
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.template import Template
 from plmjax.errors import UserError, in_file, listed, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop import (
     albert,
     bart,

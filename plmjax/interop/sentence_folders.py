@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError, in_file, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop import notices, transformers_files
 from plmjax.interop.config_json import LARGEST
 from plmjax.interop.tensors import FLOATS

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import json_text
 from plmjax.data import tensorflow_runtime
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from plmjax.interop.tensors import Tensors
 
 PUBLISHED = "bert_model.ckpt"

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plmjax import json_text, storage
 from plmjax.contracts.template import TEXT_ALONE, TEXTS, Template, TokenRow
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.tokenizers.kinds import OTHERS
 from plmjax.errors import UserError, listed, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop import notices
-from plmjax.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text
 from plmjax.errors import NotInstalled, UserError, listed, quoted
+from plmjax.files import json_text
 from plmjax.interop.tensors import Tensors
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError
+from plmjax.files import json_text, storage
 from plmjax.interop import torch_files
 from plmjax.interop.tensors import Tensors
 

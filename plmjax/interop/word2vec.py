@@ -25,8 +25,8 @@ from typing import IO, Literal
 import chex
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
+from plmjax.files import json_text, storage
 from plmjax.interop.tensors import Tensors
 
 Form = Literal["text", "binary", "glove"]

@@ -14,10 +14,10 @@ import numpy as np
 
 from plmjax.contracts.system import Kind
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, quoted
 from plmjax.interop import huggingface, notices
 from plmjax.interop.tokenizer_files import SAMPLES
-from plmjax.vocabulary import Vocabulary
 
 NEW = 8
 """Number of tokens to generate for each text."""

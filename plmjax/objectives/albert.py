@@ -17,12 +17,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.choosing import sequence_lengths, sums_in_groups
 from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
 from plmjax.objectives.sentence_order import SENTENCE_ORDER
 from plmjax.objectives.sentence_pairs import MaskedTokensAndPairs, PairLabels
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

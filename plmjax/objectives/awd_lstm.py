@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 
 from plmjax.contracts.system import ParameterGroup
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, check_choice, check_ranges
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.capabilities import DOCUMENTS, ScoresNextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
-from plmjax.vocabulary import Vocabulary
 
 Carry = dict[str, Any]
 """states: the states of every layer. begin: int32 [B], the first unread token of the next row."""

@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, UserError, check_ranges
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives import sampled_softmax
 from plmjax.objectives.capabilities import ReadsDirections
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
-from plmjax.vocabulary import Vocabulary
 
 PREFIXES = {"forward": "", "backward": "backward_"}
 """Direction -> prefix of its field names in the rows of `TwoWayStreams`."""

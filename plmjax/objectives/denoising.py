@@ -25,12 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.objectives import noise
 from plmjax.objectives.choosing import strict_draws
 from plmjax.objectives.masked_language_model import eligible_tokens, word_starts
 from plmjax.objectives.text_to_text.text_to_text import MASK, Stream, TextToText
-from plmjax.vocabulary import Vocabulary
 
 UNITS = ("token", "word", "span")
 REPLACEMENTS = ("one", "each", "none")

@@ -33,10 +33,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.masked_language_model import MaskedLanguageModel, check_rows
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, UserError, check_ranges, nearest, quoted
 from plmjax.objectives.choosing import draw_words, ranks, sequence_lengths, strict_draws
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, cross_entropy
-from plmjax.vocabulary import Vocabulary
 
 MASKING = ("dynamic", "static")
 

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, FROM_1, check_ranges
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, apply
 from plmjax.objectives.word_prediction import WordPrediction, scaled_gradient, total
-from plmjax.vocabulary import Vocabulary
 
 DRAWS = np.iinfo(np.uint32).max
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import ParameterGroup, Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.layers.words.embeddings import ROWS
-from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, jax.Array]
 

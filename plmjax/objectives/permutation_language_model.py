@@ -25,11 +25,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, FROM_1, UserError, check_choice, check_ranges
 from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetMemory
 from plmjax.objectives.capabilities import DOCUMENTS, check_memory
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

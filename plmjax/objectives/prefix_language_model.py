@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.capabilities import ReadsPrefix
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

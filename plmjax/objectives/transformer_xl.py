@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import jax
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, check_choice, check_ranges
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.objectives.capabilities import DOCUMENTS, Remembers, check_memory
 from plmjax.objectives.objective import Batch, ConstantSources
 from plmjax.objectives.segment_recurrence import SegmentRecurrence
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

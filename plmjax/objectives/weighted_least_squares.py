@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import ABOVE_0, FROM_0, check_ranges
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective, apply
 from plmjax.objectives.word_prediction import scaled_gradient, total
-from plmjax.vocabulary import Vocabulary
 
 TERM = "least_squares"
 

@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_0, FROM_1, UserError, check_ranges
 from plmjax.models.word2vec import Architecture, SkipGram
 from plmjax.objectives.capabilities import ReadsRows
 from plmjax.objectives.objective import Batch, ConstantSources, Objective
-from plmjax.vocabulary import Vocabulary
 
 STRETCH = 16
 """Number of words of a row that are scored together.

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import ParameterGroup
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.objective import Batch, ConstantSources, LossInputs, LossSums, Objective
-from plmjax.vocabulary import Vocabulary
 
 ADDED = "compression"
 """Name of the parameters that an outer objective adds to those of the model: scores of pruning, maps to a teacher."""

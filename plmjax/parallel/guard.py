@@ -18,8 +18,8 @@ import sys
 import time
 from typing import NoReturn
 
-from plmjax import json_text
 from plmjax.errors import CRASHED, SAVED, UNAVAILABLE, Unavailable, UserError
+from plmjax.files import json_text
 from plmjax.parallel import stopping
 from plmjax.parallel.host_registry import HostRegistry, Message
 

@@ -18,8 +18,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import MISTAKE, SAVED, UNAVAILABLE
+from plmjax.files import json_text
 
 Message = dict[str, Any]
 

@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from plmjax import locks, platform, storage
+from plmjax import platform
 from plmjax.errors import UNAVAILABLE, UserError, quoted
+from plmjax.files import locks, storage
 from plmjax.parallel import guard, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
@@ -315,7 +316,7 @@ def watched(settings: "Hosts") -> Iterator[None]:
 def hold_workdir(run: Callable) -> Callable:
     """Return `run` as a function that holds its argument `workdir` until it returns.
 
-    Host 0 locks the folder (`plmjax.locks`), and all hosts are watched by the limits of the argument `run`.
+    Host 0 locks the folder (`plmjax.files.locks`), and all hosts are watched by the limits of the argument `run`.
     """
 
     @functools.wraps(run)

@@ -11,8 +11,8 @@ import socket
 import urllib.error
 import urllib.request
 
-from plmjax import patience
 from plmjax.errors import Unavailable, UserError, quoted
+from plmjax.files import patience
 
 METADATA = "metadata.google.internal"
 SECONDS = 10.0

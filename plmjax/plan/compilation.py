@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import jax
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import topologies
@@ -19,7 +20,6 @@ from plmjax.plan.schedules import Schedule
 from plmjax.training import checks, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 
 class DoesNotFit(Exception):
@@ -72,7 +72,7 @@ class Compilation:
 def check(experiment: Experiment, part: topologies.Slice) -> None:
     """Check that an experiment can be planned on a slice. Raises UserError if not.
 
-    A fine-tuning was checked when its examples were read (`plmjax.finetuning.run.ready`).
+    A fine-tuning was checked when its examples were read (`plmjax.runs.finetuning.ready`).
     """
     if part.slices > 1 and not part.chip.network:
         raise UserError(

@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import WritesTexts, rows_of
@@ -37,7 +38,6 @@ from plmjax.plan.schedules import Schedule
 from plmjax.training import paths
 from plmjax.training import program as programs
 from plmjax.training.metrics import compact
-from plmjax.vocabulary import Vocabulary
 
 
 def prices(options: Sequence[str]) -> dict[str, float]:

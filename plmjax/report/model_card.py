@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Kind, Purpose, System
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.files import json_text, storage
 from plmjax.report.runs import Run, read_runs
 from plmjax.training import phases
 from plmjax.training.checkpoints import ancestry, start

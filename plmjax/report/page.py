@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import experiment, storage
+from plmjax import experiment
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.report.curves import PARTS, colours, draw, draw_words, measures, picture, svg, title
 from plmjax.report.runs import Run, read_runs
 from plmjax.training import metrics

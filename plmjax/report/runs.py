@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import experiment, json_text, storage
+from plmjax import experiment
 from plmjax.errors import UserError, in_file
+from plmjax.files import json_text, storage
 from plmjax.training import metrics, phases
 
 SAMPLES = "samples.jsonl"

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data, Experiment, Mesh, Training
 from plmjax.models.bert import BertConfig
@@ -20,7 +21,6 @@ from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.program import Program
 from plmjax.training.state import TrainState
-from plmjax.vocabulary import Vocabulary
 
 
 def experiment(platform: str, devices: int, **training: Any) -> Experiment:

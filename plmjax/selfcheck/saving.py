@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.experiment import Mesh
+from plmjax.files import storage
 from plmjax.parallel import mesh as meshes
 from plmjax.selfcheck.arithmetic import LOSS_TOLERANCE, relative
 from plmjax.selfcheck.ground import Ground, Step

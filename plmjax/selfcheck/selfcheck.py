@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from plmjax import __version__, storage
+from plmjax import __version__
 from plmjax.errors import Explained, Unavailable
 from plmjax.experiment import Hosts
+from plmjax.files import storage
 from plmjax.parallel import hosts
 from plmjax.selfcheck import arithmetic, saving, speed
 from plmjax.selfcheck.ground import Ground, slice_name

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
+from plmjax.files import json_text, storage
 
 OK, DIFFERS, FAILED, UNAVAILABLE, SLOWER, SKIPPED = (
     "ok", "differs", "failed", "unavailable", "slower than planned", "skipped",

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
@@ -17,7 +18,6 @@ from plmjax.parallel import peak, topologies
 from plmjax.training import checks, constants, feed, loop, memory, phases, placement, switches
 from plmjax.training.pace import Pace
 from plmjax.training.program import build, execution
-from plmjax.vocabulary import Vocabulary
 
 
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:

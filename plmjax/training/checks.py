@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 
 from plmjax.contracts.execution import FLOAT
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
@@ -18,7 +19,6 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import evaluation, phases, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Optimizer
-from plmjax.vocabulary import Vocabulary
 
 
 def settings(run: Experiment) -> None:

@@ -8,11 +8,11 @@ import flax.traverse_util
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
-from plmjax.vocabulary import Vocabulary
 
 
 def placeholder(vocabulary: Vocabulary) -> ConstantSources:

@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.mixing import Portion
 from plmjax.training.initial_state import Shapes
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 HostBatch = dict[str, np.ndarray]
 

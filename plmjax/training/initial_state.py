@@ -14,6 +14,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import Batch, ConstantSources, Objective
 from plmjax.parallel import sharding
@@ -21,7 +22,6 @@ from plmjax.training import constants
 from plmjax.training.optimizers.layer_rates import scale_rates
 from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
-from plmjax.vocabulary import Vocabulary
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 

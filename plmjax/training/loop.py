@@ -17,10 +17,10 @@ from typing import Any
 import jax
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.files import json_text, storage
 from plmjax.training import tracking
 
 

@@ -24,6 +24,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
@@ -31,7 +32,6 @@ from plmjax.parallel import sharding, shares, topologies
 from plmjax.training import constants, initial_state, phases, step
 from plmjax.training import program as programs
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 USABLE = 0.9
 """Fraction of a device's memory that an estimate may fill. The program, padding and fragmentation need the rest."""

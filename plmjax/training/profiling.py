@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from plmjax import json_text, storage
+from plmjax.files import json_text, storage
 
 REQUEST, DONE, FOLDER = "profile_request.json", "profile_done.json", "profile"
 LOOK_SECONDS = 15.0

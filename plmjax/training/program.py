@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from plmjax.contracts.execution import PRODUCTS, REMAT_POLICIES, Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.layers.attention.backends import BACKENDS
@@ -32,7 +33,6 @@ from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
 from plmjax.training.step import Forward, Update, evaluation_step, train_step
 from plmjax.training.step_metrics import StepMetrics
-from plmjax.vocabulary import Vocabulary
 
 EVALUATION_LENGTH = "--training.evaluation_sequence_length"
 GENERATORS = ("auto", "rbg", "threefry2x32")

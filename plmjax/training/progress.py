@@ -4,8 +4,8 @@ import dataclasses
 import time
 from pathlib import Path
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError
+from plmjax.files import json_text, storage
 from plmjax.training.metrics import compact, duration, to_json
 
 NAME = "progress.json"

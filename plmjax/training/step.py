@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.parallel import sharding
@@ -17,7 +18,6 @@ from plmjax.training import gradients, optimizers, rows
 from plmjax.training.accumulation import added, begin_with
 from plmjax.training.state import TrainState
 from plmjax.training.step_metrics import StepMetrics
-from plmjax.vocabulary import Vocabulary
 
 BEGINS = "begins"
 """Field of a batch, int32 [B]: 1 where a row does not continue the same row of the previous batch."""

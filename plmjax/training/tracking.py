@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
 from plmjax.experiment import Experiment, flatten
+from plmjax.files import json_text, storage
 
 
 def check(run: Experiment) -> None:

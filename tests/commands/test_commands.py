@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from plmjax import cli
 from plmjax import experiment as experiments
-from plmjax.commands import planning
+from plmjax.commands import cli, planning
 from plmjax.commands.arguments import load_classes
 from plmjax.compression.distillation.augmentation import Settings
 from plmjax.errors import UserError
-from plmjax.exchange import word_vectors
 from plmjax.generation.options import Devices, Options
 from plmjax.inference import evaluate, fill_gaps, predict
+from plmjax.interop import word_vector_runs as word_vectors
 from plmjax.training.checkpoints import start
 
 RUN, OUT = Path("some/run"), Path("some/output")
@@ -410,8 +409,10 @@ def test_a_strict_plan_fails_if_a_phase_of_any_slice_is_wasteful(
 
 def test_words_are_plotted_by_the_vectors_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
-    monkeypatch.setattr("plmjax.word_vectors.vectors.read", lambda workdir: f"vectors of {workdir}")
-    monkeypatch.setattr("plmjax.word_vectors.plane.plane", lambda vectors, words: [(vectors, word) for word in words])
+    monkeypatch.setattr("plmjax.interop.word_vectors.read", lambda workdir: f"vectors of {workdir}")
+    monkeypatch.setattr(
+        "plmjax.inference.word_vector_plane.plane", lambda vectors, words: [(vectors, word) for word in words]
+    )
     monkeypatch.setattr("plmjax.report.page.report", lambda workdirs, output, **named: found.update(named))
     cli.run(["report", "a", "b", "--words", "fox", "dog"])
     assert found["places"] == [{word: (f"vectors of {run}", word) for word in ("fox", "dog")} for run in ("a", "b")]

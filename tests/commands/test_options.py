@@ -13,15 +13,15 @@ from typing import Any, get_args
 import pytest
 from tyro.conf import Positional
 
-from plmjax import cli
 from plmjax import experiment as experiments
-from plmjax.commands import planning, training
+from plmjax.commands import cli, planning, training
 from plmjax.data.mixing import Mixture
 from plmjax.experiment import catalogue
 from plmjax.inference import fill_gaps
+from plmjax.inference import word_vector_scores as scores
+from plmjax.interop import word_vectors as vectors
 from plmjax.parallel.hosts import JoinOptions
 from plmjax.training.checkpoints import start
-from plmjax.word_vectors import scores, vectors
 from tests.paths import ROOT
 
 

@@ -10,9 +10,9 @@ import pytest
 from plmjax.commands.planning import ready
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning, Training, load
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.plan import plan as plans
+from plmjax.runs.finetuning import finetune
 from plmjax.training import loop, phases
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.optimizers import AdamW

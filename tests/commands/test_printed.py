@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from plmjax import cli
-from plmjax.commands import planning
-from plmjax.finetuning import run as finetuning
+from plmjax.commands import cli, planning
 from plmjax.inference import evaluate, fill_gaps, fill_mask
 from plmjax.inference import predict as predictions
 from plmjax.plan import report, search
+from plmjax.runs import finetuning
 from plmjax.training import bench
 from plmjax.training.checkpoints import averaging, start
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
+from plmjax.runs.finetuning import finetune
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.conftest import sentiment
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression import factorization
 from plmjax.compression.factorization import Factors
 from plmjax.compression.kernels import input_axes

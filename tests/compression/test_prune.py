@@ -8,8 +8,8 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
-from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.compression.pruning import command
 from plmjax.compression.pruning.command import _ticket
 from plmjax.compression.pruning.pruned import MovementPruning, TicketTraining

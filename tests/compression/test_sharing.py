@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression import sharing
 from plmjax.compression.sharing import in_groups, with_groups, without_pairs
 from plmjax.contracts.execution import Execution

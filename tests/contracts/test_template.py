@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from plmjax.contracts.template import Template, longer_first
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.awd_lstm import AwdLstmConfig
@@ -24,7 +25,6 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
-from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=100, pad=0, unknown=1, cls=2, sep=3, end=4)
 SINGLE, PAIR = [[7, 8, 9]], [[7, 8, 9], [5, 6]]

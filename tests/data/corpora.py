@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import store
-from plmjax.vocabulary import Vocabulary
 
 
 class Words:

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.preparation import files, prepare, run
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
 from tests.data.random_texts import CLEAN, document
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import storage
 from plmjax.data import checksums
+from plmjax.files import storage
 
 NAMES = ("a.bin", "b.bin", "c.bin")
 

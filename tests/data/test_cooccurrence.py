@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, write
 
 SIZE = 60

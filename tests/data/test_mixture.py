@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture, store
 from plmjax.data.layouts import Blocks, ContinuedPairs, Segments, SentencePairs, Streams, TwoWayStreams, Windows
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import History, MixtureSource, Stage
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import Words, documents, write
 
 V = 300

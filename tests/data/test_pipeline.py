@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tensorflow_runtime
 from plmjax.data.layouts import Blocks, Segments, SentencePairs, Streams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 V = 300
@@ -183,7 +183,7 @@ from plmjax.data.layouts import SentencePairs
 from plmjax.data.pipeline import DatasetSource
 from plmjax.data.store import open_dataset
 from plmjax.experiment import Data
-from plmjax.vocabulary import Vocabulary
+from plmjax.contracts.vocabulary import Vocabulary
 from tests.data.corpora import phase
 dataset = open_dataset({str(dataset.directory)!r})
 source = DatasetSource(SentencePairs(duplicates=2), dataset, Vocabulary.placeholder({V}), seed=0)

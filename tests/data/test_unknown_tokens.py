@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 
 def test_special_tokens_of_a_row_are_no_text() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, experiment, experiments
+from plmjax import experiment, experiments
+from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.experiment import catalogue
 from plmjax.models.bert import BertConfig

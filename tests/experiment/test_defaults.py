@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from plmjax import cli, experiment
+from plmjax import experiment
+from plmjax.commands import cli
 from plmjax.data.mixing import Mixture
 from plmjax.parallel.hosts import JoinOptions
 from plmjax.training.optimizers import Optimizer

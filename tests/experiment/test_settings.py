@@ -234,7 +234,7 @@ def test_nothing_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
     assert "mine_alone" not in sys.modules
     catalogue.load_classes(str(file))
     assert experiment.from_dict(named).size == 4
-    for other in ("subprocess:Popen", "os:system", "plmjax.storage:remove", "nowhere:Class"):
+    for other in ("subprocess:Popen", "os:system", "plmjax.files.storage:remove", "nowhere:Class"):
         with pytest.raises(UserError, match="Expected a class of plmjax"):
             experiment.from_dict({"type": other})
 

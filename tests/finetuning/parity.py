@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.interop import huggingface
 from plmjax.objectives.objective import LossInputs
-from plmjax.vocabulary import Vocabulary
 from tests.optional import torch, transformers
 
 VOCABULARY = Vocabulary.placeholder(97)

@@ -9,19 +9,19 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
+from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.families.task_heads import QuestionAnswering
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.finetuning.conftest import WORDS

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli, storage
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
+from plmjax.files import storage
 from plmjax.interop import word2vec
 from plmjax.training import initial_state, loop, phases
 from plmjax.training.checkpoints import checkpoints

@@ -13,8 +13,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from plmjax import cli, storage
+from plmjax.commands import cli
 from plmjax.experiment import Mesh
+from plmjax.files import storage
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.parallel import mesh as meshes
 from plmjax.training import loop, phases

@@ -6,8 +6,8 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import load, override
-from plmjax.finetuning.run import resolve
 from plmjax.models.bert import BertConfig
+from plmjax.runs.finetuning import resolve
 
 FILES = {
     "cola": ("", [["gj04", "1", "", 'Friends won\'t buy this "analysis.'], ["gj04", "0", "*", "They drank the pub."]]),

@@ -15,9 +15,6 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
-from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts import special_tokens
-from plmjax.finetuning.starts.pairs_in_both_orders import PairsInBothOrders
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.sequences import next_token_weights
 from plmjax.finetuning.tasks.tagging import TokenTagging
@@ -25,6 +22,9 @@ from plmjax.inference.predict import predict
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassification
 from plmjax.objectives.next_token import NextToken
+from plmjax.runs import special_tokens
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.weight_mappings.pairs_in_both_orders import PairsInBothOrders
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.families.decoders import GPT

@@ -12,13 +12,13 @@ import pytest
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.batches.source import TaskSource
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassification
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.parallel.stopping import Interrupted
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from plmjax.training.optimizers import BertAdamW

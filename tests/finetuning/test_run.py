@@ -17,13 +17,13 @@ from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, load, override
 from plmjax.finetuning.batches.source import TaskSource
-from plmjax.finetuning.run import check_length, finetune, in_head, resolve
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.parallel.stopping import Interrupted
+from plmjax.runs.finetuning import check_length, finetune, in_head, resolve
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.start import transfer
 from plmjax.training.optimizers import BertAdamW

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, json_text
+from plmjax.commands import cli
 from plmjax.experiment import Experiment
-from plmjax.finetuning import seeds
+from plmjax.files import json_text
+from plmjax.runs import seeds
 from plmjax.training.checkpoints import checkpoints
 from tests.strangers import experiments
 

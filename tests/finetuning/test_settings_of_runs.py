@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
-from plmjax.finetuning import run as runs
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.run import check_length, preferred_metrics, resolve, unresolved, with_model
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.questions import Questions
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
@@ -25,10 +24,11 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
+from plmjax.runs import finetuning as runs
+from plmjax.runs.finetuning import check_length, preferred_metrics, resolve, unresolved, with_model
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear, SlantedTriangular
-from plmjax.vocabulary import Vocabulary
 from tests.finetuning.parity import Numbers
 
 RUN = Experiment(

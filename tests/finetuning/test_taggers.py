@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
-from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging, lay_out_words
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import sentence_marks, spelled
@@ -34,9 +34,9 @@ from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.taglm import TaglmConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
 from plmjax.parallel.stopping import Interrupted
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
-from plmjax.vocabulary import Vocabulary
 from tests.finetuning.test_docs import Reached, saving
 from tests.paths import ROOT
 

@@ -15,6 +15,7 @@ from scipy.special import log_softmax
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import Forward, TaskEvaluation
@@ -28,7 +29,6 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.objective import LossInputs, cross_entropy
 from plmjax.training import step
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.vocabulary import Vocabulary
 from tests.finetuning.parity import Numbers as NumberTexts
 
 TEMPLATE = Template("start A extract", "start A delimiter B extract", summary="last")

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.ulmfit import UlmfitConfig
+from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.training.checkpoints import checkpoints
 
 SMALL = ["--data.sequence_length", "24", "--training.batch_size", "2", "--training.steps", "2"]

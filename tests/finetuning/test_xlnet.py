@@ -11,8 +11,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning import run as runs
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Window
@@ -23,6 +21,8 @@ from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.rows import inputs
 from plmjax.models.xlnet.xlnet import XlnetModel
+from plmjax.runs import finetuning as runs
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.test_kinds import BLAME, PRAISE, SPLITS, asked, chosen, sentence, tagged

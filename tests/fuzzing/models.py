@@ -13,11 +13,11 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.interop import awd_lstm, elmo, huggingface, labels, libraries, torch_files, word2vec
+from plmjax.interop import word_vectors as vectors
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
 from plmjax.models.bert import BertForSequenceClassification
 from plmjax.models.elmo import ElmoConfig, ElmoModel
-from plmjax.word_vectors import vectors
 from tests.families import FAMILIES, IN_TRANSFORMERS
 from tests.fuzzing.fuzzer import Reader
 

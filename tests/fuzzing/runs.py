@@ -7,21 +7,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from plmjax import experiment, json_text, locks
+from plmjax import experiment
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import cells
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.mixture import History, Stage
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.experiment import Data, Experiment, Training
+from plmjax.files import json_text, locks
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
-from plmjax.pretraining import mixtures
 from plmjax.report.page import report
+from plmjax.runs import mixtures
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints, items, start
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 from tests.data import corpora
 from tests.fuzzing.fuzzer import Reader
 from tests.fuzzing.models import Fixtures

@@ -23,9 +23,9 @@ from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.tagging import Tagging
 from plmjax.finetuning.tasks.task import FileTask
 from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.inference import word_vector_scores as scores
 from plmjax.inference import zero_shot
-from plmjax.word_vectors import scores
-from plmjax.word_vectors.vectors import WordVectors
+from plmjax.interop.word_vectors import WordVectors
 from tests.data.formats.published import DECLARED, write
 from tests.fuzzing.fuzzer import Reader
 from tests.fuzzing.models import TABLE, TEXT, WORDS, Fixtures

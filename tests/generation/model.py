@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.generation.writer import Writer
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
@@ -20,7 +21,6 @@ from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
-from plmjax.vocabulary import Vocabulary
 
 CONFIG = Gpt2Config(
     vocab_size=29, n_positions=48, n_embd=24, n_layer=2, n_head=4, initializer_range=0.3, bos_token_id=None,

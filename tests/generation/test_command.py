@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
@@ -20,7 +21,6 @@ from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings, Tokens
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.vocabulary import Vocabulary
 
 SHORT = ["--max_new_tokens", "8"]
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Mesh
@@ -21,7 +22,6 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
-from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
 from tests.strangers import experiments
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.command import in_force, settings_with
@@ -9,7 +10,6 @@ from plmjax.generation.constraints import Constraints
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.writer import Settings, settings_of
-from plmjax.vocabulary import Vocabulary
 
 BEAMS = Generation(
     beams=4, length_penalty=2.0, length_normalization="tokens", early_stopping="full", max_length=50, min_length=9,

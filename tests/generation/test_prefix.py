@@ -8,9 +8,9 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.exchange.run_directories import export_checkpoint
 from plmjax.generation.generate import Generator
 from plmjax.generation.writer import Settings, Writer
+from plmjax.interop.run_directories import export_checkpoint
 from tests.generation.model import CONFIG, END, PROMPTS, VOCABULARY, parameters, writer
 
 NEW = 10

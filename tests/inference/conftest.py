@@ -23,7 +23,7 @@ Oracle = Callable[[Sequence[int]], np.ndarray]
 def oracle(decoder_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     """Tokens -> log-probabilities of the token after each, float64 [T V], of `decoder_run` in transformers."""
 
-    from plmjax.exchange.run_directories import export_checkpoint
+    from plmjax.interop.run_directories import export_checkpoint
 
     folder = tmp_path_factory.mktemp("exported")
     export_checkpoint(decoder_run, folder)

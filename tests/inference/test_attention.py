@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.exchange.run_directories import export_checkpoint
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference import rows
 from plmjax.inference.attention import attention
+from plmjax.interop.run_directories import export_checkpoint
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig

@@ -12,18 +12,18 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.run import finetune
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
 from plmjax.inference.readings import Reading
 from plmjax.interop import huggingface
 from plmjax.layers.text_vectors import TextVectors
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
 

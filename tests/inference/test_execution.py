@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.generation.generate import Generator
 from plmjax.inference import fill_gaps as gaps
@@ -18,7 +19,6 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.language_model import LanguageModel
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
 

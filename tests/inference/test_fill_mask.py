@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.inference import fill_mask as filling

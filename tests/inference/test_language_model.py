@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.inference import language_model
 from plmjax.inference.language_model import LanguageModel
 from plmjax.objectives.objective import LossInputs
-from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
 

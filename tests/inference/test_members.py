@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
-from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.experiment import Experiment
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
@@ -22,6 +20,8 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.inference.rows import inputs
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
+from plmjax.interop.run_directories import import_checkpoint
 from plmjax.models.bert import BertConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli, experiment
+from plmjax import experiment
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import text_size, tokenizers

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import formats, tokenizers

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.inference.readings import example
 from plmjax.inference.rows import batches, check_special, inputs
 from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.xlnet.xlnet import XlnetConfig
-from plmjax.vocabulary import Vocabulary
 from tests.families.recurrent import ELMO
 from tests.finetuning import parity
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import mixture, remote, text_size
 from plmjax.data import preparation as preparing
 from plmjax.data.mixing import Mixture
@@ -26,7 +27,6 @@ from plmjax.inference import predict as prediction
 from plmjax.inference.program import program_of
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
-from plmjax.vocabulary import Vocabulary
 from tests.families.recurrent import ELMO
 from tests.strangers import experiments
 

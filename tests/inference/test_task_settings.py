@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.metrics.judges import Rouge

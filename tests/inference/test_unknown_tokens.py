@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.inference.evaluate import evaluate
 
 STRANGE = "今天天气很好，我们去公园散步吧。"

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.inference.language_model import Scores
 from plmjax.inference.zero_shot import blimp, lambada, zero_shot
 from plmjax.training.checkpoints import checkpoints
-from plmjax.vocabulary import Vocabulary
 from tests.metric_names import undocumented
 from tests.small_runs import DECODER_ROW
 from tests.systems.modules import outputs

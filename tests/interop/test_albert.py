@@ -9,10 +9,10 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import SentenceOrder
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
-from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.interop import huggingface
 from plmjax.interop.albert import ADAPTER
+from plmjax.interop.default_tasks import task_of
+from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.albert import (
     AlbertConfig,
     AlbertForMaskedLM,

@@ -9,7 +9,7 @@ import chex
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers

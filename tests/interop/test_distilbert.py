@@ -7,8 +7,8 @@ import pytest
 
 from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
 from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM, DistilBertModel
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from tests.interop.odd_bert import SIZES, assert_same_bits, random_params

@@ -9,13 +9,12 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.run import in_head
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.inference.embed import embed
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.interop import huggingface
+from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.models.electra import (
     ElectraConfig,
     ElectraForMaskedLM,
@@ -25,10 +24,11 @@ from plmjax.models.electra import (
 )
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.runs.finetuning import in_head
 from plmjax.training.checkpoints import checkpoints, start
-from tests.exchange.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
+from tests.interop.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
 from tests.optional import needs_torch, transformers
 
 SIZES = SIZES | {"embedding_size": 7, "generator_hidden_size": 12, "generator_num_attention_heads": 3}

@@ -18,13 +18,13 @@ import pytest
 from plmjax import experiment
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import can_export, export_checkpoint, import_checkpoint
-from plmjax.finetuning.run import finetune
 from plmjax.inference.embed import embed
 from plmjax.interop import elmo, libraries
 from plmjax.interop.conversion import write_tensors
+from plmjax.interop.run_directories import can_export, export_checkpoint, import_checkpoint
 from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.words.characters import sentence_marks, spelled
+from plmjax.runs.finetuning import finetune
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS, released_tensors
 from tests.optional import torch
 from tests.paths import beside_the_checkout

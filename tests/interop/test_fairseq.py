@@ -11,8 +11,8 @@ import pytest
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.interop import fairseq, huggingface, libraries
+from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from tests.optional import needs_torch, torch, transformers
 
 TEXT = "The quick brown fox jumps over the lazy dog; naïve Zoë paid 日本"

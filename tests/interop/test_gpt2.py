@@ -11,8 +11,7 @@ import safetensors.numpy
 
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.exchange import run_directories
-from plmjax.interop import huggingface
+from plmjax.interop import huggingface, run_directories
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM, Gpt2Model
 from plmjax.objectives.next_token import NextToken
 from plmjax.training.checkpoints import checkpoints

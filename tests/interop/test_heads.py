@@ -7,12 +7,12 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
 from plmjax.models.families.encoder import EncoderConfig
 from tests.families import IN_TRANSFORMERS
 from tests.interop.odd_bert import assert_nothing_is_lost, random_params

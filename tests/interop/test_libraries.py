@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.exchange.run_directories import import_checkpoint
 from plmjax.interop import libraries, tensorflow_checkpoint, word2vec
+from plmjax.interop.run_directories import import_checkpoint
 from tests.interop.odd_bert import published
 from tests.optional import torch
 

@@ -9,9 +9,9 @@ import pytest
 import safetensors.numpy
 
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.interop import huggingface, marian
+from plmjax.interop.default_tasks import task_of
 from plmjax.layers.sinusoids import sinusoids
 from plmjax.models.transformer import TransformerForConditionalGeneration, TransformerModel
 from tests.families.encoder_decoders import MARIAN, TRANSFORMER

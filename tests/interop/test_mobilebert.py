@@ -8,8 +8,8 @@ import pytest
 
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
 from plmjax.interop.mobilebert import ADAPTER
 from plmjax.models.mobilebert import (
     TEACHER,

@@ -8,9 +8,9 @@ import pytest
 
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
-from tests.exchange.test_import_export import VOCABULARY
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import rewrite, set_config
+from tests.interop.test_import_export import VOCABULARY
 from tests.optional import needs_torch
 
 WEIGHTS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"

@@ -9,10 +9,10 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
-from plmjax.exchange.default_tasks import task_of
-from plmjax.exchange.run_directories import export_checkpoint, import_checkpoint
 from plmjax.experiment import Data, Experiment
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
+from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.roberta import (
     RobertaConfig,
     RobertaForMaskedLM,

@@ -7,7 +7,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks
-from plmjax.exchange.default_tasks import task_of
+from plmjax.interop.default_tasks import task_of
 from plmjax.interop.t5 import ADAPTER, tied
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption

@@ -11,6 +11,7 @@ import flax.linen as nn
 import pytest
 
 from plmjax.contracts.template import TEXT_ALONE, Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
 from plmjax.interop import huggingface, tokenizer_files
@@ -19,7 +20,6 @@ from plmjax.models.families.decoder import DecoderForCausalLM
 from plmjax.models.gpt import GptConfig, GptModel
 from plmjax.models.gpt2 import Gpt2Model
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
-from plmjax.vocabulary import Vocabulary
 from tests.families import IN_TRANSFORMERS
 from tests.optional import transformers
 

@@ -1,4 +1,4 @@
-"""Vectors of texts by hand; tests/exchange/test_sentence_transformers.py compares them with sentence-transformers."""
+"""Vectors of texts by hand; tests/interop/test_sentence_transformers.py compares them with sentence-transformers."""
 
 import numpy as np
 import pytest

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
+from plmjax.interop.word_vectors import WordVectors
 from plmjax.training import loop
-from plmjax.word_vectors.vectors import WordVectors
 
 WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
 

@@ -14,6 +14,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.layers.dropout import Dropout, drawn_rate
 from plmjax.models.awd_lstm import AwdLstmConfig, AwdLstmForCausalLM
@@ -21,7 +22,6 @@ from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.step import total_loss
-from plmjax.vocabulary import Vocabulary
 from tests.optional import torch
 from tests.products import step_flops
 from tests.systems.modules import random_params

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.data import cooccurrence
+from plmjax.interop.word_vectors import read
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
-from plmjax.word_vectors.vectors import read
 from tests.models import alike_words
 
 OPTIONS = (

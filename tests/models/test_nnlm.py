@@ -11,13 +11,14 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli, experiment
+from plmjax import experiment
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
+from plmjax.interop.word_vectors import read
 from plmjax.models.nnlm import Nnlm, NnlmCache, NnlmConfig
 from plmjax.training import loop, metrics
-from plmjax.word_vectors.vectors import read
 from tests.families.word_vectors import BOTH_LAYERS, NNLM, NNLM_ROW
 from tests.products import step_flops
 from tests.systems.modules import boxed_shapes, outputs, random_params

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.inference.evaluate import evaluate
 from plmjax.interop import word2vec
+from plmjax.interop.word_vectors import read
 from plmjax.training import loop, metrics
-from plmjax.word_vectors.vectors import read
 from tests.models import alike_words
 
 OPTIONS = (

@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = dataclasses.replace(Vocabulary.placeholder(1000), continuation=np.arange(1000) % 3 == 0)
 CLS, SEP, MASK = 2, 3, 4

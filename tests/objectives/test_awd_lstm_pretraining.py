@@ -11,11 +11,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining, _window
 from plmjax.objectives.objective import LossInputs
-from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
 
 WORDS = Vocabulary.placeholder(30)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.interop.bert import ADAPTER
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
-from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import BERT as ODD
 from tests.optional import torch
 from tests.systems.comparison import converted, reference

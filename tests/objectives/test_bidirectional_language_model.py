@@ -11,13 +11,13 @@ import optax
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
 from plmjax.objectives.bidirectional_language_model import PREFIXES, BidirectionalLanguageModel
 from plmjax.objectives.objective import ConstantSources, LossInputs, LossSums
 from plmjax.training.optimizers import Adagrad
-from plmjax.vocabulary import Vocabulary
 from tests.products import flops
 
 V, C = 30, 7

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives import noise
 from plmjax.objectives.choosing import strict_draws
 from plmjax.objectives.denoising import Denoising
-from plmjax.vocabulary import Vocabulary
 from tests.objectives import released_noise as released
 
 CLS, PAD, SEP, STOP, SIZE = 0, 1, 2, 4, 400

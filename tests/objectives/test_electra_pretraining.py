@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Segments
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -22,7 +23,6 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 from tests.families.encoders import ELECTRA as ODD
 from tests.objectives.masking import VOCABULARY, batch_of, corrupt
 from tests.optional import torch

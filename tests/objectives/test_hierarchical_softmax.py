@@ -10,11 +10,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax, huffman_paths
 from plmjax.objectives.objective import ConstantSources, LossInputs
-from plmjax.vocabulary import Vocabulary
 
 COUNTS = np.array([900, 50, 0, 0, 0, 4, 5, 100, 3000, 10_000, 5, 5, 7, 6])
 VOCABULARY = Vocabulary.placeholder(len(COUNTS))

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.vocabulary import Vocabulary
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt, words_of
 
 

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import ConstantSources
-from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(2000)
 COUNTS = np.random.default_rng(0).integers(10, 20, VOCABULARY.size)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel, draw_order, draw_spans
-from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
 
 VOCABULARY = dataclasses.replace(Vocabulary.placeholder(50), continuation=np.arange(50) % 3 == 0)

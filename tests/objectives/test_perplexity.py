@@ -14,7 +14,7 @@ from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefi
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
 from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
-from plmjax.pretraining import summary
+from plmjax.runs import summary
 
 OF_TOKENS = (
     AwdLstmPretraining, BertPretraining, BidirectionalLanguageModel, HierarchicalSoftmax, NextToken,

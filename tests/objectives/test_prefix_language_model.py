@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.models.gpt2 import Gpt2Config, Gpt2ForCausalLM
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.prefix_language_model import NextTokenAfterPrefix, PrefixLanguageModel
-from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import outputs, random_params
 
 CONFIG = Gpt2Config(vocab_size=23, n_positions=8, n_embd=12, n_layer=2, n_head=3).with_dropout(0.0)

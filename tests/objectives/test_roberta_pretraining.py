@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.interop.roberta import ADAPTER
 from plmjax.models.roberta import RobertaConfig
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.roberta import RobertaPretraining
-from plmjax.vocabulary import Vocabulary
 from tests.families.family import SIZES
 from tests.objectives.masking import CLS, MASK, SEP, VOCABULARY, batch_of, chosen, corrupt
 from tests.optional import torch

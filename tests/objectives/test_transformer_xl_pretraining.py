@@ -13,11 +13,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
-from plmjax.vocabulary import Vocabulary
 from tests.families.memories import TXL
 from tests.systems.modules import random_params
 

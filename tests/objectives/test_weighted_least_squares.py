@@ -7,6 +7,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Cooccurrences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -18,7 +19,6 @@ from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import GloveAdagrad
 from plmjax.training.optimizers.schedules import Linear
-from plmjax.vocabulary import Vocabulary
 
 SIZE, WIDTH = 9, 6
 VOCABULARY = Vocabulary.placeholder(SIZE)

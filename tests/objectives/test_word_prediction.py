@@ -11,6 +11,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -24,7 +25,6 @@ from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
-from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(2000)
 END = VOCABULARY.document_end

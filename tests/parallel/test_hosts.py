@@ -18,8 +18,9 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import experiment, platform, storage
+from plmjax import experiment, platform
 from plmjax.errors import SAVED, UNAVAILABLE
+from plmjax.files import storage
 from plmjax.parallel import guard, hosts, slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
 from plmjax.training import metrics
@@ -265,7 +266,8 @@ def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
 def test_a_stall_on_one_host_prints_every_stack_and_ends(limits, pace, seconds):
     program = f"""
 import time
-from plmjax import experiment, storage
+from plmjax import experiment
+from plmjax.files import storage
 from plmjax.parallel import hosts
 def waits_for_ever():
     time.sleep(3)
@@ -287,7 +289,8 @@ def test_a_run_that_was_suspended_has_not_stalled(tmp_path):
     """As by Ctrl-Z, or a laptop that is closed."""
     program = """
 import time
-from plmjax import experiment, storage
+from plmjax import experiment
+from plmjax.files import storage
 from plmjax.parallel import hosts
 with hosts.watched(experiment.Hosts(stall_minutes=0.05)):
     hosts.progressed("computing")

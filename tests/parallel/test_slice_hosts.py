@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from plmjax import patience
 from plmjax.errors import Unavailable, UserError
+from plmjax.files import patience
 from plmjax.parallel import slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Mesh, Phase, Training
@@ -27,7 +28,6 @@ from plmjax.plan.schedules import Schedule
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 from tests.plan.programs import WRITTEN
 
 GIB = 2**30

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Finetuning
 from plmjax.parallel import mesh as meshes
@@ -16,7 +17,6 @@ from plmjax.plan import plan as plans
 from plmjax.plan.compilation import Batches, Compilation, DoesNotFit
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
-from plmjax.vocabulary import Vocabulary
 from tests.plan.test_estimate import GIB, experiment, findings, numbers, share_of_parameters, step
 
 

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentenceOrder, SentencePairs
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.albert import AlbertConfig
@@ -20,7 +21,6 @@ from plmjax.parallel import topologies
 from plmjax.plan import compilation, hlo
 from plmjax.training import phases, placement, program
 from plmjax.training.optimizers import Lamb
-from plmjax.vocabulary import Vocabulary
 from tests.paths import ROOT
 
 SIZE, INNER, ROWS, LENGTH, MICROBATCHES = 512, 2048, 4, 16, 2

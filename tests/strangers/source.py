@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import (
     ContinuedPairs,
     Cooccurrences,
@@ -19,7 +20,6 @@ from plmjax.data.layouts import (
 )
 from plmjax.experiment import Data
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@
 
 import re
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.training import metrics
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import jax
 
-from plmjax import command_line, experiment
+from plmjax import experiment
+from plmjax.commands import command_line
 from plmjax.parallel import hosts
 from plmjax.training import loop
 from tests.strangers import experiments

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli, command_line, storage
 from plmjax import experiment as experiments
-from plmjax.commands import planning
+from plmjax.commands import cli, command_line, planning
+from plmjax.files import storage
 from plmjax.parallel import topologies
 from plmjax.training.checkpoints import checkpoints
 from tests.object_store import ObjectStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from plmjax import storage
+from plmjax.files import storage
 from plmjax.training import metrics
 from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT

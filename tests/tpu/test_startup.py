@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import storage
+from plmjax.files import storage
 from plmjax.training import metrics
 from plmjax.training.checkpoints import checkpoints
 from tests.object_store import ObjectStore
@@ -163,7 +163,7 @@ def test_two_hosts_train_to_the_end_though_one_is_killed(
     assert Bucket(BUCKET).names("compilation")
     assert Bucket(BUCKET).names("jobs/dying/1/workers") == ["0.json", "1.json"]
     assert len(cloud.called("DeleteQueuedResource")) == 1
-    installed = list((tmp_path / "host1" / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/cli.py"))
+    installed = list((tmp_path / "host1" / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/commands/cli.py"))
     assert len(installed) == 1
 
 
@@ -249,7 +249,7 @@ def test_a_mistake_ends_the_job_with_its_sentence(
     assert ended.state == "failed" and ended.reason.startswith("plmjax: Expected") and "nowhere" in ended.reason, log
     assert log.count("installed\n") == 1 and ended.reason in log and "starting it again" not in log
     assert len(cloud.called("DeleteQueuedResource")) == 1
-    (installed,) = (home / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/cli.py")
+    (installed,) = (home / "plmjax").glob("*.venv/lib/*/site-packages/plmjax/commands/cli.py")
     # The machine starts again: its environment is there, and the job has ended.
     installed.touch()
     before = installed.stat().st_mtime_ns

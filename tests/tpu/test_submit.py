@@ -217,7 +217,7 @@ def test_help_names_every_verb_and_option(tpu) -> None:
 
 def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
     names = package.select(ROOT).names
-    assert {"plmjax/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
+    assert {"plmjax/commands/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
     assert not any("__pycache__" in name for name in names)
     first = package.pack(names, ROOT)
     copy = tmp_path / "copy"

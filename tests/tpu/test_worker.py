@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import storage
+from plmjax.files import storage
 from plmjax.parallel import topologies
 from tests.tpu.metadata import MetadataServer
 from tpu import events, submission

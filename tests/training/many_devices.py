@@ -9,13 +9,13 @@ import json
 import jax
 
 from plmjax import experiment as experiments
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.models.bert import BertConfig
 from plmjax.training import phases, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
-from plmjax.vocabulary import Vocabulary
 from tests.strangers.experiments import changed, without_dropout
 
 STEPS = 2

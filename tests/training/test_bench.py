@@ -6,7 +6,8 @@ import types
 import jax
 import numpy as np
 
-from plmjax import cli, experiment
+from plmjax import experiment
+from plmjax.commands import cli
 from plmjax.data import mixture, remote, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.parallel import peak, topologies

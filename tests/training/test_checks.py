@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, experiment
+from plmjax import experiment
+from plmjax.commands import cli
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
@@ -15,7 +17,6 @@ from plmjax.experiment import Data, Finetuning, Phase, catalogue
 from plmjax.models.bert import BertConfig
 from plmjax.training import checks
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
 TEXT = ["--data.input", "no_such_text"]  # a command that reads text before it looks at the options trips over this

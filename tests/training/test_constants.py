@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.training import constants
 from plmjax.training.checkpoints.checkpoints import Description
-from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 
 

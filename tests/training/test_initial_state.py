@@ -11,13 +11,13 @@ import optax
 import pytest
 
 from plmjax.compression.pruning.pruned import MovementPruning
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.parallel import mesh as meshes
 from plmjax.training import initial_state, phases, placement
 from plmjax.training import program as programs
 from plmjax.training.initial_state import InitialState
 from plmjax.training.optimizers import BertAdamW
-from plmjax.vocabulary import Vocabulary
 from tests.strangers import experiments
 from tests.training.test_program import bert
 

@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from plmjax import json_text
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from plmjax.training import metrics
 
 

@@ -11,11 +11,11 @@ import jax
 import pytest
 
 from plmjax import experiment as experiments
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.parallel import topologies
 from plmjax.training import phases, placement
-from plmjax.vocabulary import Vocabulary
 from tests.paths import ROOT
 from tests.xla_flags import cpu_flags
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from plmjax.compression.pruning.pruned import GradualPruning
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Phase, Training
@@ -21,7 +22,6 @@ from plmjax.plan import compilation
 from plmjax.training import phases, placement, rows
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Adagrad, BertAdamW
-from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import SentencePairs
 from plmjax.experiment import Data, Experiment, Mesh, Training
 from plmjax.models.bert import BertConfig
@@ -19,7 +20,6 @@ from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
-from plmjax.vocabulary import Vocabulary
 from tests.optional import torch, transformers
 
 STEPS, WARMUP, PEAK, ROWS, LENGTH, PREDICTIONS = 20, 5, 1e-3, 8, 24, 4

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cross_entropy
 from plmjax.parallel import mesh as meshes
@@ -20,7 +21,6 @@ from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
-from plmjax.vocabulary import Vocabulary
 from tests import devices_in_turn
 from tests.families import STEPS
 from tests.strangers import experiments

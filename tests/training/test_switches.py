@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import FREE, Experiment
 from plmjax.parallel import mesh as meshes
@@ -16,7 +17,6 @@ from plmjax.plan.plan import plan
 from plmjax.training import bench, memory, phases, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.program import Program
-from plmjax.vocabulary import Vocabulary
 from tests.families import STEPS
 from tests.strangers import experiments
 from tests.training.test_program import Counting, bert

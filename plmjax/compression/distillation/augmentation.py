@@ -27,17 +27,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import storage
 from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.data.packing import padded_width
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges, quoted
+from plmjax.files import storage
 from plmjax.finetuning.files import tables, text_files
+from plmjax.interop import word_vectors
+from plmjax.interop.word_vectors import WordVectors
 from plmjax.training.checkpoints import checkpoints, start
-from plmjax.word_vectors import vectors as word_vectors
-from plmjax.word_vectors.vectors import WordVectors
 
 WORD = re.compile(r"\w+")
 """A word; those with a digit or another mark are never replaced."""

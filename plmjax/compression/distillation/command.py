@@ -7,7 +7,6 @@ from pathlib import Path
 import flax.traverse_util
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, Distillation
@@ -22,6 +21,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError, listed, nearest, quoted
 from plmjax.experiment import Experiment, Start
+from plmjax.files import storage
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Objective
 from plmjax.parallel import hosts

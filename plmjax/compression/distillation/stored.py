@@ -11,7 +11,7 @@ The file OUTPUT/teacher_top_K.npz has arrays of one row for every prediction of 
 
 A prediction is the label of a text, or each token of a row of targets (of the whole row, where a decoder reads source
 and target in one). The teacher computes float32 on the first device of every process. A seal beside the file
-(plmjax/seals.py) names the teacher and the rows.
+(plmjax/files/seals.py) names the teacher and the rows.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import seals, storage
 from plmjax.compression.distillation.distributions import OfNextTokens, OfTexts, distributions_of
 from plmjax.compression.distillation.readings import observed
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, to_dict
+from plmjax.files import seals, storage
 from plmjax.finetuning.batches.encoded import Encoded
-from plmjax.finetuning.run import rows
+from plmjax.finetuning.inputs import rows
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Batch, LossInputs, Objective, apply

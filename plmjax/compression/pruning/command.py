@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plmjax import storage
 from plmjax.compression.pruning import heads
 from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
@@ -21,6 +20,7 @@ from plmjax.compression.pruning.pruned import (
 from plmjax.compression.run import Source, composed, hold_output, train, write
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 
 WITHOUT_TRAINING = ("magnitude", "two_of_four", "heads")
 WITH_TRAINING: dict[str, type[Pruning]] = {

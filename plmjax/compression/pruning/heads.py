@@ -22,12 +22,12 @@ from plmjax.compression.pruning.structure import removable_parts
 from plmjax.compression.run import Source
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import phases
 from plmjax.training.step import total_loss
-from plmjax.vocabulary import Vocabulary
 
 _OUTPUT = "/attention/output/kernel"
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plmjax import experiment as experiments
-from plmjax import storage
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.compression.quantization.calibration import calibrated, ranges_of
 from plmjax.compression.quantization.products import with_products
@@ -14,7 +13,8 @@ from plmjax.compression.run import TRAINING, Source, composed, hold_output, trai
 from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
-from plmjax.finetuning.run import unresolved
+from plmjax.files import storage
+from plmjax.runs.finetuning import unresolved
 from plmjax.training.checkpoints import checkpoints
 
 METHODS = ("weight_only", "dynamic", "static", "aware")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data import formats, text_files
 from plmjax.data.cleaning import catalogue
 from plmjax.data.cleaning.repeated import Seen
@@ -22,6 +21,7 @@ from plmjax.data.cleaning.report import Effect, Report
 from plmjax.data.cleaning.rule import CorpusRule, Dropped, Settings, TextRule
 from plmjax.data.formats import records
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 REPORT = "cleaning.json"
 """File of a dataset with the report."""

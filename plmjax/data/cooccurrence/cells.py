@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.data import checksums
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.errors import UserError, quoted
-from plmjax.json_text import COUNT
+from plmjax.files import json_text, storage
+from plmjax.files.json_text import COUNT
 
 VERSION = 1
 LEDGER = "ledger.json"

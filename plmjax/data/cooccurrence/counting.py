@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from plmjax import json_text, locks, seals, storage
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import store
 from plmjax.data.cooccurrence import cells, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
 from plmjax.data.workers import Workers
 from plmjax.errors import UserError, listed
-from plmjax.vocabulary import Vocabulary
+from plmjax.files import json_text, locks, seals, storage
 
 if TYPE_CHECKING:
     from plmjax.data.beam import Beam

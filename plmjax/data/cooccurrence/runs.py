@@ -1,7 +1,8 @@
 """Sorted runs of sums on disk, and their merge in bounded memory.
 
 A run holds the sums of one range of the text, each pair number once and in ascending order. Its file name contains the
-range, and its seal (plmjax/seals.py) the inputs of the count. So a count that was killed knows which ranges are left.
+range, and its seal (plmjax/files/seals.py) the inputs of the count. So a count that was killed knows which ranges are
+left.
 """
 
 import contextlib
@@ -12,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plmjax import seals, storage
 from plmjax.data.cooccurrence.pairs import DISTANCE_BITS
+from plmjax.files import seals, storage
 
 SUM = np.dtype([("number", "<u8"), ("sum", "<i8")])
 FAN_IN = 64

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text
 from plmjax.data.formats import columns, records
 from plmjax.data.formats.document import Document
 from plmjax.errors import UserError
+from plmjax.files import json_text
 
 ROWS = 256
 """Number of rows that are converted at once."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plmjax import storage
 from plmjax.data import text_files
 from plmjax.errors import UserError, listed
+from plmjax.files import storage
 
 SPLITS = ("train", "validation", "test")
 TRAINING = ("train", "validation")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from plmjax import json_text, storage
 from plmjax.errors import UserError, quoted
+from plmjax.files import json_text, storage
 
 # Hidden files, what Spark, Hadoop and Databricks keep of their work, and results that datasets keeps of its `map`.
 _NO_TEXT = re.compile(

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from plmjax import storage
 from plmjax.data import text_files
 from plmjax.data.formats import arrow, corpora, documentation, folders, parquet, recognition, records, tfds, tsv
 from plmjax.data.formats.books import BOOKS
@@ -26,6 +25,7 @@ from plmjax.data.formats.wet import WET
 from plmjax.data.formats.wikiextractor import WIKIEXTRACTOR
 from plmjax.data.formats.wikipedia_dump import WIKIPEDIA_DUMP
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import storage
 
 DOCUMENTATION = "documentation"
 """Name of the embedded corpus, which takes no files."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from plmjax import json_text, storage
 from plmjax.data.formats import columns, records
 from plmjax.data.formats.document import Document
 from plmjax.errors import UserError
+from plmjax.files import json_text, storage
 
 
 def recognise(path: Path) -> bool:

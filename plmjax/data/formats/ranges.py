@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from plmjax import storage
 from plmjax.data import text_files
 from plmjax.data.formats import inputs, records, tfds
 from plmjax.data.formats.corpora import CORPORA
 from plmjax.data.formats.document import Document
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 
 class Range(NamedTuple):

@@ -8,10 +8,10 @@ import csv
 import re
 from pathlib import Path
 
-from plmjax import json_text
 from plmjax.data.formats import books, wet
 from plmjax.data.text_files import COMPRESSED
 from plmjax.errors import UserError
+from plmjax.files import json_text
 
 HEAD = 1 << 16
 """Number of bytes to examine."""

@@ -6,9 +6,9 @@ A record may hold several texts of one document, each a stream of the dataset (`
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plmjax import json_text
-from plmjax.decimals import decimal
 from plmjax.errors import UserError, listed, quoted
+from plmjax.files import json_text
+from plmjax.files.decimals import decimal
 
 FORMATS = ("jsonl", "tsv", "parquet", "arrow")
 """File formats whose documents are records, in addition to tfds:NAME."""

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import truncation
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import PROBABILITY, UserError, check_ranges
-from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 3  # A [SEP] B [SEP] [CLS]
 _EVALUATION_SEED = 0  # held-out rows are the same for every run

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence
 from plmjax.data.cooccurrence import Cells, Counting
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset
 from plmjax.errors import SHARE, UserError, check_ranges, listed
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts.joined_text import JoinedText
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 2  # <s> sentences </s>
 _VERSION = 1

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Fields = dict[str, np.ndarray]

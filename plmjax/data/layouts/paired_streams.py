@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, packing
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.vocabulary import Vocabulary
 
 STARTS = ("begin", "end", "pad")
 _NUMBERS = np.dtype("<i8")

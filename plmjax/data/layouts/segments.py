@@ -16,13 +16,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, int32
 from plmjax.data.layouts.sentence_pairs import SentencePairs
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset
 from plmjax.errors import PROBABILITY, UserError, check_ranges
-from plmjax.vocabulary import Vocabulary
 
 SEQUENCE = np.dtype([("first", "<i8"), ("sentences", "<u4"), ("a_length", "<u2"), ("b_length", "<u2")])
 """Sentences first..first + sentences of the split; a_length and b_length are the tokens that are kept in each

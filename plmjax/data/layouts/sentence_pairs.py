@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.layouts.sequences import LONGEST, SHORTEST, SPECIAL_TOKENS, SequenceRows
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import PROBABILITY, UserError, check_ranges
-from plmjax.vocabulary import Vocabulary
 
 PAIR = np.dtype([("a_start", "<i8"), ("b_start", "<i8"), ("a_length", "<u2"), ("b_length", "<u2"), ("label", "u1")])
 """Tokens a_start..a_start + a_length of the split, b likewise. label is 1 where B is from another document or, if

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, packing
 from plmjax.data.cache import mapped
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 SHORTEST, LONGEST = 5, 2**16 + 2

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts.blocks import BlockRows, Blocks
 from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
 from plmjax.data.store import Dataset
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts.layout import Fields, Layout, LayoutRows, Shapes, float32, int32
 from plmjax.data.layouts.streams import InOrder
 from plmjax.data.store import Dataset, Split
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 _DIRECTION_FIELDS = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
 

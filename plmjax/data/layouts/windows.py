@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts.layout import Fields, LayoutRows, Shapes, int32
 from plmjax.data.layouts.streams import StreamRows, Streams
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

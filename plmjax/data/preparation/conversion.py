@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import seals, storage
 from plmjax.data import cleaning, formats, sentences, store
 from plmjax.data.cleaning.repeated import part_of, repeated
 from plmjax.data.preparation import files
@@ -22,6 +21,7 @@ from plmjax.data.preparation.progress import Progress
 from plmjax.data.preparation.units import Unit
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.files import seals, storage
 
 
 class Sizes(NamedTuple):

@@ -1,4 +1,4 @@
-"""The files of a unit of a preparation, in a folder of its own. Each kind has a seal (plmjax/seals.py), written last.
+"""The files of a unit of a preparation, in a folder of its own. Each kind has a seal (files/seals.py), written last.
 
 UNIT/
   stage-N.documents.jsonl.gz  what stage N of the cleaning leaves, [place, text] in a line
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text, seals, storage
 from plmjax.data import formats
 from plmjax.errors import UserError
+from plmjax.files import json_text, seals, storage
 
 FOLDER = "units"
 """Folder in that of the dataset."""

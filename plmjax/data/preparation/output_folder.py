@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, locks, seals, storage
 from plmjax.data import checksums, cleaning, store
 from plmjax.data.preparation import files
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError
+from plmjax.files import json_text, locks, seals, storage
 
 BEGUN = "begun.json"
 """File in the output folder from the start. It marks the folder as ours, and as unfinished while there is no ledger. It

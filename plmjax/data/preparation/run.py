@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data import cleaning, formats, sentences, store, tensorflow_runtime
 from plmjax.data.formats import records
 from plmjax.data.preparation import files, output_folder
@@ -18,6 +17,7 @@ from plmjax.data.preparation.units import UNIT_BYTES, Unit, units
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 VERSION = 3
 """Increased when the same input would give another dataset."""

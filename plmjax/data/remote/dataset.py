@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data import cache, store
 from plmjax.data.remote.ranges import Range
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 
 class PlacedPiece(NamedTuple):

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from plmjax import buckets, patience
 from plmjax.data import checksums
 from plmjax.errors import Unavailable, UserError
+from plmjax.files import buckets, patience
 
 TRIES = 6
 PATIENCE_SECONDS = 2 * 3600.0

@@ -13,12 +13,12 @@ from typing import IO
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data.layouts import LayoutRows
 from plmjax.data.remote import ranges
 from plmjax.data.remote.dataset import Piece, RemoteDataset
 from plmjax.data.remote.order import TwoLevelOrder
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 AHEAD = 1
 """Number of windows that are fetched before they are needed."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout, LayoutRows
 from plmjax.data.order import fold, shuffled
 from plmjax.data.pipeline import Batch, Batches, DatasetSource
@@ -14,7 +15,6 @@ from plmjax.data.remote.order import LaneOrder
 from plmjax.data.remote.reader import Disk, Reader, check_limit
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 
 # Numbers of the draws from the key of a phase.
 _ORDER, _ROWS, _NAMES = range(3)

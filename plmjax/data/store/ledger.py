@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from plmjax import json_text
 from plmjax.data import checksums
 from plmjax.errors import UserError, quoted
-from plmjax.json_text import COUNT
+from plmjax.files import json_text
+from plmjax.files.json_text import COUNT
 
 FORMAT_VERSION = 3
 LEDGER = "ledger.json"

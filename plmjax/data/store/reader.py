@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from plmjax import json_text, storage
 from plmjax.data import cache, checksums
 from plmjax.data.store.ledger import (
     FORMAT_VERSION,
@@ -30,6 +29,7 @@ from plmjax.data.store.ledger import (
     unigram_file,
 )
 from plmjax.errors import UserError, listed, quoted
+from plmjax.files import json_text, storage
 
 
 class Split:

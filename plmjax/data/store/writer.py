@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plmjax import storage
 from plmjax.data import checksums, tensorflow_runtime
 from plmjax.data.store.ledger import (
     FIELDS,
@@ -31,6 +30,7 @@ from plmjax.data.store.ledger import (
     unigram_file,
 )
 from plmjax.errors import UserError
+from plmjax.files import storage
 
 PIECE_TOKENS = 1 << 22
 _NAME = "corpus-{split}.tfrecord-{index:05d}"

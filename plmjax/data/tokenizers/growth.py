@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text
 from plmjax.data.tokenizers.kinds import byte_alphabet
 from plmjax.errors import UserError
+from plmjax.files import json_text
 
 MOST = 2000
 """Largest number of characters that one may become. Unicode's forms make up to 18 (U+FDFA), and some apply twice."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plmjax import json_text, storage
 from plmjax.data.tokenizers import engines, growth, sentencepiece_check, settings, spelling
 from plmjax.data.tokenizers.tokenizer import Tokenizer, special_tokens, surround
 from plmjax.data.tokenizers.word_cache import components
 from plmjax.errors import UserError, in_file, listed, quoted
+from plmjax.files import json_text, storage
 
 log = logging.getLogger(__name__)
 

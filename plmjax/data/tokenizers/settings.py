@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plmjax import json_text
 from plmjax.errors import UserError, listed, quoted
+from plmjax.files import json_text
 
 if TYPE_CHECKING:
     import tokenizers

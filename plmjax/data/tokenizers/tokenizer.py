@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plmjax import json_text, storage
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.tokenizers.kinds import LAST, OTHERS, ROLES, SENTINEL, XLNET_SPECIAL, byte_alphabet
 from plmjax.data.tokenizers.word_cache import WordCache, components
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.vocabulary import Vocabulary
+from plmjax.files import json_text, storage
 
 if TYPE_CHECKING:  # what needs no tokenizer runs without the library
     import tokenizers

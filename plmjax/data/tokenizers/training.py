@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.tokenizers import engines, spelling
 from plmjax.data.tokenizers.kinds import (
     BYTE_LEVEL,
@@ -24,7 +25,6 @@ from plmjax.data.tokenizers.kinds import (
 from plmjax.data.tokenizers.tokenizer import Tokenizer, check_names, special_tokens, surround, vocabulary_of
 from plmjax.data.tokenizers.word_splitter import word_splitter
 from plmjax.errors import UserError, nearest, quoted
-from plmjax.vocabulary import Vocabulary
 
 CLASSES = {
     "wordpiece": "BertTokenizer",

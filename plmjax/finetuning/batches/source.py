@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, packing
 from plmjax.data.mixing import Portion
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.mixing import Mixing
-from plmjax.vocabulary import Vocabulary
 
 Batch = dict[str, np.ndarray]
 

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import UserError
+from plmjax.files import json_text
 from plmjax.finetuning.files.text_files import suffix, whole_text
 
 

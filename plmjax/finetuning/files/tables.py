@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plmjax import json_text
 from plmjax.errors import UserError, beginning, listed, quoted
+from plmjax.files import json_text
 from plmjax.finetuning.files.text_files import lines, suffix
 
 DELIMITERS = {".tsv": "\t", ".csv": ",", ".jsonl": ""}

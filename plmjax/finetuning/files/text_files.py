@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from plmjax import storage
 from plmjax.data import text_files
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import storage
 
 
 def suffix(path: str) -> str:

@@ -21,12 +21,12 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template, TokenRow
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from plmjax.finetuning.tasks.questions import EncodedQuestions, QuestionExamples, SpanExtraction
 from plmjax.finetuning.tasks.task import Task, exists
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply, cross_entropy
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,13 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import json_text
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template, TokenRow
 from plmjax.contracts.visibility import EXCLUDED
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, beginning, check_choice, listed, quoted
+from plmjax.files import json_text
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import json_file, tables
 from plmjax.finetuning.metrics import question_answering
@@ -35,7 +36,6 @@ from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from plmjax.finetuning.tasks.task import Answers, Examples, FileTask, Record, Row, Task, TaskObjective, check_length
 from plmjax.objectives.objective import Batch
-from plmjax.vocabulary import Vocabulary
 
 SCORES = {"en": question_answering.squad, "zh": question_answering.cmrc}
 

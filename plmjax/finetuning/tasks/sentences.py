@@ -19,8 +19,8 @@ import numpy as np
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.decimals import decimal
 from plmjax.errors import UserError, nearest, quoted
+from plmjax.files.decimals import decimal
 from plmjax.finetuning.batches.encoded import Encoded, row_arrays
 from plmjax.finetuning.files import tables, text_files
 from plmjax.finetuning.metrics import classification

@@ -26,16 +26,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plmjax import storage
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import FROM_1, UserError, check_ranges
+from plmjax.files import storage
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.generation.writer import Settings
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective, apply, apply_and_collect
-from plmjax.vocabulary import Vocabulary
 
 Row = tuple[Any, ...]
 """One example in its read form: the line where it ends, then the values of the other fields of its `Examples`."""

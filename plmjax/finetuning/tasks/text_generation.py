@@ -30,6 +30,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.scores import TokenScores
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, options_named
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.metrics.judges import BleuAndChrf, Judge, Rouge
@@ -40,7 +41,6 @@ from plmjax.generation.writer import Settings, settings_of
 from plmjax.objectives.capabilities import WritesTexts
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, apply_and_collect
 from plmjax.objectives.sequence_to_sequence import INPUTS, SequenceToSequence
-from plmjax.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 

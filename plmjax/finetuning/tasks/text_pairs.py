@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from plmjax import storage
 from plmjax.errors import FROM_0, UserError, beginning, check_ranges, nearest, quoted
+from plmjax.files import storage
 from plmjax.finetuning.files import tables, text_files
 from plmjax.finetuning.tasks.task import Examples, FileTask, Row
 

@@ -8,7 +8,7 @@ mean of its embeddings. A pair of texts is represented by its two means u and w,
     a label of a text:   W u + b
     a label of a pair:   W (u, w, |u - w|, u * w) + b        the number of a choice: of its question and itself
 
-The table may come from any model of words, such as word2vec (plmjax/finetuning/starts/token_embeddings.py). It is
+The table may come from any model of words, such as word2vec (plmjax/runs/weight_mappings/token_embeddings.py). It is
 trained or frozen.
 """
 

@@ -7,7 +7,7 @@ BART, whose encoder has Longformer's attention: each token of a source sees the 
     L times:  x = norm(x + longformer_attention(x, w of the layer));  x = norm(x + feed_forward(x))
 
 It is no new start: a BART's layers are taken as they are, and the 1,024 positions of its encoder are repeated sixteen
-times (`plmjax.finetuning.starts.longformer`).
+times (`plmjax.runs.weight_mappings.longformer`).
 
 Deviation: the position tables have no rows before the first position, as in the released models in transformers.
 Deviation: the first token is global unless `global_attention_mask` says otherwise. In transformers none is by default.

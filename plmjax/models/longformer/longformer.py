@@ -16,7 +16,7 @@ The global tokens of a task (section 3.1, "symmetric" attention):
     the masked language model none
 
 It is no new start: the layers of a RoBERTa are taken as they are, its 512 positions are repeated eight times, and its
-masked language model is trained on (section 5; `plmjax.finetuning.starts.longformer`).
+masked language model is trained on (section 5; `plmjax.runs.weight_mappings.longformer`).
 
 Deviation: a row has at most `max_global_tokens` global tokens, so that all shapes are known while a program is traced;
 of a longer question the first ones are global. The released code has no such limit.

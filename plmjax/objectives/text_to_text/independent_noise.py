@@ -15,10 +15,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
 from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText, ended
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

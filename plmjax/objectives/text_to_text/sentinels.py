@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.text_to_text.text_to_text import Stream, ended
-from plmjax.vocabulary import Vocabulary
 
 
 def check_sentinels(spans: int, vocabulary: Vocabulary) -> None:

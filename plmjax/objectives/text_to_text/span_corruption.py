@@ -24,11 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.choosing import strict_draws, visited
 from plmjax.objectives.text_to_text.sentinels import check_sentinels, spans_replaced
 from plmjax.objectives.text_to_text.text_to_text import SENTINELS, Stream, TextToText
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.objective import Batch
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
-from plmjax.vocabulary import Vocabulary
 
 MASK, SENTINELS = "mask", "sentinels"
 """Replacements of a hidden span: the mask token, or a different sentinel for each span."""

@@ -9,9 +9,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.choosing import strict_draws, visited
 from plmjax.objectives.text_to_text.text_to_text import Stream, TextToText, ended
-from plmjax.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

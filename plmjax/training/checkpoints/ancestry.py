@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from plmjax import json_text, storage
-from plmjax.json_text import COUNT
+from plmjax.files import json_text, storage
+from plmjax.files.json_text import COUNT
 
 RECORD = "ancestry.json"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from plmjax import storage
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.training.checkpoints import checkpoints, items
 
 

@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import __version__, experiment, json_text, locks, patience, platform, storage
+from plmjax import __version__, experiment, platform
 from plmjax.errors import Explained, UserError, in_file
 from plmjax.experiment import Experiment
-from plmjax.json_text import COUNT
+from plmjax.files import json_text, locks, patience, storage
+from plmjax.files.json_text import COUNT
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import optimizers
 from plmjax.training.checkpoints import ancestry, items, stored

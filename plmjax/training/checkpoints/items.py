@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import json_text, seals, storage
 from plmjax.errors import Explained, UserError
+from plmjax.files import json_text, seals, storage
 from plmjax.training.checkpoints import stored
 
 MANIFEST = "manifest.json"

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from plmjax import storage
 from plmjax.errors import WEATHER, Explained, Unavailable, UserError
+from plmjax.files import storage
 from plmjax.parallel import hosts
 from plmjax.training.checkpoints import items
 from plmjax.training.checkpoints.best import Best

@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from plmjax import experiment as experiments
-from plmjax import json_text, storage
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.parameters import abstract_parameters
 from plmjax.errors import UserError, listed
 from plmjax.experiment import Data, Experiment, Start
+from plmjax.files import json_text, storage
 from plmjax.parallel import hosts
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description

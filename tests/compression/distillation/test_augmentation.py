@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression.distillation import augmentation
 from plmjax.compression.distillation.augmentation import Augmenter, Settings, augment
 from plmjax.contracts.execution import Execution

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.compression.distillation import command
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import TEACHER

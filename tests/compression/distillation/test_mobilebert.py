@@ -15,6 +15,7 @@ from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.mobilebert import MobileBertDistillation, layer_scores
 from plmjax.compression.distillation.readings import Reading
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.models.bert import BertConfig
 from plmjax.models.mobilebert import MobileBertConfig
@@ -23,7 +24,6 @@ from plmjax.objectives.objective import LossInputs
 from plmjax.training.optimizers import Lamb
 from plmjax.training.optimizers.layer_rates import scale_rates
 from plmjax.training.optimizers.schedules import Constant
-from plmjax.vocabulary import Vocabulary
 from tests.products import flops
 from tests.systems.modules import random_params
 

@@ -17,7 +17,7 @@ from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.finetuning.run import rows
+from plmjax.finetuning.inputs import rows
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.text_generation import TextGeneration, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs

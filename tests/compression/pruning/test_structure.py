@@ -14,6 +14,7 @@ from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.heads import importance
 from plmjax.compression.pruning.structure import removable_parts
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import FullSentences
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
@@ -26,7 +27,6 @@ from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.step import total_loss
-from plmjax.vocabulary import Vocabulary
 from tests.systems.modules import random_params
 
 SIZES = {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression.quantization import command
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.contracts.execution import SIMULATED, Execution

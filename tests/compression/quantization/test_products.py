@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression.examples import examples_of
 from plmjax.compression.quantization import calibration, command
 from plmjax.compression.quantization.products import with_products

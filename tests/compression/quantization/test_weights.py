@@ -8,7 +8,7 @@ import flax.traverse_util
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.compression.quantization.weights import comparison, shared_axes, stored_form
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
@@ -16,9 +16,9 @@ from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
-from plmjax.initialization.origin import Origin
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
+from plmjax.runs.origin import Origin
 from plmjax.training.checkpoints import checkpoints, items, stored
 
 

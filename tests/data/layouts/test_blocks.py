@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Blocks, Streams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 V = 300

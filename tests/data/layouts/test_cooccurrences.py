@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, pipeline
 from plmjax.data.layouts import Cooccurrences
 from plmjax.data.layouts.cooccurrences import CooccurrenceRows
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 SIZE, LENGTH, ROWS = 40, 16, 4

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, pipeline, store
 from plmjax.data.layouts import FullSentences, full_sentences
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 V = 300

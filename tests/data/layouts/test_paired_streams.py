@@ -6,11 +6,11 @@ import operator
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import store
 from plmjax.data.layouts import FullSentences, PairedStreams
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import Words, documents, phase
 
 V = 300

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import packing, store
 from plmjax.data.layouts import Blocks, Layout, SentenceOrder, SentencePairs, sentence_pairs
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, write
 
 V = 300

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Windows
 from plmjax.data.pipeline import DatasetSource
 from plmjax.errors import UserError
-from plmjax.vocabulary import Vocabulary
 from tests.data.corpora import documents, phase, write
 
 WORDS = Vocabulary.placeholder(300)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from plmjax import seals
 from plmjax.data import cleaning, formats, store
 from plmjax.data.cleaning.rule import Settings
 from plmjax.data.formats import records
@@ -15,6 +14,7 @@ from plmjax.data.preparation import files, pool, prepare, run
 from plmjax.data.preparation.conversion import Conversion
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
+from plmjax.files import seals
 
 
 class Reached(Exception):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from plmjax import locks
 from plmjax.data import store
 from plmjax.data.preparation import files, output_folder
 from plmjax.errors import UserError
+from plmjax.files import locks
 
 SOURCES = [{"path": f"{number}.txt", "bytes": number, "digest": f"sha256:{number}"} for number in range(12)]
 DESCRIPTION = {"format": "text", "validation": 0.1, "clean": ["c4"]}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plmjax import cli, storage
+from plmjax.commands import cli
 from plmjax.data import remote, store, tokenizers
+from plmjax.files import storage
 from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plmjax import storage
 from plmjax.data import mixture, remote, store
 from plmjax.data.layouts import Blocks, SentencePairs
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import MixtureSource
+from plmjax.files import storage
 from tests.data import corpora
 from tests.object_store import ObjectStore
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmjax import patience, storage
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order, remote, store
 from plmjax.data.layouts import (
     Blocks,
@@ -30,7 +30,7 @@ from plmjax.data.layouts import (
 from plmjax.data.remote import RemoteSource, ranges
 from plmjax.data.store import ledger as ledgers
 from plmjax.errors import Unavailable, UserError
-from plmjax.vocabulary import Vocabulary
+from plmjax.files import patience, storage
 from tests.data import corpora
 from tests.object_store import ObjectStore
 
@@ -424,7 +424,7 @@ def test_the_waits_double_and_a_closed_reader_stops(monkeypatch: pytest.MonkeyPa
     def broken(*_: Any, **__: Any) -> bytes:
         raise ConnectionResetError("reset")
 
-    monkeypatch.setattr("plmjax.buckets.client", lambda: SimpleNamespace(cat_file=broken))
+    monkeypatch.setattr("plmjax.files.buckets.client", lambda: SimpleNamespace(cat_file=broken))
     monkeypatch.setattr(patience, "FIRST_WAIT", 1.0)
     monkeypatch.setattr(patience, "LONGEST_WAIT", 16.0)
     waits: list[float] = []

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.data import store, tokenizers
 from plmjax.data.tokenizers.kinds import KINDS, SENTINEL, SENTINELS
 from plmjax.data.tokenizers.tokenizer import Tokenizer as Ours

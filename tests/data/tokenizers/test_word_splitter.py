@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import word_splitter
 from plmjax.interop import word2vec

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.group_sampler import GroupSampler
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
-from plmjax.vocabulary import Vocabulary
 
 
 def test_groups_come_in_proportion_to_the_roots_of_their_sizes():

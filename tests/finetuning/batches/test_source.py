@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
@@ -19,7 +20,6 @@ from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, Seque
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.models.bert import BertConfig
 from plmjax.training.phases import ResolvedPhase
-from plmjax.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.placeholder(1000)
 LABELLED = SequenceClassification(("a", "b"))

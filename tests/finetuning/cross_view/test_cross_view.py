@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.finetuning.cross_view.cross_view import (
     CrossViewLearning,
@@ -39,7 +40,6 @@ from plmjax.models.cvt.parsing import PARSING_VIEWS
 from plmjax.models.cvt.translation import TRANSLATION_VIEWS
 from plmjax.objectives.objective import LossInputs
 from plmjax.training import metrics
-from plmjax.vocabulary import Vocabulary
 from tests.models.cvt import small as cvt
 from tests.optional import torch
 from tests.paths import ROOT

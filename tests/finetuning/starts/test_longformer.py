@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.longformer import POSITIONS, SIDES, GlobalFromLocal, LedFromBart, LongformerFromRoberta
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration
 from plmjax.models.bert import BertConfig
 from plmjax.models.longformer.encoder_decoder import LedConfig, LedForConditionalGeneration
 from plmjax.models.longformer.longformer import LongformerConfig, LongformerForMaskedLM
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
+from plmjax.runs.weight_mappings.longformer import POSITIONS, SIDES, GlobalFromLocal, LedFromBart, LongformerFromRoberta
 from tests.families.encoder_decoders import BART
 from tests.families.encoders import ROBERTA
 from tests.families.family import both_sides, padded_tokens

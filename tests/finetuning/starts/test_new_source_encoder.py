@@ -9,10 +9,10 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.models.bart.translation import SOURCE_ENCODER, BartTranslationConfig
 from plmjax.models.t5 import T5Config
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.conftest import WORDS

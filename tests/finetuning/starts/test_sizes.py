@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from plmjax.finetuning.starts.awd_lstm_dropouts import AwdLstmDropouts
-from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
-from plmjax.finetuning.starts.longformer import WiderWindows
-from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
-from plmjax.finetuning.starts.tagger import FromWordVectors
-from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.decoder import LongformerDecoderConfig
 from plmjax.models.taggers.tagger import TaggerConfig
+from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
+from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
+from plmjax.runs.weight_mappings.longformer import WiderWindows
+from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
+from plmjax.runs.weight_mappings.tagger import FromWordVectors
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 
 PLACES = ("embedding", "input", "weight", "hidden", "output")
 WORDS = Gpt2Config.tiny(vocab_size=5, n_embd=6)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.tagger import FromLanguageModel, FromWordVectors
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.taglm import TaglmConfig
+from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from tests.families.recurrent import ELMO
 
 

@@ -13,7 +13,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
-from plmjax.finetuning import run as finetuning
+from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics.judges import BleuAndChrf, ExactMatch
@@ -75,8 +75,8 @@ def experiment(mixture: Mixture) -> Experiment:
 
 def source_of(mixture: Mixture, seed: int = 0) -> TaskSource:
     run, train = experiment(mixture), mixture.read("train")
-    rows = finetuning.rows(run, train, Numbers(), mixture.mixing(train))
-    validation = finetuning.rows(run, mixture.read("validation"), Numbers())
+    rows = inputs.rows(run, train, Numbers(), mixture.mixing(train))
+    validation = inputs.rows(run, mixture.read("validation"), Numbers())
     return TaskSource([rows], validation, Numbers.vocabulary, seed)
 
 
@@ -118,7 +118,7 @@ def test_a_run_reads_its_own_files_at_the_rates_of_its_tasks(mixture: Mixture) -
     mixture = dataclasses.replace(mixture, limit=12)
     train, validation = (mixture.read(split) for split in ("train", "validation"))
     run = dataclasses.replace(experiment(mixture), training=Training(batch_size=8, seed=3))
-    found, expected = finetuning.task_source(run, train, validation, Numbers()), source_of(mixture, 3)
+    found, expected = inputs.task_source(run, train, validation, Numbers()), source_of(mixture, 3)
     assert (found.fingerprint, found.per_epoch) == (expected.fingerprint, expected.per_epoch)
     assert len(found.validation_rows.encoded) == 4 + 6
     assert {name: portion.share for name, portion in found.portions([phase(4)], 5).items()} == pytest.approx(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.template import Template
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples, Parsing, attachment_scores
-from plmjax.vocabulary import Vocabulary
 
 ROWS = (("the", 2, "det"), ("cat", 3, "nsubj"), ("eats", 0, "root"))
 

@@ -11,10 +11,10 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.exchange.default_tasks import task_of
 from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.interop import huggingface
+from plmjax.interop.default_tasks import task_of
 from plmjax.models.bert import BertConfig
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers

@@ -16,6 +16,7 @@ from rouge_score import rouge_scorer
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
@@ -36,7 +37,6 @@ from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.vocabulary import Vocabulary
 from tests.finetuning import parity
 from tests.systems.modules import initial_params
 

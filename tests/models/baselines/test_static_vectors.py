@@ -11,8 +11,6 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.finetuning.run import finetune
-from plmjax.finetuning.starts.token_embeddings import FromTokenEmbeddings
 from plmjax.models.baselines.static_vectors import (
     StaticVectorsConfig,
     StaticVectorsForSequenceClassification,
@@ -22,6 +20,8 @@ from plmjax.models.bert import BertConfig
 from plmjax.models.glove import GloveConfig
 from plmjax.models.gpt import GptConfig
 from plmjax.models.word2vec import Word2VecConfig
+from plmjax.runs.finetuning import finetune
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import dropped, outputs, random_params

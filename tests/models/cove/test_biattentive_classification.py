@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.biattentive_classifier import BiattentiveClassifier
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.models.word2vec import Word2VecConfig
+from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
 from tests.optional import torch
 from tests.products import step_flops
 from tests.systems.modules import boxed_shapes, random_params, recorded_draws

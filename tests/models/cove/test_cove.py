@@ -15,6 +15,7 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.writer import Settings, Writer
@@ -27,7 +28,6 @@ from plmjax.models.cove.cove import (
     EncodedSource,
     MtLstm,
 )
-from plmjax.vocabulary import Vocabulary
 from tests.families.recurrent import COVE
 from tests.products import step_flops
 from tests.systems.modules import dropped, outputs, random_params

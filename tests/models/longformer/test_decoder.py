@@ -11,11 +11,11 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
-from plmjax.finetuning.starts.longformer import WiderWindows
 from plmjax.layers.attention import bands
 from plmjax.models.longformer.decoder import LongformerDecoderConfig, LongformerDecoderForCausalLM, _documents
 from plmjax.models.longformer.decoder_attention import Documents, LongformerDecoderAttention
 from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.runs.weight_mappings.longformer import WiderWindows
 from tests.families.long_texts import DECODER
 from tests.products import flops, step_flops
 from tests.systems.modules import outputs, random_params

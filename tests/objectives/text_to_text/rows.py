@@ -5,8 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.text_to_text.text_to_text import TextToText
-from plmjax.vocabulary import Vocabulary
 
 SIZE, END = 200, 1
 VOCABULARY = Vocabulary(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax import cli
+from plmjax.commands import cli
 from plmjax.errors import UserError
 from plmjax.training.checkpoints import ancestry, checkpoints
 from plmjax.training.checkpoints.averaging import average

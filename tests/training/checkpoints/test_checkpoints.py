@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plmjax import experiment, platform, storage
+from plmjax import experiment, platform
 from plmjax.errors import UserError
+from plmjax.files import storage
 from plmjax.parallel import mesh as meshes
 from plmjax.training import header, loop
 from plmjax.training.checkpoints import checkpoints, items, manager

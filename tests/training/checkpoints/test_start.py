@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmjax import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning import run as finetuning
-from plmjax.finetuning.starts.new_source_encoder import NewSourceEncoder
 from plmjax.generation.options import Generation
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.bert import BertConfig
@@ -22,6 +20,8 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.word2vec import Word2VecConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
+from plmjax.runs import finetuning
+from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
 from plmjax.training.checkpoints import checkpoints, start
 from tests.training.checkpoints.test_checkpoints import describe, make_state
 

@@ -1,0 +1,137 @@
+"""The command line: selection of the command, and the environment variables that libraries read.
+
+No module imported here imports JAX. JAX reads the environment only once, at its import, so `main` sets it first.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from plmjax import platform
+from plmjax.commands import checking, compression, data, exchange, inference, planning, reporting, training
+from plmjax.commands.command_line import experiment_options, parse, run_command, split_arguments
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.files import storage
+
+VERBS: dict[str, Callable] = {
+    "tokenizer train": data.tokenizer_train,
+    "prepare": data.prepare,
+    "cooccurrence": data.cooccurrence,
+    "experiments": training.experiments,
+    "pretrain": training.pretrain,
+    "finetune": training.finetune,
+    "evaluate": inference.evaluate,
+    "predict": inference.predict,
+    "embed": inference.embed,
+    "attention": inference.attention,
+    "fill-mask": inference.fill_mask,
+    "nearest": inference.nearest,
+    "generate": inference.generate,
+    "plan": planning.plan,
+    "bench": training.bench,
+    "selfcheck": checking.selfcheck,
+    "average": training.average,
+    "compress prune": compression.prune,
+    "compress distil": compression.distil,
+    "compress quantize": compression.quantize,
+    "compress factorize": compression.factorize,
+    "compress share": compression.share,
+    "augment": compression.augment,
+    "import": exchange.import_,
+    "export": exchange.export,
+    "card": reporting.card,
+    "report": reporting.report,
+}
+GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))
+"""First words of commands that consist of two words."""
+OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
+"""Commands that take every option of an experiment."""
+OF_TASKS = ("evaluate", "predict")
+"""Commands that take the options of a run's task for reading another file."""
+OF_CHECKPOINTS = tuple(name for name in VERBS if name.startswith("compress "))
+"""Commands that take every option of the experiment of a checkpoint."""
+
+
+def usage(group: str = "") -> str:
+    """Return the commands, one line each; `group` limits them to those that begin with this word."""
+    shown = {name: verb for name, verb in VERBS.items() if not group or name.startswith(f"{group} ")}
+    width = max(map(len, shown))
+    rows = "\n".join(f"  {name:<{width}}  {verb.__doc__.splitlines()[0]}" for name, verb in shown.items())
+    command = f"{group} COMMAND" if group else "COMMAND"
+    return f"usage: plmjax {command} ...    (plmjax {command} --help shows its options)\n\n{rows}"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one command.
+
+    Raises:
+        UserError: a mistake of the user.
+    """
+    name, rest = (arguments[0], list(arguments[1:])) if arguments else ("--help", [])
+    if name in ("--help", "-h"):
+        print(usage())
+        return
+    if name == "--version":
+        from plmjax import __version__
+
+        print(__version__)
+        return
+    if name in GROUPS and rest[:1] in (["--help"], ["-h"]) and sum(verb.startswith(f"{name} ") for verb in VERBS) > 1:
+        print(usage(name))
+        return
+    if name in GROUPS:
+        name, rest = _of_two_words(name, rest)
+    if name not in VERBS:
+        raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, [*VERBS, *GROUPS])}")
+    verb = VERBS[name]
+    if name not in (*OF_EXPERIMENTS, *OF_TASKS, *OF_CHECKPOINTS):
+        parse(verb, f"plmjax {name}", rest)()
+        return
+    if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
+        from plmjax import experiment as experiments
+
+        overrides = [*split_arguments(rest)[1], "--help"]
+        experiments.override(experiments.load(rest[0]), overrides, f"plmjax {name} {rest[0]}")
+    own, overrides = split_arguments(rest)
+    further = functools.partial(experiment_options, own[0] if own else "")
+    try:
+        call = parse(verb, f"plmjax {name}", own, further)
+    except UserError:
+        if name in OF_EXPERIMENTS and own and not own[0].startswith("-"):
+            from plmjax import experiment as experiments
+
+            experiments.load(own[0])  # a misspelt name is reported before all other mistakes
+        raise
+    call(overrides=overrides)
+
+
+def _of_two_words(name: str, rest: list[str]) -> tuple[str, list[str]]:
+    """Return (name of a command of two words, its arguments); the help of a group of one command is that command's.
+
+    Raises:
+        UserError: no command of the group has the second word.
+    """
+    seconds = [verb.split()[1] for verb in VERBS if verb.startswith(f"{name} ")]
+    if rest[:1] in (["--help"], ["-h"]) and len(seconds) == 1:
+        return f"{name} {seconds[0]}", rest
+    if not rest or rest[0] not in seconds:
+        found = quoted(rest[0]) if rest else "nothing"
+        raise UserError(
+            f"Expected {', '.join(seconds[:-1])}{' or ' if seconds[1:] else ''}{seconds[-1]} after plmjax {name}, "
+            f"found {found}; write plmjax {name} {seconds[0]}."
+        )
+    return f"{name} {rest[0]}", rest[1:]
+
+
+def main() -> None:
+    """Set the environment variables that libraries read, then run the command of sys.argv."""
+    if sys.argv[1:2] in (["pretrain"], ["finetune"], ["bench"]) and not platform.has_tpu() and not platform.has_gpu():
+        platform.keep_freed_memory()
+    # After a command is killed, multiprocessing cleans up and would print a warning.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+    # A run that is started again need not compile again.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache("compilation")))
+    # JAX caches programs that took a second to compile; a run has many that take less.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    run_command(lambda: run(sys.argv[1:]))

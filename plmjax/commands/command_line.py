@@ -1,0 +1,180 @@
+"""The command line of both programs: parsing of arguments, exit codes and error messages."""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import io
+import itertools
+import logging
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, Suppress
+from tyro.constructors import PrimitiveConstructorSpec
+
+from plmjax import option_values
+from plmjax.errors import CRASHED, MISTAKE, SAVED, UNAVAILABLE, WEATHER, Unavailable, UserError, nearest, quoted
+from plmjax.files import storage
+from plmjax.parallel import hosts as peers
+from plmjax.parallel.stopping import CTRL_C, Interrupted, give_way
+
+Location = Annotated[
+    Path,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: storage.path(words[0]),
+        is_instance=lambda value: isinstance(value, os.PathLike),
+        str_from_instance=lambda path: [os.fspath(path)],
+    ),
+]
+"""A local path or one in a bucket. pathlib would turn gs://b into gs:/b."""
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (arguments of the command, overrides of its experiment).
+
+    An override is an option whose name has a dot, or `--optimizer`, which chooses another update rule.
+    """
+    own: list[str] = []
+    overrides: list[str] = []
+    into = own
+    for argument in arguments:
+        if argument.startswith("--"):
+            name = argument.partition("=")[0]
+            into = overrides if "." in name or name == "--optimizer" else own
+        into.append(argument)
+    return own, overrides
+
+
+def experiment_options(reference: str) -> list[str]:
+    """Return the options of an experiment, for a message; an empty list if it cannot be loaded."""
+    from plmjax import experiment  # It imports JAX, which reads the environment that a command sets first.
+
+    with contextlib.suppress(UserError):
+        return experiment.options(experiment.load(reference))
+    return []
+
+
+def parse(
+    verb: Callable, program: str, arguments: Sequence[str], further: Callable[[], Sequence[str]] = tuple
+) -> Callable:
+    """Return the command with its arguments bound; `program` is the text before them on the command line.
+
+    Args:
+        further: function that returns the options of the experiment. An error message suggests them for an option that
+            has only the last part of their name.
+
+    Raises:
+        UserError: an unknown option, a missing one, or a value of the wrong kind.
+    """
+
+    @functools.wraps(verb)
+    def bound(*positional: Any, **keywords: Any) -> Callable:
+        return functools.partial(verb, *positional, **keywords)
+
+    captured = io.StringIO()
+    # The form of tyro's errors depends on standard output: colours on a terminal, no box without UTF-8.
+    plain = contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    try:
+        shown = contextlib.nullcontext() if {"-h", "--help"} & set(arguments) else plain
+        with option_values.PLAIN, contextlib.redirect_stderr(captured), shown:
+            call, unknown = tyro.cli(
+                bound, prog=program, args=arguments, use_underscores=True, return_unknown_args=True
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # tyro prints a box: its first paragraph is the error, the others repeat the help.
+        lines = [line.strip("\u2502 ") for line in captured.getvalue().splitlines() if line.startswith("\u2502")]
+        paragraph = itertools.takewhile(lambda line: not line.startswith("\u2500"), lines)
+        raise UserError(f"{' '.join(paragraph).rstrip('.')}; see {program} --help.") from None
+    if unknown:
+        from plmjax import experiment
+
+        known = [f"--{name.strip('_')}" for name in _names(verb)]
+        # If several options have the same last part, the option of the whole run precedes those of phases.
+        dotted = sorted(further(), key=lambda option: option.startswith("--phases."), reverse=True)
+        dotted += [option for option in known if "." in option]
+        parts = {f"--{option.rpartition('.')[2]}": option for option in dotted}
+        if not unknown[0].startswith("-"):
+            raise UserError(
+                f"Expected nothing more after {program} {shlex.join(arguments[: arguments.index(unknown[0])])}, found "
+                f"{quoted(unknown[0])}; put a text of several words in quotes, or see {program} --help."
+            )
+        option = unknown[0].partition("=")[0]
+        hint = nearest(experiment.normalized_option(option), known, parts)
+        raise UserError(f"Expected an option of {program}, found {quoted(option)}; {hint}")
+    return call
+
+
+def _names(verb: Callable) -> Iterator[str]:
+    """Yield the names of a command's options, those of a group of settings with the group's name before them."""
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if any(mark in (Positional, Suppress) for mark in get_args(parameter.annotation)):
+            continue
+        if not dataclasses.is_dataclass(parameter.default):
+            yield name
+            continue
+        prefix = "" if OmitArgPrefixes in get_args(parameter.annotation) else f"{name}."
+        yield from (f"{prefix}{field.name}" for field in dataclasses.fields(parameter.default))
+
+
+def run_command(command: Callable[[], None], program: str = "plmjax") -> None:
+    """Run a command, and exit with the code of its end (`plmjax.errors`), or 130 for Ctrl-C.
+
+    On several hosts this host ends at once, and the other hosts receive the reason.
+    """
+    try:
+        with _plain_warnings():
+            command()
+    except BrokenPipeError:
+        sys.exit(0)
+    except (Exception, KeyboardInterrupt) as error:
+        give_way()
+        code, sentence = ending(error)
+        if sentence:
+            print(f"{program}: {sentence}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        peers.failed(sentence or f"{type(error).__name__}: {error}".splitlines()[0])
+        peers.leave(code)
+        sys.exit(code)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print only the text of warnings, as Python does for a logger without a handler (logging.lastResort).
+
+    Libraries add a handler to the root logger, which would print `WARNING:plmjax.runs.finetuning:` before each.
+    """
+    log = logging.getLogger("plmjax")
+    propagated, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = propagated
+
+
+def ending(error: BaseException) -> tuple[int, str]:
+    """Return (exit code, sentence) for an exception; the sentence is empty if a traceback says more."""
+    error = storage.explained(error) or error
+    match error:
+        case UserError():
+            return MISTAKE, str(error)
+        case Unavailable():
+            return UNAVAILABLE, str(error)
+        case Interrupted():
+            return SAVED, f"{error} Run the same command again to continue."
+        case KeyboardInterrupt():
+            return CTRL_C, "Stopped."
+        case RuntimeError() if WEATHER.match(str(error)):
+            return UNAVAILABLE, ""
+    return CRASHED, ""

@@ -1,1 +1,0 @@
-"""Conversion of checkpoints of other libraries to run directories, and back."""

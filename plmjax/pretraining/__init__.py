@@ -1,1 +1,0 @@
-"""Pretraining from text to checkpoint, and the summary of a finished run."""

@@ -1,0 +1,126 @@
+"""The summary of a finished run: held-out loss and unigram entropy, filled masks or generated texts, an export."""
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from plmjax import experiment
+from plmjax.files import storage
+from plmjax.contracts.system import Purpose
+from plmjax.errors import NotInstalled
+from plmjax.objectives.masked_language_model import MaskedLanguageModel
+from plmjax.runs import mixtures
+from plmjax.report.runs import SAMPLES
+from plmjax.training import feed, loop, phases
+from plmjax.training.metrics import perplexity
+
+EXAMPLES = 3
+SAMPLED = 48
+"""Number of tokens of a generated text in the report, or half of the model's positions if they are fewer."""
+
+
+def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
+    """Print the result of a pretraining run, and export it to WORKDIR/export if its system can be exported."""
+    if isinstance(source, feed.Mixes):
+        plan = phases.resolve(experiment.read(workdir / "experiment.json"))
+        report(mixtures.summary(source, plan, int(result.state.step)))
+    if "eval/loss" in result.metrics:
+        objective = experiment.read(workdir / "experiment.json").objective
+        _show_losses(result.metrics, objective.perplexity, report)
+        if isinstance(objective, MaskedLanguageModel):
+            _fill(result, source, workdir, report)
+    if Purpose.WRITING in experiment.read(workdir / "experiment.json").model.system:
+        _generate(result, source, workdir, report)
+    _export(workdir, report)
+
+
+def _show_losses(metrics: dict[str, float], has_perplexity: bool, report: Callable[[str], None]) -> None:
+    loss, entropy = metrics["eval/loss"], metrics.get("eval/unigram_entropy", math.nan)
+    if "eval/unigram_loss" in metrics:  # The loss is not that of a probability: it has no perplexity.
+        report(f"held-out   loss {loss:.4f}; with the counts of words only {metrics['eval/unigram_loss']:.4f}")
+        return
+    compared = f"; perplexity {perplexity(loss):.5g} against {perplexity(entropy):.5g}" if has_perplexity else ""
+    report(f"held-out   loss {loss:.4f} nats a target; unigram entropy of the same targets {entropy:.4f}{compared}")
+
+
+def _fill(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
+    """Replace one word of a few held-out sentences by [MASK], and print the model's predictions.
+
+    A text can have more tokens than the row that it was decoded from. One that is too long for the model is left out.
+    """
+    from plmjax.data import tokenizers
+    from plmjax.inference.fill_mask import MASK, fill_mask, masked_ids
+
+    tokenizer, model = tokenizers.load(workdir / "tokenizer"), experiment.read(workdir / "experiment.json").model
+
+    def fits(example: tuple[str, str]) -> bool:
+        row = model.template.lay_out([masked_ids(tokenizer, example[0])], tokenizer.vocabulary).tokens
+        return model.longest is None or len(row) <= model.longest
+
+    examples = (_hide(text, MASK) for text in _held_out(result, source, tokenizer))
+    for hidden, word in itertools.islice(filter(fits, examples), EXAMPLES):
+        guesses = ", ".join(f"'{token}' {probability:.2f}" for token, probability in fill_mask(workdir, hidden, 3)[0])
+        report(f"fill-mask  {hidden}\n           was {word!r}; guessed {guesses}")
+
+
+def _hide(text: str, mask: str) -> tuple[str, str]:
+    """Return (a text whose middle word is replaced by `mask`, the word)."""
+    words = text.split()
+    place = len(words) // 2
+    return " ".join([*words[:place], mask, *words[place + 1 :]]), words[place]
+
+
+def _generate(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None]) -> None:
+    """Generate a document, if a token begins one, and continuations of a few held-out beginnings, or target texts.
+
+    Tokens are sampled, or chosen by the settings of the checkpoint that the run started from. The texts are written to
+    WORKDIR/samples.jsonl, for the report.
+    """
+    from plmjax.data import tokenizers
+    from plmjax.generation.generate import Generator, decoding_of, printable
+    from plmjax.generation.options import Options
+    from plmjax.generation.writer import settings_of
+
+    run, tokenizer = experiment.read(workdir / "experiment.json"), tokenizers.load(workdir / "tokenizer")
+    model = run.model
+    half = SAMPLED if model.longest is None else min(SAMPLED, max(model.longest // 2, 1))
+    beginnings = (" ".join(text.split()[:8]) for text in _held_out(result, source, tokenizer))
+    fitting = (text for text in beginnings if len(tokenizer.encode(text)) <= half)
+    generator = Generator.load(workdir, max_unknown=1)
+    begins = not generator.reads_sources and tokenizer.vocabulary.document_end >= 0
+    prompts = [*([""] if begins else []), *itertools.islice(fitting, EXAMPLES)]
+    if not prompts:  # nothing begins a text: no token, and no held-out row of enough words
+        return
+    decoding = Options(max_new_tokens=half).over(decoding_of(run)[0])
+    texts = generator(prompts, settings_of(decoding, batch_size=EXAMPLES + 1))
+    samples = [text for of_prompt in texts for text in of_prompt]
+    storage.write(workdir / SAMPLES, "".join(json.dumps(dataclasses.asdict(text)) + "\n" for text in samples))
+    for text in samples[:2]:
+        between = " -> " if not generator.continues else " ..." if text.prompt else ""
+        report(printable(f"generate   {text.prompt}{between}{text.text}"))
+
+
+def _held_out(result: loop.Result, source: feed.BatchSource, tokenizer) -> Iterator[str]:
+    """Yield the beginnings of held-out rows, as text of at most sixteen words."""
+    special = np.array(source.vocabulary.special)
+    phase = result.program.evaluation_phase
+    for batch in source.evaluation(phase, np.arange(phase.batch_size)):
+        for row in batch["input_ids"]:
+            text = tokenizer.decode(row[~np.isin(row, special)].tolist())
+            if len(text.split()) >= 8:
+                yield " ".join(text.split()[:16])
+
+
+def _export(workdir: Path, report: Callable[[str], None]) -> None:
+    from plmjax.interop.run_directories import can_export, export_checkpoint
+
+    if can_export(workdir):
+        try:
+            report(export_checkpoint(workdir, workdir / "export", "auto"))
+        except NotInstalled as error:  # The run is complete; `plmjax export` works once the library is installed.
+            report(f"exported   nothing: {error}")

@@ -1,0 +1,216 @@
+"""One process at a time in a folder, on a disk and in a bucket."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plmjax.errors import Unavailable, UserError
+from plmjax.files import buckets, locks, storage
+from tests.paths import ROOT
+from tests.small_runs import SMALL_BERT
+
+HOLD = """
+import sys, time
+from plmjax.files import locks, storage
+
+with locks.locked(storage.path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(folder: Path | str):
+    """Another process that holds a folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "disk":
+        return tmp_path / "run"
+    return storage.path(f"gs://{request.getfixturevalue('bucket')}/run")
+
+
+def test_a_folder_is_held_by_one_process_which_is_named(folder: Path) -> None:
+    with holder(folder) as process:
+        with pytest.raises(UserError, match=rf"found process {process.pid} on \S+ \(since .*name another folder"):
+            locks.locked(folder).__enter__()
+        process.send_signal(signal.SIGKILL)  # which leaves the file where it is
+        process.wait()
+        assert json.loads((folder / locks.NAME).read_text())["pid"] == process.pid
+        with locks.locked(folder):
+            assert json.loads((folder / locks.NAME).read_text())["pid"] == os.getpid()
+            with pytest.raises(UserError, match=f"process {os.getpid()} "):
+                locks.locked(folder).__enter__()
+    assert not (folder / locks.NAME).exists()
+
+
+def test_folders_that_stay_empty_are_removed_again(tmp_path: Path) -> None:
+    with locks.locked(tmp_path / "runs" / "refused"):
+        assert (tmp_path / "runs" / "refused" / locks.NAME).exists()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    with locks.locked(tmp_path / "there" / "kept"):
+        (tmp_path / "there" / "kept" / "made").touch()
+    assert [path.name for path in (tmp_path / "there" / "kept").iterdir()] == ["made"]
+
+
+def test_a_lock_that_was_removed_before_it_was_taken_is_taken_again(tmp_path: Path, monkeypatch) -> None:
+    """A holder removes the file when it ends; whoever has opened that file would hold what nobody else sees."""
+    import fcntl
+
+    flock, calls = fcntl.flock, []
+
+    def late(file, operation: int) -> None:
+        calls.append(operation)
+        if len(calls) < 3:
+            (tmp_path / "run" / locks.NAME).unlink()
+        if len(calls) == 2:  # by the process that holds the folder next
+            (tmp_path / "run" / locks.NAME).touch()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locks.locked(tmp_path / "run"):
+        assert len(calls) == 3
+        assert json.loads((tmp_path / "run" / locks.NAME).read_text())["pid"] == os.getpid()
+        with pytest.raises(UserError, match=f"process {os.getpid()} "):
+            locks.locked(tmp_path / "run").__enter__()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_the_number_of_a_holder_that_is_gone_may_be_that_of_another_process(bucket: str) -> None:
+    folder, said = storage.path(f"gs://{bucket}/run"), []
+    known = json.loads(locks._holder())
+    lost = known | {"token": "of a lock that this process lost"}
+    for left in (known | {"pid": os.getppid(), "started": "1"}, lost):
+        assert buckets.replace(folder / locks.NAME, json.dumps(left), 0)
+        with locks.locked(folder, said.append):  # at once: on this machine nothing has to be waited for
+            assert json.loads((folder / locks.NAME).read_text())["token"] not in (known["token"], lost["token"])
+    assert not said
+
+
+def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Leaves the lock of a process of another machine in a bucket."""
+    monkeypatch.setattr(locks, "_machine", lambda: "another")
+    left = locks._holder()
+    monkeypatch.undo()
+    assert buckets.replace(folder / locks.NAME, left, 0)
+    return left
+
+
+def test_a_lock_of_another_machine_is_watched_before_it_is_taken_over(bucket: str, monkeypatch) -> None:
+    folder, said = storage.path(f"gs://{bucket}/run"), []
+    elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    begun = time.monotonic()
+    with locks.locked(folder, said.append):
+        assert time.monotonic() - begun > 1.0
+        assert len(said) == 1 and said[0].startswith(f"waiting    up to 1 s, whether process {os.getpid()} on ")
+
+
+def test_a_folder_that_a_holder_on_another_machine_leaves_is_taken_at_once(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    leaving = threading.Timer(0.5, lambda: storage.remove(folder / locks.NAME))
+    leaving.start()
+    begun = time.monotonic()
+    with locks.locked(folder, lambda text: None):
+        assert time.monotonic() - begun < locks.SILENT_SECONDS / 2
+    leaving.join()
+
+
+def test_a_holder_on_another_machine_that_still_writes_is_left_alone(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    left = elsewhere(folder, monkeypatch)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    path = folder / locks.NAME
+    beat = threading.Timer(0.5, lambda: buckets.replace(path, left, buckets.generation(path)[0]))
+    beat.start()
+    with pytest.raises(Unavailable, match=f"found process {os.getpid()} on "):
+        locks.locked(folder, lambda text: None).__enter__()
+    beat.join()
+    assert buckets.generation(path)[1] == left
+
+
+def test_a_lock_is_written_anew_while_it_is_held(bucket: str, monkeypatch) -> None:
+    folder = storage.path(f"gs://{bucket}/run")
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
+    with locks.locked(folder):
+        first = buckets.generation(folder / locks.NAME)[0]
+        deadline = time.monotonic() + 30
+        while buckets.generation(folder / locks.NAME)[0] == first:
+            assert time.monotonic() < deadline
+    assert buckets.generation(folder / locks.NAME) == (0, "")
+
+
+def test_a_lock_is_removed_after_its_last_beat(bucket: str, monkeypatch) -> None:
+    """A beat after the removal would find the lock lost, and end the process."""
+    folder, replace = storage.path(f"gs://{bucket}/run"), buckets.replace
+    begun, ended, lost = threading.Event(), threading.Event(), []
+
+    def slow(path: Path, contents: str, generation: int) -> int:
+        if not generation:
+            return replace(path, contents, generation)
+        begun.set()
+        time.sleep(0.2)
+        made = replace(path, contents, generation)
+        ended.set()
+        return made
+
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "_lost", lambda *where: lost.append(where) or 0)
+    monkeypatch.setattr(buckets, "replace", slow)
+    with locks.locked(folder):
+        assert begun.wait(30)
+    assert ended.wait(30) and not lost
+    assert buckets.generation(folder / locks.NAME) == (0, "")
+
+
+@pytest.mark.parametrize("verb", ["pretrain", "prepare", "finetune", "seeds"])
+def test_no_two_commands_work_in_one_folder(verb: str, tmp_path: Path, prose: Path, fails) -> None:
+    """The second one changes nothing, and says whom to wait for."""
+    from plmjax.data import tokenizers
+
+    folder = tmp_path / "run"
+    tokenizers.train("word", 100, iter(["some words"]), tmp_path / "words", lowercase=True)
+    tuning = ("finetune", "experiments/finetune_sentences.py", "--from", "random", "--workdir", folder)
+    command = {
+        "pretrain": ("pretrain", "experiments/bert_tiny.py", "--workdir", folder, "--data.input", prose, *SMALL_BERT),
+        "prepare": ("prepare", "--input", prose, "--tokenizer", tmp_path / "words", "--output", folder),
+        "finetune": tuning,
+        "seeds": (*tuning, "--seeds", "1", "2"),
+    }[verb]
+    with holder(folder) as process:
+        assert f"{folder} for this process alone, found process {process.pid} on " in fails(*command)
+        assert [path.name for path in folder.iterdir()] == [locks.NAME]
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_written_through(tmp_path: Path) -> None:
+    """The target of the link would be truncated."""
+    folder, letter = tmp_path / "run", tmp_path / "letter.txt"
+    folder.mkdir()
+    letter.write_text("dear")
+    for target in (letter, tmp_path / "none", "lock.json"):
+        (folder / locks.NAME).symlink_to(target)
+        with pytest.raises(UserError, match=r"Expected a lock of this project at .*lock\.json, found a file that"):
+            locks.locked(folder).__enter__()
+        (folder / locks.NAME).unlink()
+    assert letter.read_text() == "dear" and sorted(tmp_path.iterdir()) == [letter, folder]
