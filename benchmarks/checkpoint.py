@@ -21,7 +21,6 @@ from plmjax.experiment import Checkpoint, Data, Experiment, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.optimizers import BertAdamW
@@ -46,7 +45,7 @@ def main() -> None:
         optimizer=BertAdamW(),
         training=Training(steps=1000, batch_size=8 * len(jax.devices())),
     )
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = run.data.layout.batch(phase.batch_size, phase.sequence_length)
     built = programs.build(run, phase, meshes.make(run.mesh, jax.devices()), vocabulary, lambda _: shapes)

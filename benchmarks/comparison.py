@@ -40,7 +40,6 @@ from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.inference.embed import embed
 from plmjax.runs.finetuning import finetune
 from plmjax.runs.pretraining import pretrain
-from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.start import RANDOM
 from plmjax.training.metrics import read
@@ -92,14 +91,14 @@ def split_by_premise(source: Path, directory: Path) -> tuple[Path, Path]:
 def flops(run: Experiment, steps: int) -> float:
     """Return the model FLOPs of a pretraining run of that many steps, in closed form."""
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=steps))
-    batches = [(phase, run.data.layout.batch(phase.batch_size, phase.sequence_length)) for phase in phases.resolve(run)]
+    batches = [(phase, run.data.layout.batch(phase.batch_size, phase.sequence_length)) for phase in run.resolved_phases]
     return sum(phase.steps * run.objective.train_flops(run.model, batch) for phase, batch in batches)
 
 
 def tokens(run: Experiment, steps: int) -> float:
     """Return the tokens that a pretraining run of that many steps reads; for GloVe, the cells of its counts."""
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, steps=steps))
-    return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in phases.resolve(run))
+    return sum(phase.steps * run.data.tokens(phase.batch_size, phase.sequence_length) for phase in run.resolved_phases)
 
 
 def within(run: Experiment, budget: float, most: float = math.inf) -> Experiment:
@@ -203,7 +202,7 @@ def pretraining(run: Experiment, workdir: Path) -> dict[str, Any]:
         "tokens": tokens(run, run.training.steps),
         "losses": {
             str(phase.sequence_length): [lines[phase.last_step]["eval/loss"], without_context(lines[phase.last_step])]
-            for phase in phases.resolve(run)
+            for phase in run.resolved_phases
         },
     }
 

@@ -39,7 +39,6 @@ from plmjax.experiment import Experiment, Tokenizer
 from plmjax.inference.evaluate import evaluate
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.runs.pretraining import pretrain
-from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints, start
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +83,7 @@ def row(name: str, workdir: Path, found: dict[str, Any], context: str) -> str:
     """Return the row of a model in the table of bits per byte."""
     params, description = checkpoints.load_parameters(workdir)
     run = description.experiment
-    tokens = sum(each.steps * run.data.tokens(each.batch_size, each.sequence_length) for each in phases.resolve(run))
+    tokens = sum(each.steps * run.data.tokens(each.batch_size, each.sequence_length) for each in run.resolved_phases)
     cells = [
         name, f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,}", f"{run.training.steps:,}",
         f"{tokens / 1e6:.1f} M", f"{flops(run, run.training.steps):.2g}", context,

@@ -25,7 +25,6 @@ from plmjax.objectives.electra import ElectraPretraining, detection_sums
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.objective import LossSums, apply
 from plmjax.parallel import mesh
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 
@@ -85,7 +84,7 @@ def stepper(objective: ElectraPretraining, rows: int) -> tuple[Callable[[], floa
         optimizer=BertAdamW(),
         training=experiment.Training(batch_size=rows, steps=1000),
     )
-    phase = phases.resolve(run)[0]
+    phase = run.resolved_phases[0]
     shapes = run.data.layout.batch(rows, LENGTH)
     vocabulary = Vocabulary.placeholder(VOCABULARY)
     program = programs.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)

@@ -31,7 +31,7 @@ from plmjax.data import cooccurrence, pipeline, store, tokenizers
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases
+from plmjax.training import feed
 from plmjax.training import program as programs
 
 SEQUENTIAL = """
@@ -125,7 +125,7 @@ def main() -> None:
             training=dataclasses.replace(run.training, batch_size=options.batch),
         )
         source = pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed)
-        (phase,) = phases.resolve(run)
+        (phase,) = run.resolved_phases
         program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
         sources = ConstantSources(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
         state = program.initialize(0, sources)

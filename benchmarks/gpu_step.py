@@ -88,11 +88,11 @@ def ours(case: Case) -> tuple[Steps, float]:
 
     from plmjax.contracts.vocabulary import Vocabulary
     from plmjax.parallel import mesh
-    from plmjax.training import phases, placement
+    from plmjax.training import placement
     from plmjax.training import program as programs
 
     run = experiment_of(case)
-    phase, size = phases.resolve(run)[0], run.model.vocab_size
+    phase, size = run.resolved_phases[0], run.model.vocab_size
     devices, vocabulary = mesh.make(run.mesh, jax.devices()[:1]), Vocabulary.placeholder(size)
     program = programs.build(run, phase, devices, vocabulary, placement.of_layout(run))
     batch = jax.device_put(run.data.layout.synthetic(phase.batch_size, phase.sequence_length, size, 0))

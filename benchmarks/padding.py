@@ -25,7 +25,6 @@ from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.inputs import rows
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training.feed import local_rows, on_device
 from plmjax.training.program import build
 
@@ -43,7 +42,7 @@ class Steps:
     """Training steps of one setting, each with its own batch."""
 
     def __init__(self, run: Experiment, source: TaskSource) -> None:
-        (phase,) = phases.resolve(run)
+        (phase,) = run.resolved_phases
         mesh = meshes.make(Mesh(), jax.devices()[:1])
         program = build(run, phase, mesh, source.vocabulary, source.batch(phase))
         self._state = program.initialize(0)

@@ -22,7 +22,6 @@ from plmjax.parallel import topologies
 from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
 from plmjax.plan.compilation import Batches
-from plmjax.training import phases
 
 RUNS = {
     "experiments/bert_base_4x4.py": "4x4",
@@ -38,7 +37,7 @@ def fitting(run: str, topology: str) -> list[str]:
     composed, options = experiments.load(run), []
     batches = Batches.of_text(composed)
     mesh = plan_search.place(composed, batches, topologies.parse(topology)).mesh
-    for phase in phases.resolve(composed):
+    for phase in composed.resolved_phases:
         count = plan_search.fewest_microbatches(composed, batches, phase, mesh)
         if count > phase.accumulation:
             options += [f"--phases.{phase.index}.accumulation", str(count)]

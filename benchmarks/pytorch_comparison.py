@@ -36,10 +36,10 @@ def plmjax_step(run: "Experiment") -> Step:
     import jax
 
     from plmjax.contracts.vocabulary import Vocabulary
-    from plmjax.training import phases, placement
+    from plmjax.training import placement
     from plmjax.training import program as programs
 
-    phase = phases.resolve(run)[0]
+    phase = run.resolved_phases[0]
     size = run.model.vocab_size
     vocabulary = Vocabulary.placeholder(size)
     program = programs.build(run, phase, mesh.make(run.mesh, jax.devices()[:1]), vocabulary, placement.of_layout(run))

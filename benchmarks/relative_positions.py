@@ -37,7 +37,6 @@ from plmjax.objectives.permutation_language_model import PermutationLanguageMode
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.parallel import mesh
 from plmjax.plan.plan import plan
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 
@@ -85,7 +84,7 @@ class Step(NamedTuple):
 
 def step_of(run: Experiment) -> Step:
     """Compile the train step of a run for one device."""
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     rows, length = phase.batch_size, phase.sequence_length
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = run.data.layout.batch(rows, length)

@@ -32,7 +32,7 @@ from plmjax.experiment import Experiment
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases
+from plmjax.training import feed
 from plmjax.training import program as programs
 
 
@@ -42,7 +42,7 @@ class Ours:
     def __init__(self, run: Experiment, dataset: Dataset, tokenizer: tokenizers.Tokenizer, seed: int):
         self._run, self._tokenizer = run, tokenizer
         self._source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
-        (self._phase,) = phases.resolve(run)
+        (self._phase,) = run.resolved_phases
         mesh = meshes.make(run.mesh, jax.devices()[:1])
         program = programs.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
         counts = self._source.unigram_counts

@@ -10,7 +10,6 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
-from plmjax.training import phases
 from tests.paths import ROOT
 
 with pytest.MonkeyPatch.context() as patched:
@@ -22,7 +21,7 @@ with pytest.MonkeyPatch.context() as patched:
 def test_every_system_takes_the_same_budget(system):
     run = comparison.within(experiments.load(f"{comparison.EXPERIMENTS}:{system}"), 1e13)
     assert 0.99e13 < comparison.flops(run, run.training.steps) <= 1e13
-    assert not any(phase.last_step % run.training.evaluate_every for phase in phases.resolve(run))
+    assert not any(phase.last_step % run.training.evaluate_every for phase in run.resolved_phases)
 
 
 def test_a_limit_of_tokens_ends_a_run_before_its_budget():

@@ -14,6 +14,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment, Mesh, Start
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.cross_view.cross_view import CrossViewLearning
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
@@ -44,12 +45,10 @@ from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassi
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart
 from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
-from plmjax.training.phases import ResolvedPhase
 from tests.experiment_names import EXPERIMENTS
 from tests.metric_names import undocumented
 from tests.paths import ROOT
@@ -213,8 +212,8 @@ def test_its_sizes_fit(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     run = complete(experiments.load(name))
     mesh = meshes.make(run.mesh, jax.devices())
-    for phase in phases.resolve(run):
-        programs.check_batches(phase, phases.evaluation(run, phase), mesh)
+    for phase in run.resolved_phases:
+        programs.check_batches(phase, phase.evaluation, mesh)
         programs.check_model(run, phase, Vocabulary.placeholder(run.model.vocab_size))
         assert batch(run, phase)
 
@@ -225,7 +224,7 @@ def test_its_step_can_be_traced(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     run = complete(experiments.load(name))
     mesh = meshes.make(run.mesh, jax.devices())
-    for phase in phases.resolve(run):
+    for phase in run.resolved_phases:
         program = programs.build(
             run, phase, mesh, Vocabulary.placeholder(run.model.vocab_size), lambda one: batch(run, one)
         )

@@ -18,9 +18,9 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Layout
 from plmjax.experiment import Experiment
 from plmjax.experiment.catalogue import functions
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import sharding
-from plmjax.training import initial_state, phases
-from plmjax.training.phases import ResolvedPhase
+from plmjax.training import initial_state
 from tests.paths import ROOT
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -46,7 +46,7 @@ def describe(run: Experiment) -> list[str]:
     if run.model is None or not isinstance(getattr(run.data, "layout", None), Layout):
         return [*lines, "parameters", "  those of the checkpoint, and a head as its task asks for"]
 
-    resolved = phases.resolve(run)
+    resolved = run.resolved_phases
     batches = [run.data.layout.batch(phase.batch_size, phase.sequence_length) for phase in resolved]
     boxed = abstract_params(run, resolved[0])
     decayed = run.optimizer.decayed(boxed)

@@ -15,7 +15,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.experiment import Start, Tokenizer
-from plmjax.training import checks, phases
+from plmjax.training import checks
 from tests.paths import ROOT
 
 
@@ -28,7 +28,7 @@ def reviews(monkeypatch) -> ModuleType:
 
 def test_the_pretraining_ends_with_rows_of_the_length_that_is_read(reviews) -> None:
     run = reviews.pretraining(Path("reviews.jsonl"), 256, Tokenizer(path="tokenizer"), 200)
-    found = phases.resolve(run)
+    found = run.resolved_phases
     assert [(phase.sequence_length, phase.batch_size, phase.steps) for phase in found] == [
         (32, 32, 100), (128, 8, 60), (256, 4, 40)
     ]  # fmt: skip

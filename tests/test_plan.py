@@ -9,8 +9,8 @@ from types import ModuleType
 import jax
 import pytest
 
+from plmjax.experiment import phases
 from plmjax.plan import search
-from plmjax.training import phases
 from tests.paths import ROOT
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from plmjax import experiment as experiments
 from plmjax.files import storage
-from plmjax.training import metrics, phases
+from plmjax.training import metrics
 from tpu import events
 from tpu.events import Event
 from tpu.job import Job, Verdict
@@ -136,7 +136,7 @@ def _lines(job: Job) -> Iterator[Line]:
     if not (folder / "metrics.jsonl").is_file():
         return
     run = experiments.read(folder / "experiment.json")
-    parts = [(phase, run.data.tokens(phase.batch_size, phase.sequence_length)) for phase in phases.resolve(run)]
+    parts = [(phase, run.data.tokens(phase.batch_size, phase.sequence_length)) for phase in run.resolved_phases]
 
     def tokens(step: int) -> int:
         return sum(min(max(step - phase.first_step, 0), phase.steps) * each for phase, each in parts)

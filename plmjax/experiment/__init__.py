@@ -9,6 +9,7 @@ from plmjax.errors import UserError
 from plmjax.experiment import catalogue
 from plmjax.experiment.choice import Choice
 from plmjax.experiment.override import normalized_option, options, override
+from plmjax.experiment.phases import Phase
 from plmjax.experiment.record import FREE, PREPARED, differences, flatten, from_dict, read, to_dict, write
 from plmjax.experiment.settings import (
     Checkpoint,
@@ -17,7 +18,6 @@ from plmjax.experiment.settings import (
     Finetuning,
     Hosts,
     Mesh,
-    Phase,
     Start,
     Tokenizer,
     Tracking,

@@ -1,6 +1,7 @@
 """The settings of a run: frozen dataclasses, one for each group of options."""
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -19,6 +20,8 @@ from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges, quoted
+from plmjax.experiment import phases
+from plmjax.experiment.phases import Phase, ResolvedPhase
 from plmjax.objectives.objective import Objective
 
 PLATFORMS = ("auto", "cpu", "gpu", "tpu")
@@ -296,24 +299,6 @@ class Tracking:
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase:
-    """A phase of a run with its own settings; 0 keeps the experiment's."""
-
-    fraction: float
-    """Fraction of the run's steps."""
-    sequence_length: int = 0
-    """Number of tokens in a row."""
-    batch_size: int = 0
-    """Number of rows of one optimizer step."""
-    accumulation: int = 0
-    """Number of microbatches of one optimizer step."""
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        check_ranges("phases.N", self, sequence_length=FROM_0, batch_size=FROM_0, accumulation=FROM_0)
-
-
-@dataclasses.dataclass(frozen=True)
 class Start:
     """The mapping of a checkpoint's parameters (`--from`) to those of the run; this class changes nothing.
 
@@ -373,6 +358,15 @@ class Experiment:
     """
     compression: CompressionSettings | None = None
     """The way to compress the model while it is trained, of plmjax.compression; None trains it as it is."""
+
+    @functools.cached_property
+    def resolved_phases(self) -> tuple[ResolvedPhase, ...]:
+        """The phases with every setting filled in; one for the whole run if the experiment names none.
+
+        Raises:
+            UserError: the fractions do not add up to one, or a phase has no step.
+        """
+        return phases.resolve(self.phases, self.training, self.data.sequence_length)
 
     @property
     def trained(self) -> Objective:

@@ -10,7 +10,6 @@ from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import LanguageModel, Remembers, ScoresNextToken
-from plmjax.training import phases
 from plmjax.training.metrics import perplexity as exponential
 
 PIECE = 1 << 20
@@ -54,7 +53,7 @@ def row_length(run: Experiment, window: int | None) -> int:
         UserError: the window exceeds the model's positions.
     """
     if window is None:
-        return phases.evaluation(run, phases.resolve(run)[-1]).sequence_length
+        return run.resolved_phases[-1].evaluation.sequence_length
     longest = run.model.longest
     if window < 1 or (longest is not None and window > longest):
         limit = f"from 1 to the model's {longest} positions" if longest is not None else "of at least 1"
@@ -75,7 +74,7 @@ def sliding(run: Experiment, window: int | None = None, stride: int | None = Non
     Raises:
         UserError: the model is not a language model, or a window or a stride is out of range.
     """
-    task, length, phase = language_model(run), row_length(run, window), phases.resolve(run)[-1]
+    task, length, phase = language_model(run), row_length(run, window), run.resolved_phases[-1]
     layout = run.data.layout if isinstance(run.data.layout, Blocks) else Blocks()
     if stride is not None:
         if isinstance(layout, Streams):

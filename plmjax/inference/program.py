@@ -10,7 +10,7 @@ from plmjax import experiment as experiments
 from plmjax.experiment import Experiment
 from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases
+from plmjax.training import feed
 from plmjax.training import program as programs
 from plmjax.training.evaluation import unigram_nats
 from plmjax.training.program import Program
@@ -19,7 +19,7 @@ from plmjax.training.program import Program
 def program_of(run: Experiment, source: feed.BatchSource) -> Program:
     """Return the program of the run's last phase on the devices of this machine."""
     mesh = meshes.make(experiments.Mesh(), jax.local_devices())
-    phase = phases.resolve(run)[-1]
+    phase = run.resolved_phases[-1]
     wanted = run.training.evaluation_batch_size or phase.batch_size / phase.accumulation
     phase = dataclasses.replace(phase, batch_size=math.ceil(wanted / mesh.size) * mesh.size, accumulation=1)
     # The train step of this program does not run.

@@ -14,12 +14,12 @@ import jax
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import topologies
 from plmjax.plan import schedule_files
 from plmjax.plan.schedules import Schedule
 from plmjax.training import checks, placement, switches
 from plmjax.training import program as programs
-from plmjax.training.phases import ResolvedPhase
 
 
 class DoesNotFit(Exception):

@@ -222,7 +222,7 @@ def describe(
         "phase": phase.index,
         "steps": phase.steps,
         "sequence_length": phase.sequence_length,
-        "rows_per_device": phase.batch_size // (shards * phase.accumulation),
+        "rows_per_device": phase.rows_per_device(shards),
         "shards": shards,
         "accumulation": phase.accumulation,
         "batch_size": phase.batch_size,

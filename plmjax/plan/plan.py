@@ -13,7 +13,6 @@ from plmjax.plan import compilation as compilations
 from plmjax.plan import search
 from plmjax.plan.compilation import Batches, DoesNotFit, check, place
 from plmjax.plan.estimate import describe, price_of
-from plmjax.training import phases
 
 
 def plan(
@@ -39,7 +38,7 @@ def plan(
     placed = place(experiment, batches, part)
     mesh, parts = placed.mesh, []
     devices = list(mesh.devices.flat)
-    for phase in phases.resolve(experiment):
+    for phase in experiment.resolved_phases:
         print(f"phase {phase.index}: compiling the train step for {part.name} ...", file=sys.stderr, flush=True)
         try:
             compilation = compilations.compile_phase(experiment, batches, phase, mesh)

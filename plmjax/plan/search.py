@@ -9,14 +9,14 @@ import jax
 
 from plmjax.contracts.execution import REMAT_POLICIES
 from plmjax.experiment import Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.plan import compilation as compilations
 from plmjax.plan import estimate as estimates
 from plmjax.plan.compilation import Batches, DoesNotFit
-from plmjax.training import phases, placement, switches
+from plmjax.training import placement, switches
 from plmjax.training import program as programs
-from plmjax.training.phases import ResolvedPhase
 
 FITTING_COMPILES = 6
 """Maximum number of programs to compile in the search for a batch that fits."""
@@ -34,7 +34,7 @@ def what_fits(
 ) -> str:
     """Return the error for a batch that is too large. It names a batch that fits, found by compiling smaller ones."""
     shards = meshes.batch_shards(mesh)
-    rows = phase.batch_size // (shards * phase.accumulation)
+    rows = phase.rows_per_device(shards)
     option = f"phases.{phase.index}" if experiment.phases else "training"
     found = (
         f"Expected a step of phase {phase.index} to fit into the {error.available / 2**30:.2f} GiB of a {part.name} "
@@ -109,7 +109,7 @@ def search(
         spent = 0
         for remat in REMAT_POLICIES:
             changed = _changed(experiment, size, remat)
-            if spent + len(phases.resolve(changed)) > compiles:
+            if spent + len(changed.resolved_phases) > compiles:
                 left_out.append(f"Not tried, after {spent} programs: remat {remat} at a batch of {size or 'its own'}.")
                 continue
             one, used = _try(changed, batches, placed.mesh, part, compiles - spent)
@@ -150,13 +150,13 @@ def _try(
     phase only the fastest has `steps`, the phase's number of steps.
     """
     made, used = [], 0
-    for phase in phases.resolve(experiment):
+    for phase in experiment.resolved_phases:
         fewest, fastest = fewest_microbatches(experiment, batches, phase, mesh), None
         for count in (count for count in _counts(phase, mesh) if count >= fewest):
             if used == compiles:
                 break
             shaped = dataclasses.replace(phase, accumulation=count)
-            rows = phase.batch_size // (meshes.batch_shards(mesh) * count)
+            rows = shaped.rows_per_device(meshes.batch_shards(mesh))
             _print_progress(
                 f"phase {phase.index}: trying remat {experiment.training.remat}, {rows} rows a device x {count} ..."
             )
@@ -203,7 +203,7 @@ def fewest_microbatches(experiment: Experiment, batches: Batches, phase: Resolve
 def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:
     """Return the mesh for the maximum number of microbatches: one row a device."""
     devices = part.chips * part.chip.devices
-    batch_sizes = [phase.batch_size for phase in phases.resolve(experiment)]
+    batch_sizes = [phase.batch_size for phase in experiment.resolved_phases]
     training = dataclasses.replace(experiment.training, accumulation=max(1, experiment.training.batch_size // devices))
     parts = [
         dataclasses.replace(phase, accumulation=max(1, batch_size // devices))
@@ -224,7 +224,7 @@ def _overrides(experiment: Experiment, best: dict[str, Any]) -> list[str]:
     options = {"training.remat": (best["remat"], experiment.training.remat)}
     if best["batch_size"]:
         options["training.batch_size"] = (best["batch_size"], experiment.training.batch_size)
-    for found, phase in zip((one for one in best["phases"] if "steps" in one), phases.resolve(experiment), strict=True):
+    for found, phase in zip((one for one in best["phases"] if "steps" in one), experiment.resolved_phases, strict=True):
         group = f"phases.{phase.index}" if experiment.phases else "training"
         options[f"{group}.accumulation"] = (found["accumulation"], phase.accumulation)
         if best["batch_size"] and experiment.phases and experiment.phases[phase.index].batch_size:

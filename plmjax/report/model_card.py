@@ -17,7 +17,6 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.files import json_text, storage
 from plmjax.report.runs import Run, read_runs
-from plmjax.training import phases
 from plmjax.training.checkpoints import ancestry, start
 from plmjax.training.metrics import duration
 
@@ -151,7 +150,7 @@ def _training(run: Run) -> Iterator[str]:
         "learning rate": run.experiment.optimizer.learning_rate,
         "seed": run.experiment.training.seed,
     }
-    for phase in phases.resolve(run.experiment):
+    for phase in run.experiment.resolved_phases:
         name = f"batch, steps {phase.first_step:,} to {phase.last_step:,}"
         settings[name] = f"{phase.batch_size:,} rows of {phase.sequence_length:,} tokens"
     yield _table("setting", settings)

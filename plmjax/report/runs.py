@@ -10,7 +10,7 @@ import numpy as np
 from plmjax import experiment
 from plmjax.errors import UserError, in_file
 from plmjax.files import json_text, storage
-from plmjax.training import metrics, phases
+from plmjax.training import metrics
 
 SAMPLES = "samples.jsonl"
 """File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
@@ -70,7 +70,7 @@ class Run:
         return sum(
             min(max(step - phase.first_step, 0), phase.steps)
             * self.experiment.data.tokens(phase.batch_size, phase.sequence_length)
-            for phase in phases.resolve(self.experiment)
+            for phase in self.experiment.resolved_phases
         )
 
     @property
@@ -98,7 +98,7 @@ def _read(workdir: Path, name: str) -> Run:
     file = workdir / "experiment.json"
     described = experiment.read(file)
     with in_file(file, "--"):
-        phases.resolve(described)
+        _ = described.resolved_phases  # a mistake in the file is found here
     path = workdir / "metrics.jsonl"
     records = metrics.read(path)
     if not records:

@@ -24,7 +24,8 @@ from plmjax.finetuning.tasks.task import Examples, Task, TaskObjective
 from plmjax.runs.origin import Origin
 from plmjax.models.families.task_heads import TASK_PARTS
 from plmjax.parallel import hosts
-from plmjax.training import checks, loop, phases, switches, tracking
+from plmjax.experiment import phases
+from plmjax.training import checks, loop, switches, tracking
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.metrics import write_evaluation
@@ -154,7 +155,7 @@ def prepare(run: Experiment, origin: Origin, workdir: Path) -> _Prepared:
     run = dataclasses.replace(run, objective=run.objective.fit_labels(train))
     source = task_source(run, train, validation, tokenizer)
     run = resolve(run, source.per_epoch)
-    origin.check(run, tokenizer, source.batch(phases.resolve(run)[0]))
+    origin.check(run, tokenizer, source.batch(run.resolved_phases[0]))
     _check_frozen_table(run, origin)
     evaluation = TaskEvaluation(run, validation, source, tokenizer)
     return _Prepared(run, origin, tokenizer, source, evaluation, _unknown_tokens(source, tokenizer, validation.path))

@@ -7,7 +7,7 @@ from plmjax.files import storage
 from plmjax.data.mixing import Mixture, Portion
 from plmjax.data.mixture import Datasets, History, MixtureSource, shares
 from plmjax.errors import UserError
-from plmjax.training.phases import ResolvedPhase
+from plmjax.experiment.phases import ResolvedPhase
 
 RECORD = "mixture.json"
 

@@ -17,7 +17,8 @@ from plmjax.runs.origin import Origin
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
 from plmjax.runs import mixtures, summary
-from plmjax.training import checks, loop, phases, switches, tracking
+from plmjax.experiment import phases
+from plmjax.training import checks, loop, switches, tracking
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.evaluation import NoEvaluation
 
@@ -67,7 +68,7 @@ def pretrain(
     initial = origin.initial_parameters(run, tokenizer, report=report)
     if run.data.mixture.sources and hosts.is_primary():
         done = storage.finished_steps(workdir / "checkpoints")
-        for line in mixtures.header(source, phases.resolve(run), max(done, default=0)):
+        for line in mixtures.header(source, run.resolved_phases, max(done, default=0)):
             report(line)
     result = loop.train(run, workdir, source, files, initial, _evaluation(run, source, report))
     if hosts.is_primary():
@@ -165,7 +166,7 @@ def _prepare(run: Experiment, origin: Origin, workdir: Path, report: Callable[[s
 
 def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
     """Return no evaluation if the held-out text of a phase fills no row; None takes that of the loop."""
-    if all(source.held_out(phases.evaluation(run, phase).sequence_length) for phase in phases.resolve(run)):
+    if all(source.held_out(phase.evaluation.sequence_length) for phase in run.resolved_phases):
         return None
     if hosts.is_primary():
         report("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
@@ -174,7 +175,7 @@ def _evaluation(run: Experiment, source: Any, report: Callable[[str], None]) -> 
 
 def _batch(run: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     """Return a dict from field to shape and dtype of a batch of the first phase."""
-    phase = phases.resolve(run)[0]
+    phase = run.resolved_phases[0]
     return run.data.layout.batch(phase.batch_size, phase.sequence_length)
 
 

@@ -16,7 +16,8 @@ from plmjax.errors import NotInstalled
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.runs import mixtures
 from plmjax.report.runs import SAMPLES
-from plmjax.training import feed, loop, phases
+from plmjax.experiment import phases
+from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
@@ -27,7 +28,7 @@ SAMPLED = 48
 def show(result: loop.Result, source: feed.BatchSource, workdir: Path, report: Callable[[str], None] = print) -> None:
     """Print the result of a pretraining run, and export it to WORKDIR/export if its system can be exported."""
     if isinstance(source, feed.Mixes):
-        plan = phases.resolve(experiment.read(workdir / "experiment.json"))
+        plan = experiment.read(workdir / "experiment.json").resolved_phases
         report(mixtures.summary(source, plan, int(result.state.step)))
     if "eval/loss" in result.metrics:
         objective = experiment.read(workdir / "experiment.json").objective

@@ -17,7 +17,8 @@ from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.interop import word2vec
-from plmjax.training import initial_state, phases
+from plmjax.experiment import phases
+from plmjax.training import initial_state
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.interop.word_vectors import WordVectors, read, words_of
 
@@ -82,7 +83,7 @@ def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -
 
 def _table(run: Experiment, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
     """Return the shape of the model's embedding table, without computing it."""
-    phase, module = phases.resolve(run)[0], run.objective.module(run.model, Execution())
+    phase, module = run.resolved_phases[0], run.objective.module(run.model, Execution())
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     shapes = jax.eval_shape(initial_state.initial_variables(run, phase, module, vocabulary, batch), jax.random.key(0))
     return flax.traverse_util.flatten_dict(nn.meta.unbox(shapes)["params"], sep="/")[run.model.system.token_table]

@@ -16,7 +16,7 @@ from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
-from plmjax.training import constants, feed, phases, placement, switches
+from plmjax.training import constants, feed, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.program import Program
@@ -116,7 +116,7 @@ class Ground:
         """Return the step of the measured run without dropout on a mesh. training: settings that differ."""
         run = experiment(self.platform, len(self.devices), **training)
         run = dataclasses.replace(run, model=run.model.with_dropout(0.0))
-        (phase,) = phases.resolve(run)
+        (phase,) = run.resolved_phases
         return Step(run, programs.build(run, phase, mesh, vocabulary(run), placement.of_layout(run)))
 
 

@@ -17,7 +17,7 @@ from plmjax.data import remote, store
 from plmjax.parallel import hosts
 from plmjax.selfcheck.ground import Ground, slice_name, vocabulary
 from plmjax.selfcheck.verdicts import OK, SKIPPED, SLOWER, Found
-from plmjax.training import bench, feed, phases
+from plmjax.training import bench, feed
 
 PLAN_SECONDS = 600
 """Seconds after which the compilation of a plan is given up."""
@@ -101,7 +101,7 @@ def fed(ground: Ground, record: dict[str, Any]) -> Found:
     program, seconds = ground.plain.program, 1.0 if ground.platform == "cpu" else 10.0
     with tempfile.TemporaryDirectory(prefix="plmjax-selfcheck-") as folder:
         dataset = _dataset(Path(folder) / "dataset", ground)
-        run, (phase,) = ground.measured, phases.resolve(ground.measured)
+        run, (phase,) = ground.measured, ground.measured.resolved_phases
         source = remote.source(run.data.layout, dataset, vocabulary(run), 0, 1)
         batches = feed.on_device(source.train(phase, 0, feed.local_rows(program.batch)), program.batch)
         jax.block_until_ready([next(batches) for _ in range(2)])

@@ -12,10 +12,10 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment
+from plmjax.experiment import Data, Experiment, phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import checks, constants, feed, loop, memory, phases, placement, switches
+from plmjax.training import checks, constants, feed, loop, memory, placement, switches
 from plmjax.training.pace import Pace
 from plmjax.training.program import build, execution
 
@@ -40,7 +40,7 @@ def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, A
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     placed = placement.place(run, here, vocabulary, placement.of_layout(run))
     records = []
-    for phase in phases.resolve(run):
+    for phase in run.resolved_phases:
         with memory.explain_out_of_memory(run, phase, here[0]):
             records.append(_phase(run, phase, placed.mesh, steps, warmup))
     return records

@@ -16,7 +16,7 @@ from plmjax.data import mixture
 from plmjax.errors import UserError, nearest, options_named, quoted
 from plmjax.experiment import Data, Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, phases, placement
+from plmjax.training import evaluation, placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Optimizer
 
@@ -68,11 +68,11 @@ def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
             f"Expected --data.layout.backwards {run.model.system.backwards}, as the model reads, found "
             f"{run.data.layout.backwards}; set it, or --model.backwards."
         )
-    resolved = phases.resolve(run)
+    resolved = run.resolved_phases
     windows(run.model, max(phase.sequence_length for phase in resolved))
     for phase in resolved:
         run.model.check_sequence_length(phase.sequence_length)
-        evaluated = phases.evaluation(run, phase).sequence_length
+        evaluated = phase.evaluation.sequence_length
         for length, option in ((phase.sequence_length, ""), (evaluated, programs.EVALUATION_LENGTH)):
             run.data.layout.check(length)
             programs.check_length(run, length, option)
@@ -109,7 +109,7 @@ def batches(run: Experiment, devices: int, slices: int = 1) -> None:
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     if len(every) > 1 and placement.even(run, every, vocabulary, placement.of_layout(run)):
         return
-    for phase in phases.resolve(run):
+    for phase in run.resolved_phases:
         meshes.check_batch(phase.batch_size, phase.accumulation, AbstractMesh(every[0], meshes.AXES))
 
 

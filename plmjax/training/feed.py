@@ -11,8 +11,8 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.mixing import Portion
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.training.initial_state import Shapes
-from plmjax.training.phases import ResolvedPhase
 
 HostBatch = dict[str, np.ndarray]
 

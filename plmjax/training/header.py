@@ -52,7 +52,7 @@ def lines(
     phase, devices = program.phase, program.mesh.devices
     device = devices.flat[0]
     shards = meshes.batch_shards(program.mesh)
-    rows = phase.batch_size // (shards * phase.accumulation)
+    rows = phase.rows_per_device(shards)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(program.state.params))
     memory = compiled.memory_analysis()
     resident = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

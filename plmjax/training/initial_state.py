@@ -16,11 +16,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.objectives.objective import Batch, ConstantSources, Objective
 from plmjax.parallel import sharding
 from plmjax.training import constants
 from plmjax.training.optimizers.layer_rates import scale_rates
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
 
 Shapes = dict[str, jax.ShapeDtypeStruct]

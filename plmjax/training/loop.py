@@ -20,12 +20,13 @@ from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.files import storage
 from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checks, constants, header, memory, phases, placement, switches
+from plmjax.training import checks, constants, header, memory, placement, switches
 from plmjax.training.checkpoints import extension
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
@@ -34,7 +35,6 @@ from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, mixture_metrics, on_device
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.profiling import Profile
 from plmjax.training.program import Program, build
 from plmjax.training.progress import Progress
@@ -136,7 +136,7 @@ def train(
     hosts.agree("the dataset's fingerprint", source.fingerprint)
     placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
-    plan = phases.resolve(run)
+    plan = run.resolved_phases
 
     def program_of(run: Experiment, phase: ResolvedPhase) -> Program:
         return build(run, phase, placed.mesh, source.vocabulary, source.batch, unigram)
@@ -419,7 +419,7 @@ class _Session:
             values["model_flops_per_second"] = rates.flops / seconds
             values["mfu"] = rates.peak_flops.share(rates.flops / seconds)
             values["input_wait"] = pace.input_wait
-            values |= mixture_metrics(self.source, phases.resolve(self.run), step)
+            values |= mixture_metrics(self.source, self.run.resolved_phases, step)
             self.file.write(step, values)
             self.terminal.show_logged(step, values, (self.run.training.steps - step) * seconds)
             rate = values["tokens_per_second"]
@@ -431,7 +431,7 @@ class _Session:
         return sum(
             max(0, phase.last_step - max(phase.first_step, step))
             * self.run.data.tokens(phase.batch_size, phase.sequence_length)
-            for phase in phases.resolve(self.run)
+            for phase in self.run.resolved_phases
         )
 
     def show_progress(self, step: int, *values: float) -> None:

@@ -9,10 +9,10 @@ import jax
 
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.training import switches
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.program import Program
 
 
@@ -24,7 +24,7 @@ def check(run: Experiment, program: Program, compiled: Any) -> None:
     needed = resident + sizes.temp_size_in_bytes
     if available is None or needed <= available:
         return
-    rows = phase.batch_size // (meshes.batch_shards(program.mesh) * phase.accumulation)
+    rows = phase.rows_per_device(meshes.batch_shards(program.mesh))
     # Temporary memory grows with the rows of a microbatch; the accumulated gradient needs memory of its own.
     parts = (part for part in range(2, rows + 1) if rows % part == 0)
     enough = (part for part in parts if resident + sizes.temp_size_in_bytes / part <= 0.9 * available)

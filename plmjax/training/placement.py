@@ -26,12 +26,12 @@ import jax.numpy as jnp
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, shares, topologies
-from plmjax.training import constants, initial_state, phases, step
+from plmjax.training import constants, initial_state, step
 from plmjax.training import program as programs
-from plmjax.training.phases import ResolvedPhase
 
 USABLE = 0.9
 """Fraction of a device's memory that an estimate may fill. The program, padding and fragmentation need the rest."""
@@ -83,7 +83,7 @@ def place(run: Experiment, devices: Sequence[jax.Device], vocabulary: Vocabulary
     Raises:
         UserError: the size of the mesh is not the number of devices.
     """
-    resolved = phases.resolve(run)
+    resolved = run.resolved_phases
     every = meshes.candidates(run.mesh, len(devices), meshes.slices(devices))
     if len(every) == 1:
         return Placement(
@@ -132,7 +132,7 @@ def _against(sizes: Sizes, needed: float, tables: int, usable: float) -> str:
 
 def even(run: Experiment, every: Sequence[Sizes], vocabulary: Vocabulary, shapes: Shapes) -> list[Sizes]:
     """Return the meshes that give every device the same number of rows and divide the parameters evenly."""
-    resolved = phases.resolve(run)
+    resolved = run.resolved_phases
     divided = any(sizes[1:] != (1, 1) for sizes in every)
     cut = _cut_dimensions(run, resolved[0], vocabulary, shapes) if divided else {}
     found = [sizes for sizes in every if _divides(sizes, resolved, cut)]

@@ -20,6 +20,7 @@ from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.layers.attention.backends import BACKENDS
 from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs
@@ -27,9 +28,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.parallel.rings import Rings
 from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import optimizers, phases, rows
+from plmjax.training import optimizers, rows
 from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
-from plmjax.training.phases import ResolvedPhase
 from plmjax.training.state import TrainState
 from plmjax.training.step import Forward, Update, evaluation_step, train_step
 from plmjax.training.step_metrics import StepMetrics
@@ -151,7 +151,7 @@ def build(
             is not for this platform, or the step cannot have the rings that the run asks for.
     """
     check_cudnn(experiment, mesh.devices.flat[0].platform)
-    evaluation_phase = phases.evaluation(experiment, phase)
+    evaluation_phase = phase.evaluation
     check_batches(phase, evaluation_phase, mesh)
     check_model(experiment, phase, vocabulary)
 
@@ -393,7 +393,7 @@ def check_model(experiment: Experiment, phase: ResolvedPhase, vocabulary: Vocabu
             f"{or_model}."
         )
     check_length(experiment, phase.sequence_length)
-    check_length(experiment, phases.evaluation(experiment, phase).sequence_length, EVALUATION_LENGTH)
+    check_length(experiment, phase.evaluation.sequence_length, EVALUATION_LENGTH)
 
 
 def check_length(experiment: Experiment, length: int, option: str = "") -> None:

@@ -13,7 +13,7 @@ from plmjax.experiment import Experiment, Finetuning, Training, load
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.plan import plan as plans
 from plmjax.runs.finetuning import finetune
-from plmjax.training import loop, phases
+from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.optimizers import AdamW
 
@@ -47,14 +47,14 @@ def test_a_task_has_the_model_the_labels_and_the_steps_of_its_run(
     found = {}
 
     def train(trained, workdir, source, *_):
-        found.update(run=trained, shapes=source.batch(phases.resolve(trained)[0]), vocabulary=source.vocabulary)
+        found.update(run=trained, shapes=source.batch(trained.resolved_phases[0]), vocabulary=source.vocabulary)
         raise InterruptedError
 
     monkeypatch.setattr(loop, "train", train)
     with pytest.raises(InterruptedError):
         finetune(sentences, small_run, tmp_path / "run")
     assert run == found["run"] and batches.vocabulary.size == found["vocabulary"].size == run.model.vocab_size
-    assert batches.shapes(phases.resolve(run)[0]) == found["shapes"]
+    assert batches.shapes(run.resolved_phases[0]) == found["shapes"]
 
 
 def test_a_text_has_the_model_and_the_task_of_the_checkpoint(small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_text_has_the_model_and_the_task_of_the_checkpoint(small_run: Path, mo
     run, batches = ready(composed, str(small_run))
     assert (run.model, run.objective, run.data.layout) == (trained.model, trained.objective, trained.data.layout)
     assert batches.vocabulary.size == trained.model.vocab_size
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     assert batches.shapes(phase) == run.data.layout.batch(phase.batch_size, phase.sequence_length)
     with pytest.raises(UserError, match="Expected a model in the experiment, found none"):
         ready(load("continued"), "random")

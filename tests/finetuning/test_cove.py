@@ -18,7 +18,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.files import storage
 from plmjax.interop import word2vec
-from plmjax.training import initial_state, loop, phases
+from plmjax.training import initial_state, loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.test_docs import Reached
 from tests.paths import ROOT
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop: saves what it would begin with, zeros in place of what is drawn."""
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     module = run.objective.module(run.model, Execution())
     init = initial_state.initial_variables(run, phase, module, source.vocabulary, source.batch(phase))
     shapes = nn.meta.unbox(jax.eval_shape(init, jax.random.key(0)))["params"]

@@ -18,7 +18,7 @@ from plmjax.experiment import Mesh
 from plmjax.files import storage
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, phases
+from plmjax.training import loop
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from tests.paths import ROOT
@@ -152,7 +152,7 @@ def folder(tmp_path_factory, small_run, decoder_run, bart_run, xlnet_run) -> Pat
 def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     """In place of the training loop."""
     mesh = meshes.make(Mesh(), jax.devices()[:1])
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     state = program.initialize(run.training.seed, replaced=initial.replaced)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop

@@ -20,7 +20,6 @@ from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForR
 from plmjax.objectives.electra import ElectraPretraining, replaced
 from plmjax.objectives.objective import LossInputs
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from tests.families.encoders import ELECTRA as ODD
@@ -338,7 +337,7 @@ def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
         optimizer=BertAdamW(),
         training=Training(batch_size=8, steps=10),
     )
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     shapes = run.data.layout.batch(8, 128)
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     built = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, lambda _: shapes)

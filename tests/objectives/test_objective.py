@@ -23,7 +23,6 @@ from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_collect
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
-from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
 
@@ -36,7 +35,7 @@ def test_equal_rows_are_corrupted_apart(name: str) -> None:
     """By another key otherwise than by the first one, too."""
     make, source = STEPS[name]
     run = experiments.changed(make(), objective=SETTINGS[name])
-    source, (phase, *_) = source(run.data), phases.resolve(run)
+    source, (phase, *_) = source(run.data), run.resolved_phases
     batch = next(source.train(phase, 0))
     equal = {field: np.repeat(array[:1], len(array), axis=0) for field, array in batch.items()}
     corrupt = jax.jit(lambda key: run.objective.corrupt(equal, key, source.vocabulary)["input_ids"])

@@ -15,7 +15,6 @@ from plmjax.models.glove import GloveConfig
 from plmjax.objectives.objective import ConstantSources, LossInputs
 from plmjax.objectives.weighted_least_squares import WeightedLeastSquares
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import GloveAdagrad
 from plmjax.training.optimizers.schedules import Linear
@@ -70,7 +69,7 @@ def program_of(cells: int, steps: int, rate: float) -> programs.Program:
         optimizer=GloveAdagrad(learning_rate=rate, schedule=Linear()),
         training=Training(steps=steps, batch_size=1),
     )
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     shapes = lambda phase: run.data.layout.batch(1, cells)  # noqa: E731
     return programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), VOCABULARY, shapes)
 

@@ -21,7 +21,6 @@ from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import ConstantSources, LossInputs
 from plmjax.objectives.word_prediction import WordPrediction
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
@@ -106,7 +105,7 @@ def test_batches_of_one_prediction_are_the_sequential_rule(objective):
         optimizer=StochasticGradientDescent(learning_rate=0.5, schedule=Linear(), clip_norm=0.0),
         training=Training(steps=steps, batch_size=1),
     )
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     around = objective.stretch + 2 * objective.window
     one = jax.ShapeDtypeStruct((1, 1, around, objective.stretch), jnp.float32)
     shapes = lambda phase: run.data.layout.batch(1, LENGTH) | {"chosen": one}  # noqa: E731

@@ -25,7 +25,7 @@ from plmjax.plan.estimate import price_of, prices
 from plmjax.plan.plan import plan
 from plmjax.plan.refined import RANGE
 from plmjax.plan.schedules import Schedule
-from plmjax.training import phases, placement
+from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from tests.plan.programs import WRITTEN
@@ -257,7 +257,7 @@ def test_several_slices_stand_in_one_table(made):
 def built(run: Experiment, devices: list[jax.Device], phase: int = 0) -> programs.Program:
     """The program of a phase, which nothing compiles."""
     vocabulary, shapes = Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run)
-    return programs.build(run, phases.resolve(run)[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
+    return programs.build(run, run.resolved_phases[phase], meshes.make(run.mesh, devices), vocabulary, shapes)
 
 
 MEMORY = SimpleNamespace(

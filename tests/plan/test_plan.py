@@ -9,13 +9,13 @@ import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import Finetuning
+from plmjax.experiment import Finetuning, phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, search
 from plmjax.plan import plan as plans
 from plmjax.plan.compilation import Batches, Compilation, DoesNotFit
-from plmjax.training import phases, placement
+from plmjax.training import placement
 from plmjax.training import program as programs
 from tests.plan.test_estimate import GIB, experiment, findings, numbers, share_of_parameters, step
 
@@ -106,7 +106,7 @@ def test_a_search_changes_every_phase_and_compiles_no_more_than_it_may(
     asked: list[Any] = []
 
     def attempt(run: Any, batches: Any, mesh: Any, part: Any, compiles: int) -> tuple[dict[str, Any], int]:
-        sizes = {phase.batch_size for phase in phases.resolve(run)}
+        sizes = {phase.batch_size for phase in run.resolved_phases}
         asked.append((run.training.remat, run.training.batch_size, sizes, compiles))
         return {"phases": []}, 3
 
@@ -133,7 +133,7 @@ def test_a_batch_that_fits_is_one_of_the_task(
     fixed: list[Any] = []
     monkeypatch.setattr(search, "_fixed", lambda run, *given: fixed.append(given) or GIB)
     run, mesh = experiment(), meshes.make(experiment().mesh, jax.devices()[:4])
-    phase = phases.resolve(run)[0]
+    phase = run.resolved_phases[0]
     search.what_fits(run, batches, phase, mesh, topologies.parse("v5e:2x2"), DoesNotFit(20 * GIB, 16 * GIB))
     assert fixed == [(batches, phase, mesh)] and compiled and all(found == batches for found in compiled)
 
@@ -142,7 +142,7 @@ def test_a_step_is_built_and_compiled_with_the_batches_and_its_mesh(
     batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, mesh = experiment(), meshes.make(experiment().mesh, jax.devices()[:4])
-    phase, asked = phases.resolve(run)[1], []
+    phase, asked = run.resolved_phases[1], []
     train = SimpleNamespace(lower=lambda state, batch: (state, batch))
     program = SimpleNamespace(train=train, state="the state", batch="the batch")
     monkeypatch.setattr(programs, "build", lambda *given: asked.append(given) or program)
@@ -209,7 +209,7 @@ def test_bytes_of_any_batch_are_the_state_and_two_copies(monkeypatch: pytest.Mon
     state = SimpleNamespace(params=of(1), optimizer_state=of(10), collections=of(100), constants=of(1000))
     monkeypatch.setattr(programs, "build", lambda *given: SimpleNamespace(state=state, copy=of(10_000)))
     run = experiment()
-    assert search._fixed(run, Batches.of_text(run), phases.resolve(run)[0], None) == 4 * (1111 + 2 * 10_000)
+    assert search._fixed(run, Batches.of_text(run), run.resolved_phases[0], None) == 4 * (1111 + 2 * 10_000)
 
 
 @pytest.mark.parametrize(("compiles", "tried", "steps"), [(1, [1], [1]), (2, [1, 2], [2]), (9, [1, 2, 4], [2])])

@@ -9,7 +9,7 @@ import pytest
 from plmjax.contracts.execution import REMAT_POLICIES
 from plmjax.data.layouts import SentencePairs
 from plmjax.errors import UserError
-from plmjax.experiment import Data
+from plmjax.experiment import Data, phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import estimate
@@ -17,7 +17,7 @@ from plmjax.plan import report as plan_report
 from plmjax.plan import search as plan_search
 from plmjax.plan.compilation import Batches, DoesNotFit
 from plmjax.plan.plan import plan
-from plmjax.training import phases, placement
+from plmjax.training import placement
 from tests.plan.test_estimate import GIB, experiment
 
 
@@ -160,7 +160,7 @@ def test_the_best_batch_has_the_least_time_a_row_though_the_run_has_more_hours(p
 def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_differs():
     run = experiment(batch_size=64)
     own = dataclasses.replace(run, phases=(run.phases[0], dataclasses.replace(run.phases[1], batch_size=16)))
-    sizes = lambda changed: [phase.batch_size for phase in phases.resolve(changed)]  # noqa: E731
+    sizes = lambda changed: [phase.batch_size for phase in changed.resolved_phases]  # noqa: E731
     larger = plan_search._changed(own, 128, "full")
     assert (sizes(larger), larger.training.batch_size, larger.training.remat) == ([128, 128], 128, "full")
     assert sizes(plan_search._changed(own, 0, "full")) == sizes(own) == [64, 16]
@@ -180,7 +180,7 @@ def test_a_batch_of_a_search_is_that_of_every_phase_and_its_options_are_what_dif
 def test_a_search_begins_with_the_microbatches_that_the_estimate_allows(monkeypatch):
     """A row takes 4 GiB, and 14.4 of a device's 16 may be used: 2 of 16 rows fit, or 1 beside 3 copies of 2 GiB."""
     run = dataclasses.replace(experiment(batch_size=64), phases=())
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
     monkeypatch.setattr(placement, "residuals_of_rows", lambda run, parts, *_: [(4 * GIB, 8 * GIB)] * len(parts))
     for copy, fewest in ((0, 8), (2 * GIB, 8), (3 * GIB, 16), (20 * GIB, 16)):

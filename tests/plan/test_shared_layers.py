@@ -19,7 +19,7 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, hlo
-from plmjax.training import phases, placement, program
+from plmjax.training import placement, program
 from plmjax.training.optimizers import Lamb
 from tests.paths import ROOT
 
@@ -46,7 +46,7 @@ def experiment(name: str, depth: int) -> Experiment:
 def compiled(name: str, depth: int) -> compilation.Compilation:
     """Its train step for one TPU chip."""
     run = experiment(name, depth)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     batches = compilation.Batches.of_text(run)
     mesh = compilation.place(run, batches, topologies.parse("v5e:1x1")).mesh
     return compilation.compile_phase(run, batches, phase, mesh)
@@ -66,7 +66,7 @@ def stacked(name: str) -> int:
     """The numbers of the largest array with a place for every layer in a traced step, whose layers are looped over."""
     run = experiment(name, DEPTHS[1])
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, unroll=1))
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices()[:1])
     made = program.build(run, phase, mesh, Vocabulary.placeholder(256), placement.of_layout(run))
     traced = made.train.trace(made.state, made.batch).jaxpr
@@ -106,7 +106,7 @@ def test_the_largest_size_takes_what_one_layer_takes(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(ROOT)
     run = experiments.load("experiments/albert_base_8x8.py:xxlarge")
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=run.training.accumulation))
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     state = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, placement.of_layout(run))
     assert state.copy == 4 * 223_158_450

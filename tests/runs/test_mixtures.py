@@ -18,7 +18,8 @@ from plmjax.compression.run import Source, composed
 from plmjax.data.mixing import Mixture, Portion
 from plmjax.data.mixture import MixtureSource
 from plmjax.runs import mixtures, summary
-from plmjax.training import bench, phases
+from plmjax.experiment import phases
+from plmjax.training import bench
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.conftest import on_one_device
@@ -156,7 +157,7 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
     rows = examples_of(origin, run)
     assert rows.fingerprint == mixtures.recorded(stopped).fingerprint
-    phase = phases.resolve(run)[0]
+    phase = run.resolved_phases[0]
     _, measured = bench._batches(run, phase)
     for batch, expected in zip(itertools.islice(measured, 2), rows.train(phase, 0), strict=False):
         np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])

@@ -19,7 +19,7 @@ from plmjax.data.layouts import (
     TwoWayStreams,
 )
 from plmjax.experiment import Data
-from plmjax.training.phases import ResolvedPhase
+from plmjax.experiment.phases import ResolvedPhase
 
 
 @dataclasses.dataclass

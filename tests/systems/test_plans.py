@@ -7,7 +7,6 @@ import pytest
 from plmjax.experiment import Data
 from plmjax.parallel import topologies
 from plmjax.plan import compilation, estimate
-from plmjax.training import phases
 from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.strangers import experiments
@@ -27,7 +26,7 @@ def test_its_step_compiles_for_a_slice(family: Family) -> None:
     part = topologies.parse("v5e:2x4")
     run = experiments.changed(family.step(), mesh={"data": 2, "fsdp": 2, "tensor": 2}, training={"unroll": 0})
     run = dataclasses.replace(run, phases=())
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     batches = compilation.Batches.of_text(run)
     made = compilation.compile_phase(run, batches, phase, compilation.place(run, batches, part).mesh)
     described = estimate.describe(run, made, part)

@@ -29,7 +29,6 @@ from plmjax.models.baselines.static_vectors import StaticVectorsConfig, StaticVe
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig, BiattentiveForSequenceClassification
 from plmjax.models.cove.cove import CoveConfig
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from tests.families import FAMILIES, STEPS
 from tests.families.encoder_decoders import WRITER_SIZES
@@ -138,7 +137,7 @@ def test_a_step_multiplies_bfloat16_numbers(name: str) -> None:
     make, source = STEPS[name]
     run = make()
     run = dataclasses.replace(run, training=dataclasses.replace(run.training, dtype="bfloat16", unroll=2))
-    rows, phase, watch = source(run.data), phases.resolve(run)[-1], Watch()
+    rows, phase, watch = source(run.data), run.resolved_phases[-1], Watch()
     mesh = meshes.make(experiments.Mesh(), jax.devices()[:1])
     with watch.reads(type(run.objective)):
         program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)

@@ -15,7 +15,6 @@ import jax
 
 from plmjax.experiment import Mesh
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from tests.families import STEPS
 from tests.training.test_step import materials
@@ -28,7 +27,7 @@ def lower(name: str, folder: Path) -> None:
     """Write the programs of a step: training, evaluation, and all that is compiled for a state of zeros."""
     make, source = STEPS[name]
     run = dataclasses.replace(make(), mesh=Mesh(data=2, fsdp=2, tensor=2))
-    source, (phase,) = source(run.data), phases.resolve(run)
+    source, (phase,) = source(run.data), run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices())
     built = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     jax.config.update("jax_dump_ir_to", str(folder))

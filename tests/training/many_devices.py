@@ -12,7 +12,7 @@ from plmjax import experiment as experiments
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.experiment import Experiment
 from plmjax.models.bert import BertConfig
-from plmjax.training import phases, placement
+from plmjax.training import placement
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
@@ -38,7 +38,7 @@ def narrow() -> Experiment:
 
 def program(run: Experiment, devices: list[jax.Device]) -> programs.Program:
     """The program of the run's only phase on the mesh that is chosen for it."""
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     vocabulary, shapes = Vocabulary.placeholder(512), placement.of_layout(run)
     mesh = placement.place(run, devices, vocabulary, shapes).mesh
     return programs.build(run, phase, mesh, vocabulary, shapes)

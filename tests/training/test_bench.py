@@ -12,7 +12,7 @@ from plmjax.data import mixture, remote, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.parallel import peak, topologies
 from plmjax.training import bench as benches
-from plmjax.training import feed, loop, pace, phases
+from plmjax.training import feed, loop, pace
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT
 from tests.strangers import experiments
@@ -65,7 +65,7 @@ def test_what_a_bench_measures_are_the_seconds_of_its_steps(monkeypatch):
 def test_batches_are_those_of_the_dataset_that_the_run_names(small_run) -> None:
     """From its first step on, in the order of its seed; or random tokens, four batches in turn."""
     run = experiments.changed(experiment.read(small_run / "experiment.json"), model={"vocab_size": 900})
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     named = experiments.changed(run, data={"path": str(small_run / "dataset")})
     vocabulary, found = benches._batches(named, phase)
     rows = [next(found)["input_ids"] for _ in range(2)]
@@ -85,7 +85,7 @@ def test_batches_are_those_of_the_dataset_that_the_run_names(small_run) -> None:
 def test_a_dataset_is_read_within_the_limits_of_the_run(small_run, monkeypatch) -> None:
     """So is a mixture: with its memory, its window of pieces and the run's seed."""
     run = experiments.changed(experiment.read(small_run / "experiment.json"), training={"seed": 7})
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     found = types.SimpleNamespace(train=lambda phase, start: iter([]))
     folder, asked = str(small_run / "dataset"), []
     monkeypatch.setattr(remote, "open_dataset", lambda path, memory, vocab_size: asked.append((memory, vocab_size)))

@@ -7,7 +7,7 @@ import pytest
 
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel.peak import PeakFlops
-from plmjax.training import header, phases
+from plmjax.training import header
 from plmjax.training import program as programs
 from tests.families import STEPS
 from tests.strangers import experiments
@@ -24,7 +24,7 @@ MEMORY = types.SimpleNamespace(
 def lines(**settings) -> list[str]:
     make, source = STEPS["gpt2"]
     run = experiments.changed(make(), training={"steps": 2} | settings)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices())
     built = programs.build(run, phase, mesh, source(run.data).vocabulary, source(run.data).batch)
     compiled = types.SimpleNamespace(memory_analysis=lambda: MEMORY)

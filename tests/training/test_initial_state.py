@@ -14,7 +14,7 @@ from plmjax.compression.pruning.pruned import MovementPruning
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.objectives.objective import ConstantSources, Objective
 from plmjax.parallel import mesh as meshes
-from plmjax.training import initial_state, phases, placement
+from plmjax.training import initial_state, placement
 from plmjax.training import program as programs
 from plmjax.training.initial_state import InitialState
 from plmjax.training.optimizers import BertAdamW
@@ -85,7 +85,7 @@ class Inspected(Objective):
 
 def test_outputs_for_inspection_are_no_variables() -> None:
     run = dataclasses.replace(bert(rows=4), objective=Inspected())
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     batch = {"tokens": jax.ShapeDtypeStruct((4, 8), jnp.int32)}
     make = initial_state.initial_variables(run, phase, nn.Module(), Vocabulary.placeholder(128), batch)
     assert make(jax.random.key(0)).keys() == {"params", "statistics"}
@@ -104,7 +104,7 @@ def test_the_rule_has_the_steps_the_groups_and_the_compression_of_its_run(monkey
     monkeypatch.setattr(initial_state, "scale_rates", scaled)
     pruning = MovementPruning()
     run = dataclasses.replace(experiments.changed(bert(rows=4), training={"steps": 77}), compression=pruning)
-    (phase,), mesh = phases.resolve(run), meshes.make(run.mesh, jax.devices()[:1])
+    (phase,), mesh = run.resolved_phases, meshes.make(run.mesh, jax.devices()[:1])
     with pytest.raises(Called) as called:
         programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
     ((steps, params, groups),) = asked

@@ -18,7 +18,7 @@ from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, loop, phases, step
+from plmjax.training import evaluation, loop, step
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from tests.strangers import experiments
@@ -74,7 +74,7 @@ def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int,
     run = experiments.changed(counted(accumulation=accumulation), checkpoint={"every": 2})
     source = ChainSource(run.data)
     result = loop.train(run, tmp_path, source, {})
-    tokens = np.concatenate([batch["input_ids"] for batch in source.train(phases.resolve(run)[0], 0)])
+    tokens = np.concatenate([batch["input_ids"] for batch in source.train(run.resolved_phases[0], 0)])
     seen = np.bincount(tokens.ravel(), minlength=64)
     np.testing.assert_array_equal(result.state.collections["statistics"]["seen"], seen)  # evaluations count nothing
     loss_inputs = checkpoints.load_loss_inputs(checkpoints.find(tmp_path), result.program.state)
@@ -120,7 +120,7 @@ def test_an_evaluation_has_a_carry_a_batch_and_a_length_of_its_own(tmp_path: Pat
     sizes = experiments.changed(run, training={"evaluation_batch_size": 6})
     with pytest.raises(UserError, match=r"Expected --training.evaluation_batch_size to divide by 4 devices .* found 6"):
         mesh = meshes.make(run.mesh, jax.devices())
-        programs.build(sizes, phases.resolve(sizes)[0], mesh, source.vocabulary, source.batch)
+        programs.build(sizes, sizes.resolved_phases[0], mesh, source.vocabulary, source.batch)
 
 
 def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
@@ -139,7 +139,7 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
     """Its loss is that of a fresh carry, whatever was carried before; nor does dropout's key change it."""
     run = experiments.recurrent()
     source = ChainSource(run.data)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
     state = program.initialize(0)
     batch = dict(next(source.train(phase, 3)))
@@ -157,7 +157,7 @@ def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:
 def test_materials_are_asked_for_where_there_are_constants() -> None:
     run = experiments.word2vec()
     source = ChainSource(run.data)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
     with pytest.raises(ValueError, match="Expected sources for the constants of NegativeSampling, found none"):
         program.initialize(0)

@@ -13,9 +13,9 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import Mesh
+from plmjax.experiment import Mesh, phases
 from plmjax.parallel import topologies
-from plmjax.training import phases, placement
+from plmjax.training import placement
 from tests.paths import ROOT
 from tests.xla_flags import cpu_flags
 
@@ -96,7 +96,7 @@ def test_the_estimate_is_what_the_compiler_takes():
     ):
         run = experiments.load(f"experiments/bert_{name}.py")
         devices, shapes = topologies.parse(topology).devices(), placement.of_layout(run)
-        vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), phases.resolve(run)[-1]
+        vocabulary, last = Vocabulary.placeholder(run.model.vocab_size), run.resolved_phases[-1]
         sizes = (len(devices), 1, 1)
         (residuals,) = placement.residuals_of_rows(run, [last], "tpu", vocabulary, shapes)
         state = placement.state_bytes(run, last, sizes, devices, vocabulary, shapes)
@@ -208,7 +208,7 @@ def test_data_that_does_not_go_across_the_slices_is_named(mesh):
 def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
     """Parameters and two moments in float32, over eight devices; the copy and its largest table over two of them."""
     run = experiments.load("experiments/bert_tiny.py")
-    (phase,), vocabulary, shapes = phases.resolve(run), Vocabulary.placeholder(4096), placement.of_layout(run)
+    (phase,), vocabulary, shapes = run.resolved_phases, Vocabulary.placeholder(4096), placement.of_layout(run)
     found = placement.state_bytes(run, phase, (4, 2, 1), jax.devices(), vocabulary, shapes)
     whole = placement.state_bytes(run, phase, (1, 1, 1), jax.devices()[:1], vocabulary, shapes)
     assert whole.table == 4 * 4096 * 128 == 2 * found.table
@@ -219,7 +219,7 @@ def test_the_state_of_a_device_is_its_share_and_the_copy_is_cut_by_fsdp_alone():
 
 def test_remat_keeps_less():
     run = experiments.load("experiments/bert_large_8x8.py")
-    last, vocabulary = phases.resolve(run)[-1], Vocabulary.placeholder(run.model.vocab_size)
+    last, vocabulary = run.resolved_phases[-1], Vocabulary.placeholder(run.model.vocab_size)
 
     def kept(remat: str) -> int:
         changed = dataclasses.replace(run, training=dataclasses.replace(run.training, remat=remat))

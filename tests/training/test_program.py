@@ -19,7 +19,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
 from plmjax.plan import compilation
-from plmjax.training import phases, placement, rows
+from plmjax.training import placement, rows
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Adagrad, BertAdamW
 from tests.families import STEPS
@@ -48,7 +48,7 @@ def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(plan
     monkeypatch.setattr(topologies, "compiler_options", refused)
     run = bert(rows=4)
     devices = topologies.parse("v5e:1x1").devices() if planned else jax.devices()[:1]
-    mesh, (phase,) = meshes.make(run.mesh, devices), phases.resolve(run)
+    mesh, (phase,) = meshes.make(run.mesh, devices), run.resolved_phases
     with pytest.raises((jax.errors.JaxRuntimeError, UserError), match="xla_option_that_is_not_there"):
         if planned:
             compilation.compile_phase(run, compilation.Batches.of_text(run), phase, mesh)
@@ -60,7 +60,7 @@ def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(plan
 
 def rings_of(run: Experiment, topology: str = "v5e:4x4") -> Rings | None:
     """The rings of the step of a run on a slice, and whether its options are those of a step with rings."""
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     mesh = meshes.make(run.mesh, topologies.parse(topology).devices())
     vocabulary, asked = Vocabulary.placeholder(128), []
     with pytest.MonkeyPatch.context() as patch:
@@ -104,7 +104,7 @@ def test_phases_share_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BertAdamW, "build", lambda self, steps, *rest: asked.append(steps) or build(self, steps, *rest))
     run = experiments.changed(bert(rows=4), training={"steps": 8}, optimizer={"learning_rate": 1.0})
     run = dataclasses.replace(run, phases=(Phase(0.5), Phase(0.5, sequence_length=8)))
-    last = phases.resolve(run)[1]
+    last = run.resolved_phases[1]
     mesh = meshes.make(run.mesh, jax.devices()[:1])
     programs.build(run, last, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
     assert asked == [8]
@@ -132,7 +132,7 @@ def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
     run = experiments.changed(
         experiments.recurrent(), training={"evaluation_batch_size": 4, "evaluation_sequence_length": 24}
     )
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     mesh, source = meshes.make(run.mesh, jax.devices()[:1]), ChainSource(run.data)
     program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     assert program.batch["input_ids"].shape == (16, 16) and program.evaluation_batch["input_ids"].shape == (4, 24)
@@ -144,7 +144,7 @@ def test_an_evaluation_has_rows_of_its_own_number_and_length() -> None:
 def test_a_memory_has_the_dtype_of_the_products_in_training_and_in_evaluation() -> None:
     make, source = STEPS["transformer_xl"]
     run = experiments.changed(make(), training={"dtype": "bfloat16"}, mesh={"data": 1})
-    (phase,), source = phases.resolve(run), source(run.data)
+    (phase,), source = run.resolved_phases, source(run.data)
     mesh = meshes.make(run.mesh, jax.devices()[:1])
     program = programs.build(run, phase, mesh, source.vocabulary, source.batch)
     for made in (program.state.carry, *map(jax.eval_shape, (program.start_carry, program.start_evaluation_carry))):
@@ -161,7 +161,7 @@ def test_tables_are_updated_by_rows_if_the_rule_allows_it(optimizer: Any, by_row
 
     make, source = STEPS["word2vec"]
     run = dataclasses.replace(make(), optimizer=optimizer)
-    (phase,), source = phases.resolve(run), source(run.data)
+    (phase,), source = run.resolved_phases, source(run.data)
     monkeypatch.setattr(rows.Tables, "of", of)
     with pytest.raises(Called) as called:
         programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
@@ -173,7 +173,7 @@ def test_the_state_of_a_step_and_of_an_evaluation_of_the_optimizer_is_given_away
     """Its memory is that of the next state: a step never holds two of them."""
     make, source = STEPS["word2vec"]
     run = make()
-    (phase,), source = phases.resolve(run), source(run.data)
+    (phase,), source = run.resolved_phases, source(run.data)
     program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), source.vocabulary, source.batch)
     loss = jax.ShapeDtypeStruct((), jnp.float32)
     for lowered in (
@@ -188,7 +188,7 @@ def test_the_state_of_a_step_and_of_an_evaluation_of_the_optimizer_is_given_away
 def test_a_step_trains_what_a_compression_trains_and_evaluates_what_it_evaluates(monkeypatch) -> None:
     """The same tables and the same module, with copies of their own; the counts of words are for the evaluation."""
     run = dataclasses.replace(bert(rows=4), compression=GradualPruning())
-    (phase,), made, told = phases.resolve(run), [], []
+    (phase,), made, told = run.resolved_phases, [], []
     forward = programs.Forward
     monkeypatch.setattr(programs, "Forward", lambda *given, **named: made.append(forward(*given, **named)) or made[-1])
     monkeypatch.setattr(programs, "train_step", lambda *given: told.append(given[2:]) or given[:1])
@@ -212,6 +212,6 @@ def test_a_step_trains_what_a_compression_trains_and_evaluates_what_it_evaluates
 def test_an_update_has_the_microbatches_of_its_phase_and_the_shards_of_its_mesh(mesh: dict, shards: int) -> None:
     run = experiments.changed(bert(rows=64), mesh=mesh, training={"accumulation": 1, "dropout_generator": "rbg"})
     run = dataclasses.replace(run, phases=(Phase(1.0, accumulation=4),))
-    (phase,), rule = phases.resolve(run), object()
+    (phase,), rule = run.resolved_phases, object()
     update = programs.update_rule(run, phase, rule, meshes.make(run.mesh, jax.devices()))
     assert (update.optimizer, update.accumulation, update.shards, update.generator) == (rule, 4, shards, "rbg")

@@ -16,7 +16,6 @@ from plmjax.experiment import Data, Experiment, Mesh, Training
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.bert import BertPretraining
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from plmjax.training.optimizers.schedules import Linear
@@ -184,7 +183,7 @@ def test_twenty_steps_equal_the_published_recipe(devices, accumulation):
     shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in batches[0].items()}
     mesh = meshes.make(Mesh(), jax.devices()[:devices])
     program = programs.build(
-        run, phases.resolve(run)[0], mesh, Vocabulary.placeholder(CONFIG.vocab_size), lambda _: shapes
+        run, run.resolved_phases[0], mesh, Vocabulary.placeholder(CONFIG.vocab_size), lambda _: shapes
     )
     # The first state is the recipe's parameters among zeros, which is quicker than to compile an initialisation.
     start = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), program.state)

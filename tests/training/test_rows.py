@@ -15,8 +15,8 @@ from plmjax.layers.words.embeddings import ROWS, Embedding
 from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases, rows
 from plmjax.training import program as programs
+from plmjax.training import rows
 from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -49,7 +49,7 @@ def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1
     )
     objective = kind(**{field.name: getattr(run.objective, field.name) for field in dataclasses.fields(kind)})
     run = dataclasses.replace(run, objective=objective, optimizer=RULES["adagrad"])
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     source, grid = ChainSource(run.data), meshes.make(run.mesh, jax.devices()[: int(np.prod(mesh))])
     built = programs.build(run, phase, grid, source.vocabulary, source.batch)
     state = built.initialize(

@@ -16,7 +16,7 @@ from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cr
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import shares
 from plmjax.parallel.rings import Rings
-from plmjax.training import loop, phases, rows, step
+from plmjax.training import loop, rows, step
 from plmjax.training import program as programs
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
@@ -74,7 +74,7 @@ def program(name: str, mesh: tuple[int, int, int] = (1, 1, 1), dropout: bool = F
     run = experiments.changed(run, training={"steps": 2} | settings, mesh=sizes)
     run = run if dropout else experiments.without_dropout(run)
     devices = jax.devices()[: int(np.prod(mesh))]
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     source = source(run.data)
     built = programs.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)
     return dataclasses.replace(built, train=built.train.lower(built.state, built.batch).compile())
@@ -99,7 +99,7 @@ def materials(name: str) -> ConstantSources:
 def batches(name: str) -> list[dict[str, np.ndarray]]:
     """Two batches in which the rows, and so the devices, have very different numbers of targets."""
     make, source = STEPS[name]
-    (phase,) = phases.resolve(experiments.changed(make(), training={"steps": 2}))
+    (phase,) = experiments.changed(make(), training={"steps": 2}).resolved_phases
     found = list(source(make().data).train(phase, 0))
     for batch in found:
         if "next_weights" in batch:
@@ -474,7 +474,7 @@ def test_a_setting_that_cannot_be_is_named(settings, message):
 
 def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
     run = experiments.gpt2()
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     with pytest.raises(UserError, match="at most the model's 64 tokens, found 65"):
         programs.check_model(run, phase, Vocabulary.placeholder(65))
     programs.check_model(run, dataclasses.replace(phase, sequence_length=32), Vocabulary.placeholder(64))

@@ -14,7 +14,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
 from plmjax.plan.plan import plan
-from plmjax.training import bench, memory, phases, placement, switches
+from plmjax.training import bench, memory, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.program import Program
 from tests.families import STEPS
@@ -28,7 +28,7 @@ def built(run: Experiment, topology: str = "", **training: Any) -> Program:
     """The program of a run on a slice, or on the devices of this machine."""
     run = experiments.changed(run, training=training)
     devices = topologies.parse(topology).devices() if topology else jax.devices()
-    mesh, (phase,) = meshes.make(run.mesh, devices, run.training.rings), phases.resolve(run)
+    mesh, (phase,) = meshes.make(run.mesh, devices, run.training.rings), run.resolved_phases
     return programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run))
 
 
@@ -72,7 +72,7 @@ def test_a_step_that_cannot_have_the_rings_it_asks_for_is_refused(changes: dict,
 def test_rings_of_one_device_are_none() -> None:
     """A checkpoint is evaluated on one device, whatever its run asked for."""
     run = experiments.changed(bert(4), training={"rings": "on"})
-    (phase,), mesh = phases.resolve(run), meshes.make(run.mesh, jax.devices()[:1], "on")
+    (phase,), mesh = run.resolved_phases, meshes.make(run.mesh, jax.devices()[:1], "on")
     assert programs.build(run, phase, mesh, Vocabulary.placeholder(128), placement.of_layout(run)).rings is None
 
 
@@ -82,7 +82,7 @@ def test_without_kernels_a_step_is_of_xla_alone(name: str) -> None:
 
     def text(kernels: str) -> str:
         run = experiments.changed(make(), training={"kernels": kernels, "batch_size": 8}, mesh={"data": 4})
-        (phase,), rows = phases.resolve(run), source(run.data)
+        (phase,), rows = run.resolved_phases, source(run.data)
         mesh = meshes.make(run.mesh, topologies.parse("v5e:2x2").devices())
         program = programs.build(run, phase, mesh, rows.vocabulary, rows.batch)
         return program.train.lower(program.state, program.batch).as_text()

@@ -26,7 +26,6 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.objectives.objective import LossInputs
-from plmjax.training import phases
 from plmjax.training.step import total_loss
 
 _OUTPUT = "/attention/output/kernel"
@@ -48,7 +47,7 @@ def without_least_important(
     params, model = source.params, run.model
     removed, wanted = 0, round(share * sum(heads for heads, _ in parts.sizes(model)))
     feed = examples_of(source, run)
-    batches = feed.train(dataclasses.replace(phases.resolve(run)[-1], batch_size=1, first_step=0), 0, np.arange(1))
+    batches = feed.train(dataclasses.replace(run.resolved_phases[-1], batch_size=1, first_step=0), 0, np.arange(1))
     for done in range(1, rounds + 1):
         found = importance(params, model, run, feed.vocabulary, islice(batches, rows), source.collections)
         count = wanted * done // rounds - removed

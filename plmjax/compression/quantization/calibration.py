@@ -20,7 +20,6 @@ from plmjax.experiment import Experiment
 from plmjax.layers.int8 import RANGES
 from plmjax.objectives.objective import Batch
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 
@@ -35,7 +34,7 @@ def calibrated(source: Source, run: Experiment, batches: int) -> Params:
     """
     feed = examples_of(source, run)
     mesh = meshes.make(experiments.Mesh(), jax.local_devices()[:1])
-    phase = dataclasses.replace(phases.resolve(run)[-1], accumulation=1, first_step=0)
+    phase = dataclasses.replace(run.resolved_phases[-1], accumulation=1, first_step=0)
     program = programs.build(run, phase, mesh, feed.vocabulary, feed.batch)
     objective = run.objective
     execution = dataclasses.replace(programs.execution(run, jax.default_backend()), products=CALIBRATED)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.training import phases
 
 
 def check(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
@@ -19,7 +18,7 @@ def check(before: Experiment, after: Experiment, done: int, workdir: Path) -> st
     Raises:
         UserError: a finished step would belong to another phase.
     """
-    borders = [[phase.last_step for phase in phases.resolve(run)[:-1]] for run in (before, after)]
+    borders = [[phase.last_step for phase in run.resolved_phases[:-1]] for run in (before, after)]
     for index, (old, new) in enumerate(zip(*borders, strict=True)):
         if min(old, done) != min(new, done):
             raise UserError(

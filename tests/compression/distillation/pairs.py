@@ -13,7 +13,6 @@ from plmjax.compression.distillation.distilled import TEACHER, Distillation
 from plmjax.contracts.execution import Execution
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, Objective
 from plmjax.objectives.wrapped import ADDED
-from plmjax.training import phases
 from tests.families import STEPS
 from tests.strangers import experiments
 from tests.systems.modules import drawn, random_params
@@ -80,7 +79,7 @@ def pair(
     distillation = dataclasses.replace(distillation, teacher=teacher)
     distillation.check(run.model, run.objective)
     objective = distillation.trained(run.objective, 10)
-    (phase,) = phases.resolve(experiments.changed(run, training={"steps": 2, "batch_size": 5}))
+    (phase,) = experiments.changed(run, training={"steps": 2, "batch_size": 5}).resolved_phases
     source = source(run.data)
     batch = jax.tree.map(jnp.asarray, next(iter(source.train(phase, 0))))
     batch = jax.jit(functools.partial(run.objective.corrupt, vocabulary=source.vocabulary))(batch, jax.random.key(2))

@@ -12,7 +12,6 @@ from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
-from plmjax.training import phases
 from plmjax.training import program as programs
 from plmjax.training.optimizers.schedules import Linear
 from tests.families import STEPS
@@ -27,7 +26,7 @@ def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], a
     run = experiments.changed(run, training={"steps": 2, "accumulation": accumulation}, mesh=sizes)
     compression = dataclasses.replace(distillation, teacher=run.model.with_depth(4))
     run = dataclasses.replace(run, compression=compression)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     source = source(run.data)
     devices = jax.devices()[: int(np.prod(mesh))]
     built = programs.build(run, phase, meshes.make(run.mesh, devices), source.vocabulary, source.batch)

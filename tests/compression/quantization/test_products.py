@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import flax.linen as nn
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -30,10 +29,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.layers import int8
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.models.bert import BertConfig
 from plmjax.objectives.awd_lstm import AwdLstmPretraining
-from plmjax.objectives.objective import LossInputs
-from plmjax.training import phases
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import BatchSource
 from tests.systems.modules import random_params
@@ -79,7 +75,7 @@ def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: P
     # Those of the first layer: its input and its queries on two batches, without dropout.
     source = Source.read(task_run)
     run = source.description.experiment
-    (phase,), feed = phases.resolve(run), examples_of(source, run)
+    (phase,), feed = run.resolved_phases, examples_of(source, run)
     module, largest = run.objective.module(run.model, Execution()), []
     apply = jax.jit(functools.partial(module.apply, output_hidden_states=True))
     tree = flax.traverse_util.unflatten_dict(source.params, sep="/")
@@ -122,41 +118,6 @@ class Ranged(nn.Module):
     def __call__(self, x: jax.Array, scale: jax.Array, *, deterministic: bool) -> jax.Array:
         x = x * scale * self.param("factor", nn.initializers.ones, ()) * deterministic
         return int8.ranged(self, self.products, int8.OUTPUT, int8.ranged(self, self.products, int8.INPUT, x) - 1)
-
-
-@pytest.mark.parametrize(("batches", "ranges"), [(0, [0, 0]), (1, [66, 67]), (2, [120, 119]), (3, [120, 119])])
-def test_a_range_is_the_largest_magnitude_of_all_batches(batches: int, ranges: list[float], monkeypatch) -> None:
-    """The first batches of the last phase are read whole; the checkpoint and the carry have factors of 2, 1.5 and 2.
-
-    Its second layer reads what is 1 less.
-    """
-    rows = [
-        {"x": np.float32(x)} for x in ([[6, -11], [10, 2]], [[20, 0], [0, 5]], [[0, 1], [-5, 0]], [[99, 0], [0, 0]])
-    ]
-    phase = phases.ResolvedPhase(1, first_step=5, steps=4, sequence_length=2, batch_size=2, accumulation=3)
-    objective = SimpleNamespace(
-        module=lambda model, execution: Ranged(execution.products),
-        corrupt=lambda batch, key, vocabulary, constants: {"x": batch["x"] * constants},
-        model_inputs=lambda batch: batch,
-        carry_inputs=lambda carry: {"scale": carry},
-    )
-    shapes = {"x": jax.ShapeDtypeStruct((2, 2), np.float32)}
-    program = SimpleNamespace(state="shapes", batch=shapes, start_carry=lambda: jnp.float32(2))
-    asked = []
-    feed = SimpleNamespace(
-        vocabulary=None, batch=shapes, train=lambda *arguments: asked.append(arguments) or iter(rows)
-    )
-    inputs = LossInputs({"factor": jnp.float32(2)}, jnp.float32(1.5))
-    monkeypatch.setattr(calibration, "examples_of", lambda source, run: feed)
-    monkeypatch.setattr(phases, "resolve", lambda run: ["an earlier phase", phase])
-    monkeypatch.setattr(calibration.programs, "build", lambda *arguments: program)
-    monkeypatch.setattr(calibration.checkpoints, "load_loss_inputs", lambda directory, state: inputs)
-    run = Experiment(BertConfig.tiny(), objective, None)
-    found = calibration.calibrated(SimpleNamespace(directory="here"), run, batches)
-    assert [float(found[name]) for name in (int8.INPUT, int8.OUTPUT)] == pytest.approx(ranges)
-    ((read, first, places),) = asked
-    assert read == dataclasses.replace(phase, accumulation=1, first_step=0)
-    assert (first, places.tolist()) == (0, [0, 1])
 
 
 def test_other_commands_compute_in_int8(

@@ -10,6 +10,7 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
@@ -19,7 +20,6 @@ from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanE
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.models.bert import BertConfig
-from plmjax.training.phases import ResolvedPhase
 
 VOCABULARY = Vocabulary.placeholder(1000)
 LABELLED = SequenceClassification(("a", "b"))

@@ -13,6 +13,7 @@ import pytest
 from plmjax import experiment as experiments
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning import inputs
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
@@ -27,7 +28,6 @@ from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.feed import mixture_metrics
 from plmjax.training.optimizers import StochasticGradientDescent
-from plmjax.training.phases import ResolvedPhase
 from tests.finetuning import parity
 
 MODEL = T5Config.tiny(

@@ -14,7 +14,7 @@ from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.families.task_heads import HEAD
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, phases
+from plmjax.training import feed
 from plmjax.training import program as programs
 from plmjax.training.optimizers import AdamW, BertAdamW, Lamb, Optimizer, gradient_norm
 from plmjax.training.optimizers.layer_rates import groups_below_the_head
@@ -195,7 +195,7 @@ def test_sharded_equals_unsharded(mesh):
     def trained(sizes):
         settings = dict(zip(meshes.AXES, sizes, strict=True))
         own = experiments.changed(run, mesh=settings)
-        (phase,) = phases.resolve(own)
+        (phase,) = own.resolved_phases
         batches = source(own.data)
         devices = jax.devices()[: int(np.prod(sizes))]
         built = programs.build(own, phase, meshes.make(own.mesh, devices), batches.vocabulary, batches.batch)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plmjax.parallel import mesh as meshes
-from plmjax.training import feed, optimizers, phases
+from plmjax.training import feed, optimizers
 from plmjax.training import program as programs
 from plmjax.training.optimizers import Adafactor, Adagrad, StochasticGradientDescent
 from tests.strangers import experiments
@@ -29,7 +29,7 @@ def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
         mesh=dict(zip(meshes.AXES, sizes, strict=True)),
     )
     run = dataclasses.replace(run, optimizer=rule)
-    (phase,) = phases.resolve(run)
+    (phase,) = run.resolved_phases
     batches = ChainSource(run.data)
     mesh = meshes.make(run.mesh, jax.devices()[: int(np.prod(sizes))])
     built = programs.build(run, phase, mesh, batches.vocabulary, batches.batch)

@@ -6,18 +6,17 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import Phase
-from plmjax.training import phases
-from plmjax.training.phases import ResolvedPhase
+from plmjax.experiment.phases import ResolvedPhase
 from tests.strangers import experiments
 
 
-def resolve(*parts: Phase, steps: int = 1000) -> list[ResolvedPhase]:
+def resolve(*parts: Phase, steps: int = 1000) -> tuple[ResolvedPhase, ...]:
     run = experiments.changed(experiments.gpt2(), training={"steps": steps, "accumulation": 2})
-    return phases.resolve(dataclasses.replace(run, phases=parts))
+    return dataclasses.replace(run, phases=parts).resolved_phases
 
 
 def test_a_run_of_one_piece():
-    assert resolve(steps=7) == [ResolvedPhase(0, 0, 7, 16, 16, 2)]
+    assert resolve(steps=7) == (ResolvedPhase(0, 0, 7, 16, 16, 2),)
 
 
 def test_bert_spends_nine_tenths_at_a_shorter_length():
@@ -44,13 +43,15 @@ def test_phases_cover_every_step_once(steps):
 )
 def test_an_evaluation_has_the_sizes_of_its_phase_but_for_its_own(settings, sizes):
     run = experiments.changed(experiments.gpt2(), training={"steps": 7, "accumulation": 2} | settings)
-    (phase,) = phases.resolve(run)
-    assert phases.evaluation(run, phase) == ResolvedPhase(0, 0, 7, *sizes, accumulation=1)
+    (phase,) = run.resolved_phases
+    evaluated = phase.evaluation
+    assert (evaluated.sequence_length, evaluated.batch_size, evaluated.accumulation) == (*sizes, 1)
+    assert (evaluated.first_step, evaluated.last_step) == (0, 7)
 
 
 def test_rows_without_a_token_are_refused():
     with pytest.raises(UserError, match=r"--data\.sequence_length of at least 1, found 0"):
-        phases.resolve(experiments.changed(experiments.gpt2(), data={"sequence_length": 0}))
+        _ = experiments.changed(experiments.gpt2(), data={"sequence_length": 0}).resolved_phases
 
 
 @pytest.mark.parametrize(

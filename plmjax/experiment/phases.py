@@ -1,0 +1,106 @@
+"""The phases of a run: the steps, sequence length and batch size of each."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from plmjax.errors import FROM_0, UserError, check_ranges
+
+if TYPE_CHECKING:
+    from plmjax.experiment.settings import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A phase of a run with its own settings; 0 keeps the experiment's."""
+
+    fraction: float
+    """Fraction of the run's steps."""
+    sequence_length: int = 0
+    """Number of tokens in a row."""
+    batch_size: int = 0
+    """Number of rows of one optimizer step."""
+    accumulation: int = 0
+    """Number of microbatches of one optimizer step."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_ranges("phases.N", self, sequence_length=FROM_0, batch_size=FROM_0, accumulation=FROM_0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedPhase:
+    """One phase of a run with every setting filled in: steps first_step .. first_step + steps - 1.
+
+    evaluation_batch_size, evaluation_sequence_length: those of its evaluations; 0 takes those of a training batch.
+    """
+
+    index: int
+    first_step: int
+    steps: int
+    sequence_length: int
+    batch_size: int
+    accumulation: int
+    evaluation_batch_size: int = 0
+    evaluation_sequence_length: int = 0
+
+    @property
+    def last_step(self) -> int:
+        """Return the number of finished steps at the end of the phase."""
+        return self.first_step + self.steps
+
+    @property
+    def evaluation(self) -> "ResolvedPhase":
+        """Return the phase with the batch size and the sequence length of its evaluations."""
+        return dataclasses.replace(
+            self,
+            batch_size=self.evaluation_batch_size or self.batch_size,
+            sequence_length=self.evaluation_sequence_length or self.sequence_length,
+            accumulation=1,
+        )
+
+    def rows_per_device(self, shards: int) -> int:
+        """Return the number of sequences of a microbatch on a device, if `shards` devices share a batch."""
+        return self.batch_size // (shards * self.accumulation)
+
+
+def resolve(phases: Sequence[Phase], training: "Training", sequence_length: int) -> tuple[ResolvedPhase, ...]:
+    """Return the phases of a run, or one phase for the whole run if there are none.
+
+    sequence_length: that of a phase that sets none.
+
+    Raises:
+        UserError: the fractions do not add up to one, or a phase has no step.
+    """
+    if training.steps < 1:
+        raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
+    total = sum(phase.fraction for phase in phases)
+    if phases and abs(total - 1) > 1e-6:
+        raise UserError(
+            f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.N.fraction."
+        )
+    resolved, done, start = [], 0.0, 0
+    for index, phase in enumerate(phases or [Phase(1)]):
+        if phase.fraction <= 0:
+            raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; raise it.")
+        done += phase.fraction
+        end = round(done * training.steps)
+        if end == start:
+            raise UserError(
+                f"Expected at least one step in phase {index}, found {phase.fraction:g} of {training.steps} steps; "
+                f"raise --training.steps."
+            )
+        resolved.append(
+            ResolvedPhase(
+                index=index,
+                first_step=start,
+                steps=end - start,
+                sequence_length=phase.sequence_length or sequence_length,
+                batch_size=phase.batch_size or training.batch_size,
+                accumulation=phase.accumulation or training.accumulation,
+                evaluation_batch_size=training.evaluation_batch_size,
+                evaluation_sequence_length=training.evaluation_sequence_length,
+            )
+        )
+        start = end
+    return tuple(resolved)
