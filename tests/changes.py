@@ -1,4 +1,4 @@
-"""The files that a change touches, and the tests with the mark `night` that run because of it.
+"""The files that a change touches, and the tests with the mark `nightly` that run because of it.
 
 These tests take seconds each, for what quick tests prove of a part or of another system. If a change touches the code
 that such a test is about, pytest runs it with the quick tests.

@@ -31,7 +31,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests import by_night, changes, paths
+from tests import changes, paths
 from tests.object_store import ObjectStore
 from tests.once import copied, made_once
 from tests.optional import torch, transformers
@@ -90,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--changed-since",
         default="HEAD",
         metavar="COMMIT",
-        help="run the tests of the night by day, too, for what differs from this commit (default: HEAD)",
+        help="run the nightly tests, too, of what differs from this commit (default: HEAD)",
     )
 
 
@@ -107,19 +107,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of the night, but those that a change brings back; the longest files go first.
-
-    Raises:
-        pytest.UsageError: all tests are collected, and tests/by_night.py names others.
-    """
-    names = {item: item.nodeid.removeprefix("tests/") for item in items}
-    for item, name in names.items():
-        if by_night.runs_by_night(name):
-            item.add_marker(pytest.mark.night)
-        if item.get_closest_marker("night") and changes.brings_back(name, config.stash[CHANGED]):
-            item.own_markers = [mark for mark in item.own_markers if mark.name != "night"]
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and (found := by_night.unknown([*names.values()])):
-        raise pytest.UsageError(f"tests/by_night.py names what is no test: {', '.join(found)}")
+    """Takes the mark `nightly` from the tests that a change brings back; the longest files go first."""
+    for item in items:
+        changed = changes.brings_back(item.nodeid.removeprefix("tests/"), config.stash[CHANGED])
+        if changed and item.get_closest_marker("nightly"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "nightly"]
     folders = [Path(__file__).parent / name for name in LONGEST]
     assert all(folder.exists() for folder in folders), "LONGEST names a file that is not there"
     rank = {folder: place for place, folder in enumerate(folders)}

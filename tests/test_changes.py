@@ -1,4 +1,4 @@
-"""A change runs the tests with the mark `night` that are about it."""
+"""A change runs the tests with the mark `nightly` that are about it."""
 
 import subprocess
 from pathlib import Path

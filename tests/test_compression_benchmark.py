@@ -53,6 +53,7 @@ def test_the_table_has_means_and_ratios(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
+@pytest.mark.nightly
 def test_the_forward_pass_of_a_run_is_measured(small_run: Path, tmp_path: Path, monkeypatch) -> None:
     """A fine-tuned run and the one that it becomes without half of its features."""
     rows = "sentence\tlabel\n" + "a fine example\tgood\na poor example\tbad\n" * 8

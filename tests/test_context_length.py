@@ -84,6 +84,7 @@ def transformer_xl() -> tuple[TransformerXlConfig, Any]:
     return config, parameters(config)
 
 
+@pytest.mark.nightly
 def test_a_context_is_the_tokens_before_a_token_and_no_others(context_length, transformer_xl) -> None:
     tokens = np.random.default_rng(1).integers(0, 11, 30)
     places = np.array([12, 29])
@@ -94,6 +95,7 @@ def test_a_context_is_the_tokens_before_a_token_and_no_others(context_length, tr
     assert differs.tolist() == [[False, False], [False, False], [True, False]]
 
 
+@pytest.mark.nightly
 def test_a_decoder_reads_no_more_tokens_than_it_has_positions(context_length) -> None:
     config = Gpt2Config.tiny(vocab_size=11, n_embd=8, n_head=2, n_positions=5)
     tokens = np.random.default_rng(2).integers(0, 11, 30)

@@ -139,7 +139,11 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.nightly if page.stem == "finetuning" else ()) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_commands_in_blocks_are_whole(page: Path, parsed: Callable[[str], None]) -> None:
     for command in blocks(page):
         try:

@@ -60,14 +60,14 @@ def step_of(run: Experiment) -> tuple:
 
 
 def traced() -> list[ParameterSet]:
-    """An experiment for each kind of step that begins in a way of its own; the others run by night."""
+    """An experiment for each kind of step that begins in a way of its own; the others are nightly."""
     kinds = {name: step_of(experiments.load(str(ROOT / name))) for name in EXPERIMENTS}
     first = {one: name for name, one in reversed(kinds.items())}
     by_day = {name for (begins, *_), name in first.items() if begins is not Start}
     # One to four seconds each, for other models, which tests/systems has by day, other objectives, which
     # tests/training/test_step.py and tests/finetuning have, and other sizes, which test_its_sizes_fit has, and
-    # test_goldens.py with their parameters: pytest -m night tests/test_experiments.py
-    return [pytest.param(name, marks=() if name in by_day else pytest.mark.night) for name in kinds]
+    # test_goldens.py with their parameters: pytest -m nightly tests/test_experiments.py
+    return [pytest.param(name, marks=() if name in by_day else pytest.mark.nightly) for name in kinds]
 
 
 PUBLISHED = {

@@ -75,9 +75,9 @@ LARGE = (
     "reformer_2x4", "t5_base_8x8", "transformer_base", "transformer_xl_8x8", "xlnet_large_8x8",
 )  # fmt: skip
 # One to thirteen seconds of tracing each; the tiny experiments of these systems are recorded by day, and
-# test_experiments.py reads these by day: pytest -m night tests/test_goldens.py
+# test_experiments.py reads these by day: pytest -m nightly tests/test_goldens.py
 FILES = [
-    pytest.param(file, id=file.stem, marks=pytest.mark.night if file.stem in LARGE else ())
+    pytest.param(file, id=file.stem, marks=pytest.mark.nightly if file.stem in LARGE else ())
     for file in sorted((ROOT / "experiments").glob("*.py"))
 ]
 

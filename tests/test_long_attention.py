@@ -26,6 +26,7 @@ def test_every_kind_has_one_size(long_attention) -> None:
         assert purpose in config.system
 
 
+@pytest.mark.nightly
 def test_a_step_is_timed_and_its_memory_grows(long_attention) -> None:
     shorter, longer = (long_attention.measured(length, 2, ("long-short",))["long-short"] for length in (32, 64))
     assert len(shorter[0]) == 2 and min(shorter[0]) > 0

@@ -27,6 +27,7 @@ def bare(**variables: object) -> dict[str, str]:
     return own | {"PYTHONPATH": str(ROOT)} | {name: str(value) for name, value in variables.items()}
 
 
+@pytest.mark.nightly
 def test_programs_are_compiled_once_and_json_is_all_that_is_printed(small_run: Path, tmp_path: Path) -> None:
     """libtpu is installed beside the tests: JAX would start it, and say at length that it finds no TPU."""
     programs, found, entries = tmp_path / "plmjax" / "compilation", [], []
@@ -114,6 +115,7 @@ class TestSignals:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize("moment", ["Finished tracing initialize", "Compiling jit(initialize)"])
     def test_while_it_traces_and_compiles(
         self, number: signal.Signals, moment: str, small_run: Path, tmp_path: Path

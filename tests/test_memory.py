@@ -5,6 +5,7 @@ import importlib
 
 import jax
 import numpy as np
+import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -15,6 +16,7 @@ LENGTH = 4
 """Tokens of a row that is read with a memory."""
 
 
+@pytest.mark.nightly
 def test_a_memory_gives_what_all_tokens_that_reach_a_token_give(monkeypatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     memory = importlib.import_module("memory")

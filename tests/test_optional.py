@@ -19,6 +19,7 @@ def test_the_first_use_of_an_absent_library_skips_the_test(monkeypatch: pytest.M
         assert not hasattr(library, "__wrapped__")  # what pytest asks of everything in a test file skips nothing
 
 
+@pytest.mark.nightly
 def test_no_file_of_tests_imports_torch_by_itself() -> None:
     """It could not be collected without."""
     for file in TESTS.rglob("*.py"):

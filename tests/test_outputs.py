@@ -123,6 +123,7 @@ def test_predictions_do_not_replace_other_files(tmp_path: Path, small_run: Path)
         assert (tmp_path / "out").read_text() == text
 
 
+@pytest.mark.nightly
 def test_a_file_that_the_command_wrote_is_written_again(
     tmp_path: Path, small_run: Path, decoder_run: Path, vectors: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_share_is_read_from_an_option(pieces: ModuleType) -> None:
             pieces.Share.parse(text)
 
 
+@pytest.mark.nightly
 def test_a_piece_leaves_its_result_and_what_it_took(pieces: ModuleType, tmp_path: Path) -> None:
     piece = pieces.Piece(tmp_path / "piece", lambda workdir: {"value": 3}, ())
     seconds = pieces.make(piece)

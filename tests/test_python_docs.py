@@ -35,6 +35,7 @@ assert result.metrics["eval/loss"] > 0 and tiny.training.seed == 1
 """
 
 
+@pytest.mark.nightly
 def test_the_page_is_a_program_of_its_own(
     tmp_path: Path, small_run: Path, decoder_run: Path, prose: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ def test_configs_are_asked_by_the_short_list_of_names() -> None:
             assert not found & (FIELDS_OF_SYSTEMS | {"hasattr", "getattr"}), (file, node.lineno, found)
 
 
+@pytest.mark.nightly
 def test_jax_flax_optax_orbax_and_numpy_are_enough_to_import_and_to_measure() -> None:
     environment = os.environ | {"XLA_FLAGS": cpu_flags(1)}
     command = [sys.executable, "-c", WITHOUT]

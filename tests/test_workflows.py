@@ -84,7 +84,7 @@ def test_every_python_is_tested_as_the_readme_tests(extras: dict[str, list[str]]
     whole = [job for job in every if ["pip", "install", shlex.split(installed)[0]] in commands(job)]
     quick = ["pytest", "-n", "auto", "--changed-since", "$CHANGED_SINCE"]
     assert any(pythons(job) == named and quick in commands(job) for job in whole)
-    assert any(command[-3:] == ["slow or night", "-n", "auto"] for job in whole for command in commands(job))
+    assert any(command[-3:] == ["slow or nightly", "-n", "auto"] for job in whole for command in commands(job))
     assert any(command[0] == "ruff" for job in every for command in commands(job))
     files = {"beam.txt", *(f"python-{python}.txt" for python in named)}
     assert {path.name for path in (ROOT / "constraints").iterdir()} == files

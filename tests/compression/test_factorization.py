@@ -65,11 +65,8 @@ def outputs(module: nn.Module, params: dict) -> jax.Array:
     return module.apply({"params": params}, IDS).last_hidden_state
 
 
-# The layers of an ELECTRA and of a DistilBERT are BERT's.
-SLOW = [pytest.param(name, marks=pytest.mark.night) if name in ("electra", "distilbert") else name for name in CONFIGS]
-
-
-@pytest.mark.parametrize("system", SLOW)
+@pytest.mark.nightly
+@pytest.mark.parametrize("system", CONFIGS)
 def test_a_product_of_two_matrices_is_its_whole_matrix(system: str) -> None:
     config = CONFIGS[system]
     purpose = Purpose.PRETRAINING if system == "gpt2" else Purpose.ENCODING
@@ -225,6 +222,7 @@ def test_whole_matrices_are_the_products(name: str) -> None:
     assert low_rank.whole(after, model) == (after, model)
 
 
+@pytest.mark.nightly
 def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
     cli.run(["compress", "factorize", str(small_run), "--output", str(output), "--energy", "0.5"])
@@ -254,6 +252,7 @@ def test_commands_take_the_result(small_run: Path, tmp_path: Path, capsys) -> No
     assert len(fill_mask(tmp_path / "int8", "the [MASK] of names")[0]) == 5
 
 
+@pytest.mark.nightly
 def test_the_result_is_fine_tuned(task_run: Path, sentiment: tuple[str, str], tmp_path: Path) -> None:
     output = tmp_path / "out"
     cli.run(["compress", "factorize", str(task_run), "--output", str(output), "--rank", "8"])
@@ -268,6 +267,7 @@ def test_the_result_is_fine_tuned(task_run: Path, sentiment: tuple[str, str], tm
     assert not np.array_equal(params[path], before[path])
 
 
+@pytest.mark.nightly
 def test_a_decoder_at_full_energy_writes_the_same(decoder_run: Path, tmp_path: Path) -> None:
     params, _ = loaded(decoder_run)
     (path,) = [path for path in params if path.endswith("feed_forward/intermediate/kernel")]

@@ -32,6 +32,7 @@ def density(params: dict[str, np.ndarray]) -> float:
     return sum(np.count_nonzero(value) for value in kernels) / sum(value.size for value in kernels)
 
 
+@pytest.mark.nightly
 def test_a_pruned_run_is_a_run(small_run: Path, tmp_path: Path, capsys) -> None:
     """Evaluated, exported, and pruned again, with the record of both commands."""
     output = tmp_path / "sparse"
@@ -49,6 +50,7 @@ def test_a_pruned_run_is_a_run(small_run: Path, tmp_path: Path, capsys) -> None:
     assert record[0]["from"] == str(small_run) and record[1]["from"] == str(output) and len(record[1]["sha256"]) == 64
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["block_movement", "lottery"])
 def test_methods_that_train(method: str, small_run: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "pruned"
@@ -147,6 +149,7 @@ def test_a_ticket_has_the_weights_of_an_earlier_checkpoint(small_run: Path, tmp_
             np.testing.assert_array_equal(value, before[path])
 
 
+@pytest.mark.nightly
 def test_heads_are_removed(small_run: Path, tmp_path: Path) -> None:
     command = ["compress", "prune", str(small_run), "--output", str(tmp_path / "heads"), "--method", "heads"]
     cli.run([*command, "--sparsity", "0.5", "--rows", "3"])
@@ -172,6 +175,7 @@ def test_the_constants_of_a_run_stay_with_it(small_run: Path, tmp_path: Path) ->
     np.testing.assert_array_equal(kept["log_weights"], own["log_weights"])
 
 
+@pytest.mark.nightly
 def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
     def said(*arguments: object, checkpoint: Path = small_run) -> str:
         return fails("compress", "prune", checkpoint, "--output", tmp_path / "out", *arguments)

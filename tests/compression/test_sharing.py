@@ -93,6 +93,7 @@ def test_a_bert_loses_what_predicts_pairs(small_run: Path, tmp_path: Path) -> No
     np.testing.assert_array_equal(layer["feed_forward"]["output"]["kernel"], kernel[0])
 
 
+@pytest.mark.nightly
 def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, tmp_path: Path, capsys) -> None:
     shared, tuned = tmp_path / "shared", tmp_path / "tuned"
     cli.run(["compress", "share", str(task_run), "--output", str(shared), "--groups", "1"])
@@ -114,6 +115,7 @@ def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, 
     cli.run(["compress", "prune", str(shared), "--output", str(tmp_path / "sparse")])
 
 
+@pytest.mark.nightly
 def test_a_pretrained_bert_fills_the_same_tokens(small_run: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "shared"
     cli.run(["compress", "share", str(small_run), "--output", str(output)])

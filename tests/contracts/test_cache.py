@@ -51,7 +51,15 @@ def read(config: ModelConfig, ids: np.ndarray, mask: np.ndarray, cache: Cache) -
     return _read(config, parameters_of(config), ids, mask, cache)
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="gpt2", marks=pytest.mark.nightly),
+        pytest.param(AWD_LSTM, id="awd_lstm"),
+        pytest.param(NNLM, id="nnlm"),
+        pytest.param(TRANSFORMER_XL, id="transformer_xl", marks=pytest.mark.nightly),
+    ],
+)
 def test_taken_rows_are_those_of_a_cache_that_read_them(config: ModelConfig) -> None:
     order = np.array([2, 0, 0])
     taken = read(config, IDS, MASK, empty(config)).take_rows(jnp.asarray(order))

@@ -68,8 +68,15 @@ def test_what_all_classes_inherit_is_what_the_full_softmax_computes_with_each_te
         chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@EVERY
-@pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.02)], ids=["plain", "smoothed"])
+@pytest.mark.parametrize(
+    ("scores", "smoothing", "z_loss"),
+    [
+        pytest.param(FULL, 0.0, 0.0, id="plain-full", marks=pytest.mark.nightly),
+        pytest.param(ADAPTIVE, 0.0, 0.0, id="plain-adaptive"),
+        pytest.param(FULL, 0.1, 0.02, id="smoothed-full"),
+        pytest.param(ADAPTIVE, 0.1, 0.02, id="smoothed-adaptive"),
+    ],
+)
 def test_sums_and_their_gradients_are_those_of_the_logits(scores: TokenScores, smoothing: float, z_loss: float) -> None:
     def expected(scores: TokenScores) -> jax.Array:
         others = jnp.sum(-log_probabilities(scores), axis=-1) - nats(scores)

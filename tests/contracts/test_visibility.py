@@ -51,6 +51,7 @@ def one_query_at_a_time(query: jax.Array, key: jax.Array, value: jax.Array) -> j
     return jnp.stack(rows)
 
 
+@pytest.mark.nightly
 def test_a_condition_of_its_own_file_works_in_every_backend() -> None:
     random = np.random.default_rng(5)
     inputs = tuple(jnp.asarray(random.normal(size=(ROWS, LENGTH, HEADS, SIZE)), jnp.float32) for _ in range(3))

@@ -172,6 +172,7 @@ def test_what_cannot_be_batched_is_named(tmp_path):
         source(dataset, Blocks()).train(phase(100_000, 1), 0)
 
 
+@pytest.mark.nightly
 def test_a_closed_iterator_ends_and_an_open_one_does_not_hang_the_exit(dataset):
     batches = source(dataset, Blocks()).train(phase(32, 8), 0)
     next(batches)

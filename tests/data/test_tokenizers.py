@@ -372,6 +372,7 @@ def test_published_gpt2_files_load_as_they_are(tmp_path):
     assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
 
 
+@pytest.mark.nightly
 def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
     """Every line of Wikipedia and novels, English and Chinese, one tokenizer: the cache changes no id."""
     import gzip

@@ -117,6 +117,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site-packages"
 
 
+@pytest.mark.nightly
 def test_a_wheel_brings_the_experiments(installed: Path, tmp_path: Path) -> None:
     program = (
         "from plmjax import cli, experiment\n"

@@ -61,7 +61,7 @@ REPRESENTATIVES = (
     "transformer_xl", "reformer", "lite_transformer_decoder",
 )  # fmt: skip
 """A system for each kind of layers. The others are made of the same ones: a mistake in a layer fails one of these every
-time, and all that have it by night. Every system's first head equals its reference every time."""
+time, and all that have it in the nightly tests. Every system's first head equals its reference every time."""
 
 IN_TRANSFORMERS = {name: family for name, family in FAMILIES.items() if family.adapter is not None}
 """Those of them that transformers has."""

@@ -33,6 +33,7 @@ assert os.wait()[1] == 0
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_a_bucket_that_cannot_be_used(
     fails: Callable[..., str],
     object_store: ObjectStore,

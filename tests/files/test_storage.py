@@ -115,6 +115,7 @@ def test_whatever_is_there_when_a_run_is_killed_is_whole(run, object_store: Obje
     assert seen == {(), (3,), (3, 6)}
 
 
+@pytest.mark.nightly
 def test_a_killed_run_goes_on_to_the_same_end(run, small_run: Path, object_store: ObjectStore) -> None:
     """Killed when all of the second checkpoint but the object that makes it one was written."""
     _, moments = run
@@ -139,6 +140,7 @@ def test_a_dataset_whose_upload_was_killed_is_prepared_anew(run, small_run: Path
     assert "run/dataset/begun.json" not in object_store.buckets["unprepared"]
 
 
+@pytest.mark.nightly
 def test_a_run_in_a_bucket_is_evaluated_embedded_and_reported(
     run, small_run: Path, tmp_path: Path, bucket: str
 ) -> None:

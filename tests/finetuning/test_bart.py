@@ -30,8 +30,8 @@ from tests.systems.modules import random_params
 
 
 # 8 s. By day test_run.py does all of it with BERT; test_parity, test_invariants and test_interop of tests/systems have
-# BART's head, alone and packed: pytest -m night tests/finetuning/test_bart.py
-@pytest.mark.night
+# BART's head, alone and packed: pytest -m nightly tests/finetuning/test_bart.py
+@pytest.mark.nightly
 def test_sentences_are_labelled_at_their_last_end_token(
     bart_run: Path, sentiment: tuple[str, str], tmp_path: Path
 ) -> None:

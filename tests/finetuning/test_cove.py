@@ -96,13 +96,21 @@ def run(command: list[str]) -> Path | None:
     return Path(arguments[own + 1] if own else "runs/cove_multi30k")
 
 
+@pytest.mark.nightly
 def test_translation_begins_with_the_vectors(translating: Path) -> None:
     begun(translating, translating / "runs" / "cove_multi30k")
     found = r"^start      2 of \d+ words have a vector in vectors\.txt; the others are random$"
     assert re.search(found, (translating / "said.txt").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS[2:], ids=lambda command: "-".join(command[1:3]))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.nightly if command[2] == "experiments/cove_classification.py" else ())
+        for command in COMMANDS[2:]
+    ],
+    ids=lambda command: "-".join(command[1:3]),
+)
 def test_command(command: list[str], translating: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(translating)
     monkeypatch.setattr(loop, "train", saving)

@@ -162,14 +162,11 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     raise Reached
 
 
-# The runs of which texts are written, but for a translation: 11 s, and one like it is by day. tests/test_docs.py parses
-# their commands: pytest -m night tests/finetuning/test_docs.py
-BY_NIGHT = {"runs/summaries", "runs/mixture"}
-
-
+# tests/test_docs.py parses these commands: pytest -m nightly tests/finetuning/test_docs.py
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(n, marks=pytest.mark.night if BY_NIGHT & {*words} else ()) for n, words in enumerate(COMMANDS)],
+    range(len(COMMANDS)),
     ids=lambda number: "-".join(COMMANDS[number][1:3]),
 )
 def test_command(number: int, folder: Path, monkeypatch, capsys) -> None:

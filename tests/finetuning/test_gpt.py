@@ -69,6 +69,7 @@ def classified(pretrained: Path, sentiment: tuple[str, str], tmp_path_factory: p
     return workdir, finetune(task(sentiment, SequenceClassification(language_model=0.5)), pretrained, workdir)
 
 
+@pytest.mark.nightly
 def test_a_run_learns_the_task_and_the_next_token(classified: Any) -> None:
     _, metrics = classified
     assert metrics["eval/accuracy"] > 0.8
@@ -161,6 +162,7 @@ def test_the_loss_of_the_next_token_is_a_mean_of_means() -> None:
     np.testing.assert_array_equal(of_choices[0], next_token_weights(jnp.asarray(segments)))
 
 
+@pytest.mark.nightly
 def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path) -> None:
     """A pair and the same turned round have one prediction; each pair is counted once."""
     draws, rows = np.random.default_rng(0), ["a\tb\tlabel"]

@@ -113,6 +113,11 @@ def finished(request, small_run, tmp_path_factory):
     return kind, run, folder / "run", finetune(run, small_run, folder / "run")
 
 
+@pytest.mark.parametrize(
+    "finished",
+    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
+    indirect=True,
+)
 def test_learns_and_writes_what_it_predicts(finished):
     kind, run, workdir, metrics = finished
     assert metrics[f"eval/{KINDS[kind][4]}"] > GOOD_ENOUGH[kind]
@@ -138,6 +143,11 @@ def test_learns_and_writes_what_it_predicts(finished):
         )
 
 
+@pytest.mark.parametrize(
+    "finished",
+    [pytest.param(kind, marks=pytest.mark.nightly if kind == "choices" else ()) for kind in KINDS],
+    indirect=True,
+)
 def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_path):
     kind, run, workdir, metrics = finished
     again = evaluate(workdir, output=tmp_path / "out")
@@ -153,10 +163,10 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
 
 
 # A run that goes on knows no task: one with several examples a row by day, test_run.py has one of sentences. 2 to 4 s
-# each: pytest -m night tests/finetuning/test_kinds.py
+# each: pytest -m nightly tests/finetuning/test_kinds.py
 @pytest.mark.parametrize(
     "finished",
-    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.night) for kind in KINDS],
+    [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
     indirect=True,
 )
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path, monkeypatch):
@@ -178,6 +188,7 @@ def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_ru
     assert all(np.array_equal(a, b) for a, b in zip(*params, strict=True))
 
 
+@pytest.mark.nightly
 def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys, monkeypatch):
     run = experiment("tagging", tmp_path, patience=2)
     best = Checkpoint(every=0, keep=1, best="-eval/f1", prefer="best")
@@ -216,10 +227,10 @@ def test_every_evaluation_needs_a_checkpoint_to_be_the_best(small_run, tmp_path)
         finetune(run, small_run, tmp_path / "run")
 
 
-# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m night
+# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m nightly
 # tests/finetuning/test_kinds.py
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.night) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS]
 )
 def test_a_frozen_encoder_stays_what_it_was(kind, small_run, tmp_path):
     run = experiment(kind, tmp_path)

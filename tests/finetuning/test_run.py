@@ -101,6 +101,7 @@ def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
         fill_mask(workdir, "a [MASK]")
 
 
+@pytest.mark.nightly
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_run, finished, tmp_path, monkeypatch):
     train = TaskSource.train
 
@@ -120,6 +121,7 @@ def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_r
     assert same(checkpoints.load_parameters(tmp_path)[0], checkpoints.load_parameters(finished[0])[0])
 
 
+@pytest.mark.nightly
 def test_frozen_encoder_stays_what_it_was(sentiment, small_run, tmp_path):
     run = short(sentiment, optimizer=BertAdamW(learning_rate=1e-2, frozen=("bert",)))
     finetune(run, small_run, tmp_path)
@@ -143,6 +145,7 @@ def test_dropout_of_the_encoder_is_the_tasks_own(sentiment, small_run, tmp_path)
         Finetuning(dropout=1.0)
 
 
+@pytest.mark.nightly
 def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
     paths = []
     for split, path in zip(("train", "validation"), sentiment, strict=True):
@@ -173,6 +176,7 @@ def test_a_checkpoint_gives_all_but_the_head(small_run):
         transfer(pretrained, given, small_run, in_head)
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, finished, tmp_path):
     with pytest.raises(UserError, match=r"Expected the parameters of .*small, .*, found the parameters of .*finished"):
         finetune(experiment(sentiment), finished[0], finished[0])
@@ -198,6 +202,7 @@ def test_length_is_given_once(sentiment):
         check_length(warm)
 
 
+@pytest.mark.nightly
 def test_the_random_twin_of_a_checkpoint_is_named_by_it(sentiment, small_run, tmp_path):
     metrics = finetune(short(sentiment), "random", tmp_path / "run", like=small_run)
     assert metrics["eval/loss"] > 0

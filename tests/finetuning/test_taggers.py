@@ -132,6 +132,7 @@ def stopped_and_run_again(command: list[str], monkeypatch) -> dict[str, np.ndarr
     return parameters(Path("runs/stopped"))
 
 
+@pytest.mark.nightly
 def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, monkeypatch, capsys):
     """By the commands of the page. The mixes and the transitions begin with 0; whatever is not 0 has been trained.
 

@@ -152,7 +152,7 @@ def _logits(module: nn.Module, params: Any, ids: Any, real: Any, last: Any) -> t
     return found.logits, found.token_logits
 
 
-@pytest.mark.parametrize("pack", [1, 3])
+@pytest.mark.parametrize("pack", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     objective = GPTClassification(labels=("no", "yes"))
     run, examples, source, program, loss_inputs = made(objective, pack)
@@ -178,6 +178,7 @@ def test_gpts_loss_is_the_tasks_and_half_of_the_language_models(pack):
     assert float(total) == pytest.approx(found["joint_loss"], rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_predictions_are_the_texts_that_the_model_writes():
     objective = Continuation(labels=("no", "yes"))
     run, examples, source, program, loss_inputs = made(objective, 1)

@@ -56,6 +56,7 @@ def parameters(run: Path) -> tuple[dict, checkpoints.Description]:
     return checkpoints.load_parameters(run)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", BELOW)
 def test_each_stage_begins_with_the_one_before(stages: Path, way: str) -> None:
     """The head alone is trained for two steps, a third of an epoch of six: the layers are the second stage's."""
@@ -83,6 +84,7 @@ def test_a_classifier_may_stand_above_any_language_model_of_the_kind() -> None:
         dropouts.model(BertConfig.tiny())
 
 
+@pytest.mark.nightly
 def test_running_statistics_are_kept_and_averaged(stages: Path, tmp_path: Path) -> None:
     last = checkpoints.find(stages / "classifier")
     statistics = checkpoints.load_collections(last)["batch_stats"]["classifier"]

@@ -48,6 +48,7 @@ def experiment(objective: Any, data: Any, epochs: float = 8.0) -> Experiment:
     )
 
 
+@pytest.mark.nightly
 def test_sentences_are_labelled_at_their_last_token(xlnet_run, sentiment, tmp_path) -> None:
     train, validation = sentiment
     data = Sentences(train=train, validation=validation, text="sentence")
@@ -66,7 +67,7 @@ def paired(draws: np.random.Generator, count: int) -> str:
     return "\n".join(rows) + "\n"
 
 
-@pytest.mark.night  # 4 s each: sentences are learned by day above, numbers by a BERT in test_run.py
+@pytest.mark.nightly  # 4 s each: sentences are learned by day above, numbers by a BERT in test_run.py
 @pytest.mark.parametrize(
     ("objective", "label", "metric"),
     [(SequenceClassification(), "label", "accuracy"), (Regression(), "score", "pearson")],
@@ -78,7 +79,7 @@ def test_pairs_get_labels_and_numbers(objective, label, metric, xlnet_run, tmp_p
 
 
 # 3 to 5 s each: the heads equal transformers' in tests/systems, and the tasks are learned by day in test_kinds.py
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("make", "suffix", "data", "objective", "metric"),
     [
@@ -100,6 +101,7 @@ def answered(xlnet_run, tmp_path_factory) -> tuple[Experiment, Path, dict[str, f
     return run, folder / "run", finetune(run, xlnet_run, folder / "run")
 
 
+@pytest.mark.nightly
 def test_answers_are_found_and_refused(answered) -> None:
     """Every fourth question has no answer, which the best threshold tells."""
     run, workdir, metrics = answered
@@ -114,6 +116,7 @@ def test_answers_are_found_and_refused(answered) -> None:
     assert found[impossible].mean() > found[~impossible].mean() + 1
 
 
+@pytest.mark.nightly
 def test_an_answered_file_evaluates_to_the_same(answered, tmp_path) -> None:
     _, workdir, metrics = answered
     assert evaluate(workdir, output=tmp_path / "out") == pytest.approx(metrics, rel=1e-5, abs=1e-5)
@@ -176,6 +179,7 @@ def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tm
     assert "--data.pack 1 for AnswerSearch, which reads one example in a row, found 2" in said
 
 
+@pytest.mark.nightly
 def test_texts_as_inputs_are_padded_on_the_left(xlnet_run) -> None:
     """A text alone has the outputs that it has beside a longer one."""
     model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model

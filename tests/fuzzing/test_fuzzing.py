@@ -14,8 +14,6 @@ QUICK = 4
 MORE = 25
 """Cases in the slow ones."""
 
-every_reader = pytest.mark.parametrize("reader", READERS, ids=str)
-
 
 def run(reader: Reader, cases: range, sample: Path, scratch: Path, count: Callable[[Outcome], None]) -> None:
     """Runs cases and shows all that were wrong."""
@@ -36,13 +34,17 @@ def asked(reader: Reader, request: pytest.FixtureRequest) -> Reader:
     return reader
 
 
-@every_reader
+@pytest.mark.parametrize(
+    "reader",
+    [pytest.param(reader, marks=pytest.mark.nightly if reader.name == "report" else ()) for reader in READERS],
+    ids=str,
+)
 def test_a_changed_file_is_read_or_refused(asked: Reader, numbers: range | None, sample, count, tmp_path: Path) -> None:
     run(asked, range(QUICK) if numbers is None else numbers, sample(asked), tmp_path / "scratch", count)
 
 
 # 2,000 cases take five minutes; each quick run has the first ones of every reader.
 @pytest.mark.slow
-@every_reader
+@pytest.mark.parametrize("reader", READERS, ids=str)
 def test_two_thousand_changed_files_are_read_or_refused(asked: Reader, sample, count, tmp_path: Path) -> None:
     run(asked, range(QUICK, QUICK + MORE), sample(asked), tmp_path / "scratch", count)

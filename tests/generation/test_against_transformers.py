@@ -79,7 +79,11 @@ def check(settings: Settings, model: Any, ours: Writer | None = None, **options:
     assert len({len(text.tokens) for texts in written for text in texts}) > 1
 
 
-@pytest.mark.parametrize("options", [{}, {"min_new_tokens": 5}, {"no_repeat_ngram_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.nightly), {"min_new_tokens": 5}, {"no_repeat_ngram_size": 2}],
+    ids=str,
+)
 def test_greedy(options: dict[str, int], reference: Any) -> None:
     check(Settings(max_new_tokens=NEW, **options), reference, **options)
 
@@ -122,13 +126,14 @@ OF_SOURCES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", OF_SOURCES)
 def test_texts_of_sources(case: str, reference_translator: Any) -> None:
     settings, options = OF_SOURCES[case]
     check(settings, reference_translator, translator(), **options, **ONCE)
 
 
-@pytest.mark.night  # 3 s each; its texts with all settings are by day in test_settings_of_transformers.py
+@pytest.mark.nightly  # 3 s each; its texts with all settings are by day in test_settings_of_transformers.py
 @pytest.mark.parametrize("case", OF_SOURCES)
 def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     """Its distances count on in cached decoding, and its sources have no limit."""
@@ -138,6 +143,7 @@ def test_texts_of_t5(case: str, tmp_path: Path) -> None:
     check(settings, model, Writer(T5, t5_parameters(), VOCABULARY), **options, **ONCE)
 
 
+@pytest.mark.nightly
 def test_texts_of_bart(tmp_path: Path) -> None:
     """Their first token is forced, at no cost in the score of a beam."""
     huggingface.save(BART.module(Purpose.WRITING, Execution()), bart_parameters(), tmp_path)

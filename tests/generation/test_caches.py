@@ -19,9 +19,18 @@ from plmjax.models.ulmfit import UlmfitConfig
 from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, REFORMER, TRANSFORMER_XL, VOCABULARY, scaled_parameters
 
 NEW = 12
-MODELS = pytest.mark.parametrize(
-    "config", [AWD_LSTM, NNLM, TRANSFORMER_XL, REFORMER], ids=["awd_lstm", "nnlm", "transformer_xl", "reformer"]
-)
+
+
+def models(*nightly: str) -> pytest.MarkDecorator:
+    """nightly: the models of the nightly tests."""
+    systems = {"awd_lstm": AWD_LSTM, "nnlm": NNLM, "transformer_xl": TRANSFORMER_XL, "reformer": REFORMER}
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=name, marks=pytest.mark.nightly if name in nightly else ())
+            for name, config in systems.items()
+        ],
+    )
 
 
 def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
@@ -33,7 +42,7 @@ def log_probabilities(config: ModelConfig, row: list[int]) -> np.ndarray:
     return np.asarray(jax.nn.log_softmax(logits[0, : len(row)]))
 
 
-@MODELS
+@models("awd_lstm", "transformer_xl", "reformer")
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(beams=3, sequences=3)], ids=["greedy", "beams"])
 def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(config, strategy) -> None:
     writer = Writer(config, scaled_parameters(config), VOCABULARY)
@@ -50,6 +59,7 @@ def test_a_cache_gives_the_probabilities_of_reading_the_whole_text_at_once(confi
     assert len({len(prompt) for prompt in PROMPTS}) == 3  # so that rows are filled up
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "settings", [{}, {"initial_memory": "zeros"}, {"initial_memory": "zeros", "pre_lnorm": True}], ids=str
 )
@@ -71,7 +81,7 @@ def test_text_goes_on_behind_a_memory_that_is_full(settings) -> None:
     assert tokens == text.tokens and len(tokens) > config.mem_len
 
 
-@MODELS
+@models("reformer")
 def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
     writer, settings = Writer(config, scaled_parameters(config), VOCABULARY), Settings(max_new_tokens=NEW)
     (alone,) = writer(PROMPTS[1:2], settings)

@@ -31,6 +31,7 @@ def shown(capsys: pytest.CaptureFixture, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> None:
     first = shown(capsys, decoder_run, "Returns the", *SHORT)
     assert first.startswith("Returns the") and first.endswith("\n") and len(first) > 14
@@ -57,6 +58,7 @@ def test_characters_of_several_tokens_are_shown_whole(decoder_run: Path) -> None
     assert pieces == ["", "", "\N{SNOWMAN}"] and text.text == "\N{SNOWMAN}" and text.tokens == 3 and len(prompt) == 1
 
 
+@pytest.mark.nightly
 def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     prompts = ["Returns the", "", "The object of a class"]
     (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
@@ -214,6 +216,7 @@ def test_numbers_out_of_range(fails, decoder_run: Path) -> None:
         assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
 
 
+@pytest.mark.nightly
 def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose: Path) -> None:
     """Words of a small vocabulary, without the byte fallback that GPT-2's tokenizer has."""
     import flax.linen as nn

@@ -73,6 +73,7 @@ def test_every_place_of_a_text_is_drawn_anew() -> None:
     assert min(len({*row}) for row in drawn.T.tolist()) > 10
 
 
+@pytest.mark.nightly
 def test_prompts_of_about_the_same_length_are_read_together(monkeypatch) -> None:
     """The widths of the batches, of which each is compiled, ascend; texts come in the order of the prompts."""
     prompts = [[3] * length for length in (30, 1, 29, 2)]
@@ -117,6 +118,7 @@ def test_a_text_that_is_shown_is_written_on_every_device(monkeypatch: pytest.Mon
         assert found.value.args == ([prompt], [0] * 4, width, Settings(max_new_tokens=2))
 
 
+@pytest.mark.nightly
 def test_nothing_is_compiled_for_another_length() -> None:
     writer()([[1, 2, 3]], Settings(max_new_tokens=3))
     before = loop.prefill._cache_size(), loop.decode._cache_size()
@@ -176,7 +178,10 @@ def test_the_cache_is_changed_in_place(unroll: int) -> None:
     assert compiled.memory_analysis().alias_size_in_bytes >= 2 * 4 * 2 * 4 * 6 * 32
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(2)], ids=["greedy", "beams"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(Greedy(), id="greedy"), pytest.param(BeamSearch(2), id="beams", marks=pytest.mark.nightly)],
+)
 def test_sharded_equals_unsharded(strategy: Any) -> None:
     settings = Settings(strategy, max_new_tokens=NEW)
     sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
@@ -188,6 +193,7 @@ def test_sharded_equals_unsharded(strategy: Any) -> None:
     assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
 
 
+@pytest.mark.nightly
 def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     settings = Settings(BeamSearch(3, 0.6, length_normalization="gnmt"), max_new_tokens=8, no_repeat_ngram_size=1)
     sharded = Writer(TRANSLATOR, translator_parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
@@ -203,6 +209,7 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
     assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)
 
 
+@pytest.mark.nightly
 def test_a_text_of_a_source_comes_token_by_token() -> None:
     settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
     (whole,), *_ = translator()(PROMPTS[:1], settings)

@@ -97,14 +97,11 @@ def plain(system: str, strategy: str) -> list[list[int]]:
 
 
 # T5 and the two others read a source and write from the same token on; two programs of 3 to 5 s each for those:
-# pytest -m night tests/generation
-BY_DAY = (("t5", "beams"), ("gpt2", "greedy"))
-
-
+# pytest -m nightly tests/generation
 @pytest.mark.parametrize(
     ("system", "strategy"),
     [
-        pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.night)
+        pytest.param(*case, marks=() if case == ("t5", "beams") else pytest.mark.nightly)
         for case in itertools.product(SYSTEMS, STRATEGIES)
     ],
 )
@@ -116,7 +113,7 @@ def test_all_settings_together(system: str, strategy: str, theirs: Any) -> None:
 
 
 # 56 programs to compile; test_constraints compares every setting alone at the scores, in milliseconds.
-@pytest.mark.night
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("setting", ALONE)
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -70,6 +70,7 @@ def test_every_token_is_told_from_all_before_it_in_its_document(text: Path) -> N
         evaluate(run, text, stride=4)
 
 
+@pytest.mark.nightly
 def test_a_model_that_reads_both_ways_has_a_perplexity_for_each(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text, with its sentences' ends, is told twice."""
     config = dataclasses.replace(ELMO, vocab_size=SIZE, n_layers=1)

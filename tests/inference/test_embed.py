@@ -97,6 +97,7 @@ def test_a_mix_of_layers_is_weighted_by_the_softmax(small_run, texts, reference,
                                atol=1e-5)  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, tmp_path):
     (tmp_path / "train.conll").write_text("the\tD\nfilm\tN\n\na\tD\nplot\tN\n" * 8, encoding="utf-8")
     run = Experiment(
@@ -134,7 +135,9 @@ def test_json_lines_hold_the_same_numbers(small_run, texts, tmp_path, pooling):
         assert [len(row["tokens"]) for row in rows] == saved["lengths"].tolist() and rows[1]["tokens"][1] == "a"
 
 
-@pytest.mark.parametrize(("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), ("jsonl", "mean")])
+@pytest.mark.parametrize(
+    ("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), pytest.param("jsonl", "mean", marks=pytest.mark.nightly)]
+)
 def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     small_run, texts, tmp_path, monkeypatch, suffix, pooling
 ):

@@ -41,6 +41,7 @@ def test_evaluates_as_the_run_itself_did(small_run):
         assert not undocumented(record)
 
 
+@pytest.mark.nightly
 def test_evaluates_raw_text(small_run, prose, tmp_path):
     documents = prose.read_text(encoding="utf-8").split("\n\n")
     (tmp_path / "text.txt").write_text("\n\n".join(documents[:10]), encoding="utf-8")

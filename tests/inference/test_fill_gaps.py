@@ -85,6 +85,7 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
     return float(scores[given:].sum())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("system", "gaps"), [("t5", ("[MASK]", "<extra_id_5>")), ("bart", ("<mask>",))])
 def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) -> None:
     checkpoint, text = run(system), "The class" + "".join(f" {gap} of the object" for gap in gaps) + "."
@@ -187,6 +188,7 @@ def test_a_whole_text_is_searched_within_the_positions_of_the_decoder(run, asked
     assert (settings.max_new_tokens, settings.forced_bos_token_id) == (47, None)  # of 48 positions one is the start's
 
 
+@pytest.mark.nightly
 def test_the_command_shows_spans_or_texts(run, capsys) -> None:
     for system in KINDS:
         text = "The class [MASK] of the object [MASK] of"[: 40 if system == "t5" else 23]

@@ -18,6 +18,7 @@ from plmjax.inference.predict import predict
 from tests.inference.conftest import LABELS, TEXTS
 
 
+@pytest.mark.nightly
 def test_probabilities_are_the_mean_of_the_runs(classifiers: Path, capsys: pytest.CaptureFixture) -> None:
     one, two, both = (
         [record["probabilities"] for record in predict(classifiers / name, classifiers / "dev.jsonl", ensemble=others)]

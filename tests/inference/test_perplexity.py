@@ -42,7 +42,9 @@ def tokens(decoder_run: Path) -> list[int]:
     return [token for document in documents for token in (*tokenizer.encode(document), tokenizer.vocabulary.end)]
 
 
-@pytest.mark.parametrize(("window", "stride"), [(24, 1), (24, 7), (13, 5), (64, 64)])
+@pytest.mark.parametrize(
+    ("window", "stride"), [pytest.param(24, 1, marks=pytest.mark.nightly), (24, 7), (13, 5), (64, 64)]
+)
 def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, text, tokens, oracle, window, stride):
     expected, contexts = 0.0, []
     for token in range(1, len(tokens)):
@@ -56,6 +58,7 @@ def test_every_token_is_told_once_from_the_context_of_its_window(decoder_run, te
     assert found["eval/perplexity"] == pytest.approx(math.exp(found["eval/loss"]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("window", "stride"), [(24, 7), (24, 24)])
 def test_a_prefix_language_model_takes_what_is_not_asked_for_as_its_prefix(
     decoder_run, prefix_run, text, tokens, window, stride
@@ -79,6 +82,7 @@ def test_a_prefix_language_model_takes_what_is_not_asked_for_as_its_prefix(
     assert (found["eval/loss"] == pytest.approx(causal, rel=1e-6)) == (stride == window)  # a prefix of one token
 
 
+@pytest.mark.nightly
 def test_the_window_as_stride_is_the_evaluation_of_the_run(decoder_run, prose, tmp_path):
     tokenizer = tokenizers.load(decoder_run / "tokenizer")
     some = tmp_path / "some.txt"

@@ -155,10 +155,9 @@ def written(folder: Path, name: str = "predictions.tsv") -> list[dict]:
     return list(csv.DictReader(io.StringIO((folder / name).read_text()), delimiter="\t"))
 
 
-# One text, and numbers, are read and written as pairs are; 2 to 3 s each: pytest -m night tests/inference
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.night if kind in ("single", "numbers") else ()) for kind in KINDS]
-)
+# 2 to 3 s each: pytest -m nightly tests/inference
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
 def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned, tmp_path):
     checkpoint, labelled, bare = tuned(kind)
     evaluate(checkpoint, Path(labelled), tmp_path)
@@ -201,7 +200,7 @@ def test_of_a_file_with_labels_and_without_is_what_evaluation_writes(kind, tuned
                 assert sum(shares.values() if kind != "choices" else shares) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["single", "tagged", "questions"])
+@pytest.mark.parametrize("kind", [pytest.param("single", marks=pytest.mark.nightly), "tagged", "questions"])
 def test_a_long_file_is_predicted_in_parts_and_in_order(kind, tuned, monkeypatch):
     checkpoint, _, bare = tuned(kind)
     whole = list(predict(checkpoint, bare))
@@ -228,6 +227,7 @@ def test_predictions_come_while_the_file_is_read(tuned, tmp_path, monkeypatch):
         next(found)
 
 
+@pytest.mark.nightly
 def test_plain_text_is_one_text_a_line(tuned, tmp_path):
     text = "a fine film\n\nthe plot was poor"
     (tmp_path / "lines.txt").write_text(text)
@@ -266,6 +266,7 @@ def run(capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_command_writes_nothing_but_predictions_to_standard_output(tuned, tmp_path, capsys):
     checkpoint, _, bare = tuned("single")
     said = run(capsys, checkpoint, "--input", bare)
@@ -276,6 +277,7 @@ def test_command_writes_nothing_but_predictions_to_standard_output(tuned, tmp_pa
     assert run(capsys, checkpoint, "--input", renamed, "--data.text", "review").count("\n") == 2
 
 
+@pytest.mark.nightly
 def test_official_formats(tuned, capsys):
     checkpoint, _, bare = tuned("pairs")
     rows = list(

@@ -78,6 +78,7 @@ def evaluated(capsys: pytest.CaptureFixture, *arguments: object) -> dict[str, An
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.nightly
 def test_bits_are_of_each_byte(characters, capsys):
     run, text = characters
     found = evaluated(capsys, run, "--data", text, "--data.format", "enwik8", "--split", "test", "--window", 60)
@@ -102,6 +103,7 @@ def test_a_run_on_bytes_tells_its_bits(characters, capsys):
     assert own["eval/bits_per_byte"] == pytest.approx(last["eval/bits_per_byte"], rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_perplexity_is_of_words_and_line_ends(words, capsys):
     run, text = words
     options = run, "--data", text, "--data.format", "wikitext-2"

@@ -68,6 +68,7 @@ def test_mistakes_name_the_options_that_there_are(fails, classifiers: Path, rena
     )
 
 
+@pytest.mark.nightly
 def test_raw_text_has_a_key(small_run: Path, tmp_path: Path, fails) -> None:
     (tmp_path / "text.jsonl").write_text(json.dumps({"body": "the value of an object is a list. " * 40}) + "\n")
     run = ["evaluate", small_run, "--data", tmp_path / "text.jsonl"]

@@ -65,6 +65,7 @@ def test_the_share_is_refused_where_it_has_no_effect(fails, small_run: Path) -> 
     )
 
 
+@pytest.mark.nightly
 def test_any_text_is_evaluated_where_the_share_allows_it(small_run: Path, folder: Path) -> None:
     found = evaluate(small_run, folder / "text.txt", max_unknown=1)
     assert found["eval/unknown_tokens"] > 100

@@ -72,6 +72,7 @@ def passages(prose: Path, tokenizer, oracle) -> list[str]:
     return [context + word for context, word in right] + longer + [f"{context} word" for context in CONTEXTS]
 
 
+@pytest.mark.nightly
 def test_a_prefix_language_model_reads_the_passage_from_both_sides(prefix_run, tokenizer, passages, tmp_path):
     (tmp_path / "lambada.txt").write_text("\n".join(passages[:2]) + "\n", encoding="utf-8")
     params, description = checkpoints.load_parameters(prefix_run)
@@ -129,6 +130,7 @@ def test_pairs_are_those_of_transformers(decoder_run, tokenizer, oracle, pairs, 
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == found
 
 
+@pytest.mark.nightly
 def test_reads_the_published_files(decoder_run, shared_data, tmp_path, capsys):
     (tmp_path / "blimp").mkdir()
     for name in ("wh_vs_that_no_gap", "inchoative"):
@@ -198,6 +200,7 @@ def test_the_token_before_a_text_is_no_part_of_it(pairs, tmp_path):
     assert blimp(model, pairs, UnknownTokens(tokenizer.vocabulary))["unknown_tokens"] == 0
 
 
+@pytest.mark.nightly
 def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, pairs, tmp_path):
     def evaluate(task: str, contents: str, run: Path = decoder_run, *more: object) -> str:
         (tmp_path / "data.txt").write_text(contents)

@@ -54,7 +54,9 @@ def numbers(state: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in state.items() if not name.endswith("module.weight_hh_l0")}
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["zip", "torch before 1.6"])
+@pytest.mark.parametrize(
+    "old", [pytest.param(False, id="zip", marks=pytest.mark.nightly), pytest.param(True, id="torch before 1.6")]
+)
 def test_a_file_becomes_a_run_that_scores_as_torch_does(old: bool, tokenizer: Path, tmp_path: Path) -> None:
     size = tokenizers.load(tokenizer).vocabulary.size
     state = named_by_fastai(size, old)

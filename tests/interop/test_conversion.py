@@ -297,6 +297,7 @@ def test_layers_of_alternating_kinds_come_from_every_other_layer():
     )
 
 
+@pytest.mark.nightly
 def test_shapes_come_from_the_inputs_that_a_module_takes():
     """An encoder-decoder of characters: nothing about it is a row of token ids."""
 

@@ -57,6 +57,7 @@ def folder(released: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
+@pytest.mark.nightly
 def test_released_files_give_the_outputs_of_the_released_code(folder: Path, released: dict[str, Any]) -> None:
     """Words, layers, states and mixes of three texts, and of the sentences that go on from their states."""
     module, params, library, evidence = libraries.load(folder)
@@ -138,6 +139,7 @@ def test_tensors_have_the_names_and_layouts_that_the_released_model_is_computed_
     chex.assert_trees_all_equal(found, {name: one.numpy() for name, one in released_tensors(config, named).items()})
 
 
+@pytest.mark.nightly
 def test_an_imported_model_embeds_words_that_no_vocabulary_has_and_is_exported(tmp_path: Path) -> None:
     """Layers and mixes of a line are those of its spelled words, whatever line stands beside it."""
     module = elmo.ElmoModel(ELMO)

@@ -39,7 +39,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
 }
 """Adapter -> kind of its tokenizer and number of tokens."""
 BY_DAY = {"LongformerForMaskedLM", "LEDForConditionalGeneration", "ReformerModelWithLMHead", "ReformerForMaskedLM"}
-"""Other architectures by day are in test_import_export.py; each here takes 1 to 10 s: pytest -m night tests/exchange"""
+"""Other architectures by day are in test_import_export.py; 1 to 10 s each: pytest -m nightly tests/interop"""
 
 
 class Case(NamedTuple):
@@ -63,7 +63,7 @@ CASES = list(
 every_architecture = pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=f"{case.adapter}-{case.architecture}", marks=() if day else pytest.mark.night)
+        pytest.param(case, id=f"{case.adapter}-{case.architecture}", marks=() if day else pytest.mark.nightly)
         for case in CASES
         for day in [case.architecture in BY_DAY]
     ],

@@ -64,7 +64,9 @@ def files(tmp_path):
     return checkpoints.describe(checkpoints.find(tmp_path / "imported")).tokenizer
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "a task" else pytest.mark.nightly) for name in CASES]
+)
 def test_it_gives_the_outputs_of_the_module(name, files, tmp_path) -> None:
     config, objective, data, purpose, output = CASES[name]
     module = objective.module(config, Execution()) if purpose is None else config.module(purpose, Execution())

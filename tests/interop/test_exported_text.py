@@ -61,10 +61,10 @@ def a_run(folder: Path, config: Any, run: Any = None) -> Path:
 
 
 @needs_torch
-# T5's texts are transformers' in tests/generation/test_settings_of_transformers.py; 5 s: pytest -m night tests/exchange
+# T5's texts are those of tests/generation/test_settings_of_transformers.py; 5 s: pytest -m nightly tests/interop
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.night)],
+    [pytest.param(TRANSLATOR, id="transformer"), pytest.param(T5, id="t5", marks=pytest.mark.nightly)],
 )
 def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
     """The tokenizer was made for a BERT: a source ends with its [SEP], and no [CLS] stands before it."""
@@ -83,6 +83,7 @@ def test_a_translation_is_ours(config: Any, tmp_path: Path) -> None:
         assert "its tokenizer gives the ids of transformers, its generated texts equal those of transformers" in said
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> None:
     """Its classes in transformers begin to write where the target began; without the task a text stands alone."""
@@ -99,6 +100,7 @@ def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> Non
     assert theirs(SOURCES[0])["input_ids"] == row and tokenizer.tokens(row)[0] == "_start_"
 
 
+@pytest.mark.nightly
 @needs_torch
 def test_a_text_that_begins_otherwise_is_found(tmp_path: Path) -> None:
     """No output of one batch tells it."""

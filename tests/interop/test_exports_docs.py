@@ -85,6 +85,7 @@ def test_spacy_opens_the_vectors_as_a_pipeline(vectors: WordVectors, monkeypatch
     assert not names["nlp"]("Array")[0].has_vector and not names["nlp"].pipe_names
 
 
+@pytest.mark.nightly
 @needs_sentence_transformers
 def test_folders_and_cards_are_written_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = BertConfig(**(SIZES | {"max_position_embeddings": 32})).module(Purpose.ENCODING, Execution())

@@ -67,6 +67,7 @@ def test_the_import_names_them_and_what_it_leaves_out(published: Path, tmp_path:
     assert "plmjax does not support and leaves out, so that texts may differ: typical_p = 0.9." in caplog.text
 
 
+@pytest.mark.nightly
 def test_the_command_writes_what_transformers_does(published: Path, imported: Path, capsys) -> None:
     tokenizer = start.tokenizer_of(describe(find(imported)))
     ids = tokenizer.encode(PROMPT)
@@ -86,6 +87,7 @@ def test_the_command_writes_what_transformers_does(published: Path, imported: Pa
     assert "max_new_tokens 4, temperature 0 of the command line" in noted
 
 
+@pytest.mark.nightly
 def test_the_texts_at_the_end_of_a_run_are_written_by_them(imported: Path, tmp_path: Path, monkeypatch) -> None:
     shutil.copytree(imported, tmp_path / "run")
     monkeypatch.setattr(summary, "_held_out", lambda *_: iter([PROMPT]))

@@ -22,6 +22,10 @@ from tests.optional import needs_torch
 CONFIGS = {name: family.heads[0].module.config for name, family in IN_TRANSFORMERS.items()}
 CONFIGS = {name: config for name, config in CONFIGS.items() if isinstance(config, EncoderConfig)}
 """Configs of encoders. The heads of decoders are in test_gpt.py."""
+SYSTEMS = [
+    pytest.param(name, marks=pytest.mark.nightly if name in ("roberta", "electra", "longformer") else ())
+    for name in CONFIGS
+]
 RATES = {
     "albert": {},
     "distilbert": {"seq_classif_dropout": 0.3},
@@ -31,7 +35,7 @@ RATES = {
 
 
 @needs_torch
-@pytest.mark.parametrize("system", CONFIGS)
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("purpose", [Purpose.TOKEN_LABELS, Purpose.ANSWERS])
 def test_heads_of_tokens_are_written_and_read(tmp_path, system, purpose):
     """Longformer has a head for answers of its own, the others share theirs."""
@@ -48,7 +52,7 @@ def test_heads_of_tokens_are_written_and_read(tmp_path, system, purpose):
     assert dataclasses.replace(objective).module(model.config, model.execution) == model
 
 
-@pytest.mark.parametrize("system", CONFIGS)
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("kind", ["choices", "labels"])
 def test_heads_of_a_system_are_written_and_read(tmp_path, system, kind):
     """With the dropout of their own that the config gives them."""

@@ -94,7 +94,9 @@ def tokenizer(tmp_path):
 
 
 @needs_torch
-@pytest.mark.parametrize("architecture", MODULES)
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(name, marks=pytest.mark.nightly if name == "BertModel" else ()) for name in MODULES]
+)
 def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture):
     source, workdir, out = tmp_path / "source", tmp_path / "run", tmp_path / "out"
     module = MODULES[architecture]
@@ -132,6 +134,7 @@ def test_a_pooler_comes_back_where_a_system_is_pretrained_without(tmp_path, toke
     assert source == out
 
 
+@pytest.mark.nightly
 def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, capsys):
     """The pooler that a classifier needs is drawn with the head, and exported with it."""
     module = MODULES["BertModel without pooler"]
@@ -158,10 +161,9 @@ def test_a_model_without_pooler_embeds_and_is_fine_tuned(tmp_path, tokenizer, ca
     assert type(again) is BertForSequenceClassification
 
 
-# BERT's and ELECTRA's heads are one module, of 5 s each: pytest -m night tests/exchange
-@pytest.mark.parametrize(
-    "system", [pytest.param(name, marks=() if name == "bert" else pytest.mark.night) for name in CHOOSING]
-)
+# BERT's and ELECTRA's heads are one module, of 5 s each: pytest -m nightly tests/interop
+@pytest.mark.nightly
+@pytest.mark.parametrize("system", CHOOSING)
 def test_a_fine_tuned_multiple_choice_is_exported_and_an_imported_one_evaluates(tmp_path, tokenizer, system):
     config, architecture = CHOOSING[system]
     module = config.module(Purpose.ENCODING, Execution())
@@ -439,6 +441,7 @@ def test_word_vectors_are_exported_alone(fails, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.nightly
 def test_a_translation_model_is_scored_on_parallel_files_and_translates(tmp_path):
     text = ["a film of snow", "the snow is white", "ein Film aus Schnee", "der Schnee ist weiss"]
     vocabulary = tokenizers.train("byte-bpe", 280, text * 3, tmp_path / "tokenizer", lowercase=False).vocabulary

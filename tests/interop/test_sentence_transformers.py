@@ -44,7 +44,9 @@ def run(tmp_path):
 
 
 @needs_sentence_transformers
-@pytest.mark.parametrize(("pooling", "normalize"), [(None, False), ("cls", True)])
+@pytest.mark.parametrize(
+    ("pooling", "normalize"), [pytest.param(None, False, marks=pytest.mark.nightly), ("cls", True)]
+)
 def test_its_vectors_are_those_of_embed(run, tmp_path, pooling, normalize) -> None:
     line = export_sentence_transformer(run, tmp_path / "out", pooling, normalize=normalize)
     assert (
@@ -167,10 +169,10 @@ def made(encoder: Path, folder: Path, name: str) -> Path:
     return folder
 
 
-# Each takes a second: pytest -m night tests/interop/test_sentence_transformers.py
+# Each takes a second: pytest -m nightly tests/interop/test_sentence_transformers.py
 @needs_sentence_transformers
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in DAY else pytest.mark.night) for name in FOLDERS]
+    "name", [pytest.param(name, marks=() if name in DAY else pytest.mark.nightly) for name in FOLDERS]
 )
 def test_a_folder_is_imported_with_all_that_makes_its_vectors(name, encoder, tmp_path) -> None:
     """They are the defaults of embed, and of the export, whose folder gives the same."""

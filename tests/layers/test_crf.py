@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.special import softmax
 
 from plmjax.contracts.visibility import EXCLUDED
@@ -91,6 +92,7 @@ def test_labels_and_probabilities_are_those_of_all_sequences():
         np.testing.assert_allclose(np.asarray(shares)[row, column], expected, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_what_a_scheme_forbids_has_no_probability():
     # 0 cannot begin, 2 cannot end, 1 cannot follow 0; the emissions like all of it best
     allowed = np.ones((LABELS, LABELS), bool)

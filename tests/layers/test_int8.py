@@ -123,6 +123,7 @@ def test_models_have_scales_for_the_kernels_of_their_layers(system: str) -> None
     assert names(after["ranges"]).keys() == names(variables["ranges"]).keys() == ranges
 
 
+@pytest.mark.nightly
 def test_a_token_depends_on_no_other_row_and_on_no_later_token() -> None:
     config, _ = SMALL["gpt2"]
     module = config.module(Purpose.PRETRAINING, Execution(products=INT8_DYNAMIC))

@@ -110,8 +110,11 @@ def test_what_a_function_keeps_is_given_back() -> None:
 
 @pytest.mark.parametrize(
     "execution",
-    [Execution(unroll=3), Execution(remat="full"), Execution(remat="dots", unroll=2)],
-    ids=["unrolled", "full remat", "remat of dots and unrolled"],
+    [
+        pytest.param(Execution(unroll=3), id="unrolled", marks=pytest.mark.nightly),
+        pytest.param(Execution(remat="full"), id="full remat"),
+        pytest.param(Execution(remat="dots", unroll=2), id="remat of dots and unrolled", marks=pytest.mark.nightly),
+    ],
 )
 def test_another_execution_changes_nothing(execution: Execution) -> None:
     expected = gradients(Model(0.3), RNGS)

@@ -107,6 +107,7 @@ def test_lanes_are_those_of_a_loop_over_single_layers(kind: str) -> None:
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_execution_changes_nothing(kind: str) -> None:
     """Outputs, lanes and gradients, with dropout."""

@@ -29,11 +29,7 @@ from tests.systems.modules import boxed_shapes, count, random_params
 INPUTS = random_tokens(ALBERT)
 
 
-# Several groups of several layers, and one group; the others are of the same code: pytest -m night tests/models
-GROUPS = [
-    pytest.param(*sizes, marks=pytest.mark.night if sizes in ((2, 1), (4, 2)) else ())
-    for sizes in ((2, 1), (3, 2), (1, 3), (4, 2))
-]
+GROUPS = [(2, 1), (3, 2), (1, 3), (4, 2)]
 """(groups, encoder layers in a layer); 5 layers divide into none of them but one evenly."""
 
 
@@ -41,6 +37,7 @@ def grouped(groups: int, inner: int, **settings: Any) -> AlbertConfig:
     return dataclasses.replace(ALBERT, num_hidden_layers=5, num_hidden_groups=groups, inner_group_num=inner, **settings)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("groups", "inner"), GROUPS)
 def test_groups_of_layers_equal_transformers(groups: int, inner: int) -> None:
     """transformers gives the hidden states of every encoder layer, ours are those of the layers that they make up."""
@@ -82,6 +79,7 @@ def test_a_bert_with_shared_layers_has_all_its_settings() -> None:
     assert (shared.embedding_size, shared.num_hidden_groups, shared.classifier_dropout_prob) == (64, 2, 0.4)
 
 
+@pytest.mark.nightly
 def test_a_group_costs_the_parameters_of_its_layers_and_a_layer_the_flops_of_what_it_is_made_of() -> None:
     layer = 7_087_872  # of ALBERT-base
     for groups, inner in ((1, 1), (12, 1), (4, 1), (2, 3)):
@@ -90,6 +88,7 @@ def test_a_group_costs_the_parameters_of_its_layers_and_a_layer_the_flops_of_wha
         assert config.layers_flops(2, 128) == inner * AlbertConfig.base().layers_flops(2, 128)
 
 
+@pytest.mark.nightly
 def test_every_layer_is_the_same_one() -> None:
     """Outputs and gradients are those of a Python loop that calls one layer, with one set of parameters, L times."""
     module, layer = AlbertModel(ALBERT), BertLayer(ALBERT, Execution(), deterministic=True)

@@ -47,6 +47,7 @@ def test_the_two_forms_of_gelu_differ() -> None:
     assert np.abs(tanh - exact).max() > 1e-4
 
 
+@pytest.mark.nightly
 def test_every_layer_is_drawn_for_itself() -> None:
     params = initial_params(BertForPreTraining(BertConfig.mini(vocab_size=2000)))
     kernel = params["bert"]["encoder"]["layers"]["feed_forward"]["output"]["kernel"]

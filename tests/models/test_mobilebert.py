@@ -38,6 +38,7 @@ def test_each_word_is_joined_with_the_next_and_the_previous() -> None:
     np.testing.assert_array_equal(with_neighbors(x, jnp.array([[1, 1, 0, 0, 0]]))[0, 1], [0, 2, 1])
 
 
+@pytest.mark.nightly
 def test_the_last_word_does_not_read_the_padding() -> None:
     """Deviation: in transformers it does; a row that is full is equal, whatever vector the padding token has."""
     module = MobileBertModel(MOBILEBERT)

@@ -105,6 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.nightly
 def test_learns_from_a_word_that_is_not_the_last_one(run: Path) -> None:
     """Whoever sees two words knows which five may follow, log 5 = 1.61 nats; the last one alone tells nothing."""
     found = metrics.read(run / "metrics.jsonl")[-1]

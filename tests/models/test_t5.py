@@ -50,6 +50,7 @@ def close(found: jax.Array, expected: jax.Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_cache_changes_nothing(params: dict) -> None:
     """One source for all tokens, and one token at a time, of rows padded on the left by different numbers."""
     sides = lambda side: (BATCH[f"{side}input_ids"], BATCH[f"{side}attention_mask"])  # noqa: E731
@@ -135,6 +136,7 @@ def test_attention_drops_whole_heads_of_a_token() -> None:
         assert (np.diff(mask[..., 0].astype(int), axis=axis) != 0).any()
 
 
+@pytest.mark.nightly
 def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
     """As transformers before its release 5, which ties the two; here its output layer is set by hand."""
 

@@ -108,6 +108,7 @@ def test_positions_are_the_papers_in_another_order() -> None:
     np.testing.assert_allclose(sinusoids(np.arange(50), size)[:, [0, 3, 1, 4, 2, 5]], expected, atol=1e-7)
 
 
+@pytest.mark.nightly
 def test_token_by_token_with_a_cache_it_says_what_it_says_of_whole_rows() -> None:
     """Also of prompts of unequal length, filled up on the left, and of rows in another order."""
     module, config = TransformerForConditionalGeneration(MARIAN), MARIAN

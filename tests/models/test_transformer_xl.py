@@ -61,6 +61,7 @@ def test_zeros_before_a_text_are_attended_to() -> None:
     assert np.abs(in_parts((LENGTH,), zeros)[0] - in_parts((LENGTH,), LONG.memory(2))[0]).max() > 0.01
 
 
+@pytest.mark.nightly
 def test_a_document_sees_nothing_before_it() -> None:
     """Neither in its segment nor in the memory: its scores are those of the document alone."""
     starts = np.zeros((2, LENGTH), bool)
@@ -150,6 +151,7 @@ def test_flops_of_clusters_are_those_of_their_capacity(monkeypatch: pytest.Monke
     assert 3 * found == TXL.train_flops(1, 40, 40)
 
 
+@pytest.mark.nightly
 def test_embeddings_are_joined_from_their_clusters() -> None:
     own = parameters()["params"]["transformer_xl"]
     vectors = LONG.system.vectors({f"transformer_xl/words/{name}": x for name, x in own["words"].items()})

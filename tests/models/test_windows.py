@@ -54,6 +54,7 @@ def reached(config: Any) -> np.ndarray:
     return np.abs(jax.jit(jax.jacrev(of_words))(flat[words])[:, ids[0]]).max(-1) > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
 def test_windows_reach_as_far_as_the_layers_together(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tokens on each side in each of two layers, or three before; MobileBERT's vectors know their neighbors."""
@@ -64,7 +65,7 @@ def test_windows_reach_as_far_as_the_layers_together(config: Any, monkeypatch: p
     np.testing.assert_array_equal(reached(config), (distance >= -before) & (distance <= after))
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("kind", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])
 def test_a_step_of_4096_tokens_costs_as_its_window(kind: str) -> None:
     """At most 2.2 times the products of 2,048 tokens; a quarter of those without a window, or less."""
     sizes = {"bert": (BertConfig, ENCODER, "max_position_embeddings"), "gpt2": (Gpt2Config, DECODER, "n_positions")}

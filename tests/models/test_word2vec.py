@@ -29,6 +29,7 @@ def run(tmp_path_factory) -> Path:
     return alike_words.trained(tmp_path_factory.mktemp("word2vec"), "word2vec_tiny", OPTIONS)
 
 
+@pytest.mark.nightly
 def test_learns_which_words_stand_in_the_same_places(run):
     found = metrics.read(run / "metrics.jsonl")[-1]
     assert found["eval/loss"] < found["eval/unigram_loss"] - 0.2

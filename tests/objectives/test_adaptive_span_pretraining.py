@@ -115,6 +115,7 @@ def test_shares_stay_from_0_to_1() -> None:
     assert found["kernel"] == 3
 
 
+@pytest.mark.nightly
 def test_the_program_is_built_again_and_the_parameters_are_those_of_the_whole_span(tmp_path, capsys, monkeypatch):
     """Spans fall from 230 tokens to 0; each program says what it reads. The loss counts S z of each layer."""
     source = ChainSource(run().data)
@@ -146,6 +147,7 @@ class Growing(AdaptiveSpanPretraining):
         return {"span": -1.0}
 
 
+@pytest.mark.nightly
 def test_spans_that_grow_are_read(tmp_path, capsys) -> None:
     grown = dataclasses.replace(run(), model=dataclasses.replace(CONFIG, initial_share=0.0), objective=Growing())
     result = loop.train(grown, tmp_path, ChainSource(grown.data), {})
@@ -158,6 +160,7 @@ def bits(params) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(jax.device_get(params))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("objective", [AdaptiveSpanPretraining(span_coefficient=1.0), Growing()], ids=["less", "more"])
 def test_a_run_that_is_killed_after_any_step_ends_in_the_same_bits(objective, tmp_path, capsys) -> None:
     """Spans change the program at the first steps; it depends on no log, no save and no evaluation."""
@@ -177,6 +180,7 @@ def test_a_run_that_is_killed_after_any_step_ends_in_the_same_bits(objective, tm
         assert f"continuing from step {step}" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_an_evaluation_reads_no_more_than_the_longest_span() -> None:
     """Half of the keys and fewer, with the same loss; nothing is built again where the longest head needs the rest."""
     one, source = run(), ChainSource(run().data)

@@ -127,6 +127,7 @@ def test_whole_words_are_hidden_whole() -> None:
     assert mask.sum() > 0.95 * 2000
 
 
+@pytest.mark.nightly
 def test_a_continuation_after_a_separator_begins_a_word() -> None:
     """Deviation named in the module; the run of words reaches across the separator all the same."""
     ids = np.tile(np.array([CLS, 10, SEP, 9, 9, SEP, 0, 0], np.int32), (30, 1))

@@ -78,6 +78,7 @@ def test_loss_equals_transformers() -> None:
     assert metrics["nsp_accuracy"] == ((relation.argmax(-1) == batch["next_sentence_labels"][:3, 0]).sum(), 3)
 
 
+@pytest.mark.nightly
 def test_filling_counts_nothing_and_parts_add_up() -> None:
     objective = BertPretraining()
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())
@@ -95,6 +96,7 @@ def test_filling_counts_nothing_and_parts_add_up() -> None:
     assert all(weight > 0 for weight in weights.values()), "nothing is ever divided by 0"
 
 
+@pytest.mark.nightly
 def test_masked_language_model_alone_trains_an_encoder_without_a_pooler() -> None:
     objective = MaskedLanguageModel()
     batch = jax.jit(lambda b: objective.corrupt(b, jax.random.key(0), VOCABULARY))(clean_batch())

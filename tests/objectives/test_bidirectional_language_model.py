@@ -79,6 +79,7 @@ def test_tokens_are_spelled_and_marks_of_sentences_are_their_own():
     np.testing.assert_array_equal(table[others], spelled([TEXTS[number] for number in others], C))
 
 
+@pytest.mark.nightly
 def test_states_go_on_from_batch_to_batch(loss_inputs):
     """A text in two batches is the text in one, in both directions."""
     batch = rows(8)

@@ -122,7 +122,7 @@ LONG = 65_536
         MaskedLanguageModel(),
         MaskedLanguageModel(whole_word=True),
         RobertaPretraining(),
-        AlbertPretraining(max_predictions=0),
+        pytest.param(AlbertPretraining(max_predictions=0), marks=pytest.mark.nightly),
         ElectraPretraining(),
     ],
     ids=lambda objective: type(objective).__name__ + "-words" * getattr(objective, "whole_word", False),

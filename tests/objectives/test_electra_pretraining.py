@@ -269,6 +269,7 @@ def test_tokens_are_drawn_from_the_softmax() -> None:
     assert (shown[:, [0, 2]] == [4, 3]).all()
 
 
+@pytest.mark.nightly
 def test_parts_of_a_batch_draw_what_the_whole_does() -> None:
     """Whatever the microbatches are: losses, metrics and weights of single rows add up; filling counts nothing."""
     objective = ElectraPretraining(rate=0.3)
@@ -328,6 +329,7 @@ def test_a_tokenizer_without_a_mask_is_named() -> None:
         ElectraPretraining().corrupt(clean_batch(), jax.random.key(0), dataclasses.replace(VOCABULARY, mask=-1))
 
 
+@pytest.mark.nightly
 def test_the_step_computes_what_the_closed_forms_of_its_parts_say() -> None:
     """Every product of the joint step, those of the drawing and the labels included, against the sum of both parts."""
     run = Experiment(

@@ -55,6 +55,7 @@ def test_shares_and_uniformity() -> None:
     assert abs(share[1:-1] - 10 / 62).max() < 0.03, "every position is as likely"
 
 
+@pytest.mark.nightly
 def test_dynamic_masks_follow_the_key_and_static_ones_the_row() -> None:
     batch = batch_of([[60]] * 8, 64)
     dynamic = MaskedLanguageModel()
@@ -90,6 +91,7 @@ def test_whole_words_are_drawn_as_published() -> None:
     assert mask.sum() > 0.97 * 2000 and exceeded < 200
 
 
+@pytest.mark.nightly
 def test_a_continuation_after_a_separator_begins_a_word() -> None:
     """Deviation named in the module: words do not reach across [CLS] and [SEP]."""
     ids = np.array([[CLS, 10, SEP, 9, 9, SEP, 0, 0]], np.int32)

@@ -136,6 +136,7 @@ def test_the_order_of_a_row(size: int) -> None:
     assert 300 < weights.sum() <= 63 * 6
 
 
+@pytest.mark.nightly
 def test_draws_depend_on_the_key_alone() -> None:
     objective, batch = PermutationLanguageModel(), batch_of()
     first, again, other = (corrupted(objective, batch, seed) for seed in (0, 0, 1))
@@ -197,6 +198,7 @@ def test_the_memory_holds_the_first_halves_of_the_rows_before(forget: bool) -> N
     assert masks[2].sum(axis=1).tolist() == [24] * 4
 
 
+@pytest.mark.nightly
 def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
     objective = PermutationLanguageModel(memory_length=24)
     module, params = objective.module(MODEL, Execution(jnp.bfloat16)), loss_inputs(objective, 4)[1].params
@@ -214,6 +216,7 @@ def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
         np.testing.assert_array_equal(wide, narrow.astype(jnp.float32))
 
 
+@pytest.mark.nightly
 def test_a_document_that_begins_sees_no_memory() -> None:
     batch = batch_of(4) | {"segment_ids": np.ones((4, LENGTH), np.int32)}
     batch["document_starts"][:2, 0] = True

@@ -98,6 +98,7 @@ def test_the_loss_is_that_of_every_token_of_the_rest_read_with_its_context_alone
     assert float(sums.losses["next_token"] / weight) == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_prefix_of_one_token_is_the_causal_language_model():
     """In loss and gradient; its own task for texts without a prefix is that one."""
     params, batch = random_params(MODULE), rows([8, 6])

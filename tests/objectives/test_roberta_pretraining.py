@@ -80,6 +80,7 @@ def test_shares_of_what_is_shown() -> None:
     assert not np.isin(shown[(shown != MASK) & (shown != clean)], [CLS, SEP, MASK, 0, 1]).any()
 
 
+@pytest.mark.nightly
 def test_loss_equals_transformers() -> None:
     """On what a step is given: rows with segments and positions from 0, padded with the model's padding token."""
     config = RobertaConfig(**SIZES, max_position_embeddings=20)

@@ -61,6 +61,7 @@ def nats() -> np.ndarray:
     return -np.take_along_axis(log_probabilities(), BATCH["next_ids"][..., None], axis=-1)[..., 0]
 
 
+@pytest.mark.nightly
 def test_the_loss_is_the_mean_nats_of_the_targets_that_count():
     found = sums(SequenceToSequence(), training=True)
     weight = SequenceToSequence().weights(BATCH)["target"]

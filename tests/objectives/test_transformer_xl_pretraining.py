@@ -65,6 +65,7 @@ def nats(objective: TransformerXlPretraining, training: bool) -> np.ndarray:
     return np.stack(found)
 
 
+@pytest.mark.nightly
 def test_a_memory_of_bfloat16_states_has_the_bits_of_float32() -> None:
     objective, module = TransformerXlPretraining(), CONFIG.module(Purpose.PRETRAINING, Execution(jnp.bfloat16))
     carries = [nn.meta.unbox(objective.initial_carry(CONFIG, ROWS, LENGTH, dtype)) for dtype in ("float32", "bfloat16")]
@@ -94,6 +95,7 @@ def test_the_memory_goes_from_row_to_row() -> None:
     assert (np.abs(found - without)[1:] > 1e-3).all()
 
 
+@pytest.mark.nightly
 def test_an_evaluation_may_remember_more() -> None:
     """All of the text: its nats are those of reading it at once. Training rows go on with their own memory."""
     longer = TransformerXlPretraining(evaluation_mem_len=PARTS * LENGTH)
@@ -102,6 +104,7 @@ def test_an_evaluation_may_remember_more() -> None:
     assert nats(longer.remembering(4), training=False).tolist() == nats(TransformerXlPretraining(), False).tolist()
 
 
+@pytest.mark.nightly
 def test_distances_may_be_clamped_in_an_evaluation_alone() -> None:
     clamped = TransformerXlPretraining(evaluation_mem_len=PARTS * LENGTH, evaluation_clamp_len=3)
     np.testing.assert_allclose(nats(clamped, training=False).sum(), whole(clamp_len=3), rtol=1e-5)
@@ -110,6 +113,7 @@ def test_distances_may_be_clamped_in_an_evaluation_alone() -> None:
     assert abs(nats(same, training=False).sum() - nats(same, training=True).sum()) > 1e-2
 
 
+@pytest.mark.nightly
 def test_scores_of_tokens_are_those_of_an_evaluation() -> None:
     objective = TransformerXlPretraining(evaluation_mem_len=2, evaluation_clamp_len=3)
     carry = nn.meta.unbox(objective.evaluation_carry(CONFIG, ROWS, LENGTH))
@@ -117,6 +121,7 @@ def test_scores_of_tokens_are_those_of_an_evaluation() -> None:
     np.testing.assert_allclose(np.sum(found), nats(objective, training=False)[0], rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_documents_apart_begin_anew() -> None:
     """The nats of each document are those of the document alone, from the end token before it on."""
     apart = TransformerXlPretraining(documents="apart", evaluation_mem_len=PARTS * LENGTH)

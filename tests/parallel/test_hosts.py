@@ -173,6 +173,7 @@ def test_the_job_of_a_host_that_died_started_again_ends_in_the_same_bits(two, tm
     assert losses(tmp_path) == losses(two)
 
 
+@pytest.mark.nightly
 def test_a_host_that_hangs_is_named_with_every_stack(tmp_path):
     ended = train(tmp_path, "--hosts.silent_seconds", 10, only={1: {"DOOMED": "5 SIGSTOP"}})
     lost(ended, f"Host 1 (worker 1, {socket.gethostname()}) of 2 has not been heard from for 10 s")
@@ -190,6 +191,7 @@ def test_the_process_that_jax_numbers_0_prints_and_writes(tmp_path):
     assert (progress["worker"], progress["step"], progress["steps"]) == (1, 12, 12)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [2, 4])
 def test_hosts_go_on_together_when_one_cannot_save(object_store, bucket, two, count):
     """The service refuses some of what the last host writes, and some of what host 0 does to complete a checkpoint."""
@@ -217,6 +219,7 @@ def test_hosts_go_on_together_when_one_cannot_save(object_store, bucket, two, co
     assert_same_run(two, storage.path(workdir))  # on another number of hosts sums have another order
 
 
+@pytest.mark.nightly
 def test_stacks_of_a_host_are_printed_and_it_goes_on(tmp_path):
     ended = train(tmp_path, only={1: {"DOOMED": "5 SIGUSR1"}})
     assert [host.code for host in ended] == [0, 0], "\n".join(host.err for host in ended)
@@ -224,6 +227,7 @@ def test_stacks_of_a_host_are_printed_and_it_goes_on(tmp_path):
     assert "loop.py" in ended[1].err and "most recent call first" not in ended[0].err
 
 
+@pytest.mark.nightly
 def test_other_data_is_refused_on_every_host(one, tmp_path):
     shutil.copytree(one, tmp_path / "run")
     ended = train(tmp_path / "run", only={1: {"CHAIN_FINGERPRINT": "newer"}})
@@ -248,6 +252,7 @@ def test_the_command_line_prepares_once_and_trains_as_one_host_does(small_run, p
     assert_same_run(small_run, tmp_path / "run")
 
 
+@pytest.mark.nightly
 def test_hosts_that_do_not_share_a_folder_are_told(tmp_path):
     ended = start(*STRANGER, only={host: (tmp_path / str(host), *EVERY_TWO) for host in (0, 1)})
     assert [host.code for host in ended] == [2, 2]

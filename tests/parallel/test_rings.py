@@ -140,9 +140,9 @@ def test_a_part_of_a_slice_and_halves_of_two_slices_have_no_rings() -> None:
     assert not possible(halves) and not possible(two)
 
 
-# A compiler for each generation, 3 to 8 s: pytest -m night tests/parallel/test_rings.py
+# A compiler for each generation, 3 to 8 s: pytest -m nightly tests/parallel/test_rings.py
 @pytest.mark.parametrize(
-    "topology", [pytest.param(name, marks=pytest.mark.night) for name in ("v2:4x4", "v3:4x4", "v5e:8x8", "v6e:4x4")]
+    "topology", [pytest.param(name, marks=pytest.mark.nightly) for name in ("v2:4x4", "v3:4x4", "v5e:8x8", "v6e:4x4")]
 )
 def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_computation(topology: str) -> None:
     part = topologies.parse(topology)
@@ -172,8 +172,8 @@ def test_generations_with_rings_are_those_whose_compiled_permutes_run_beside_com
     assert kinds
 
 
-# A compiler of its own, 8 s: pytest -m night tests/parallel/test_rings.py
-@pytest.mark.night
+# A compiler of its own, 8 s: pytest -m nightly tests/parallel/test_rings.py
+@pytest.mark.nightly
 def test_blocks_are_stored_in_order_though_a_product_wants_the_axis_of_the_pieces_last() -> None:
     """Without the constraint of `_in_order` the kernel of attention's output has the layout {2,1,0,4,3}."""
     mesh, rings = mesh_of("v5e:4x4"), Rings((4, 4))

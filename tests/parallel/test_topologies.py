@@ -254,14 +254,15 @@ def test_links_close_to_a_ring_on_whole_pods_and_cubes_only():
     assert topologies.parse("v4:4x4x4").link_bandwidth == 6 * v4
 
 
-# A compiler each, of up to 4 s; by day those of the chips that the other tests plan for: pytest -m night tests/parallel
+# A compiler each, of up to 4 s: pytest -m nightly tests/parallel
 @pytest.mark.parametrize(
     "name",
     [
         "v2:2x2",
-        "v3:2x2",
-        "v5e:2x2",
-        *(pytest.param(one, marks=pytest.mark.night) for one in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")),
+        *(
+            pytest.param(one, marks=pytest.mark.nightly)
+            for one in ("v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+        ),
     ],
 )
 def test_the_clock_turns_the_compilers_cycles_into_the_chips_peak(name):
@@ -314,6 +315,7 @@ print(jax.jit(lambda x: x @ x).lower(array).compile().cost_analysis() is not Non
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
 def test_two_plans_are_made_at_once_and_nothing_is_said(tmp_path: Path) -> None:
     """Another process has libtpu's lock, which it waits for without a word where there is a TPU.

@@ -108,7 +108,7 @@ def test_the_compiler_gathers_less_than_16_mib_by_a_sum(layers, kind):
     assert one.gathered == (owned.size if kind == "all-reduce" else 0)
 
 
-@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
+@pytest.mark.parametrize("topology", [pytest.param("v3:4x4", marks=pytest.mark.nightly), "v5e:4x4"])
 def test_every_gradient_is_reduced_once_in_bfloat16(topology):
     layers = 8
     reduced = [c for c in collectives(compiled(topology, layers)) if c.kind in ("all-reduce", "reduce-scatter")]

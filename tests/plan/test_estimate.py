@@ -54,6 +54,7 @@ def made() -> dict:
         return plan(experiment(), "v5e:2x2", {"": 3.0, "v5e": 1.5}, breakdown=True)
 
 
+@pytest.mark.nightly
 def test_the_arithmetic_of_devices_and_batch(made):
     assert (made["chips"], made["cores"], made["devices"], made["hosts"]) == (4, 4, 4, 1)
     assert made["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}

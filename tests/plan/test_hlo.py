@@ -161,14 +161,16 @@ def test_what_is_no_program_is_refused():
         Program("HloModule nothing")
 
 
-# Two programs of 3 s for a chip whose programs the test after this one reads: pytest -m night tests/plan
-@pytest.mark.parametrize("topology", ["v3:4x4", pytest.param("v5e:4x4", marks=pytest.mark.night)])
+# Two programs of 3 s for each chip: pytest -m nightly tests/plan
+@pytest.mark.nightly
+@pytest.mark.parametrize("topology", ["v3:4x4", "v5e:4x4"])
 def test_cycles_of_a_scan_grow_with_its_layers(topology):
     few, many = compiled(topology, 72), compiled(topology, 144)  # fewer might stay on the chip between the loops
     assert few.unknown_loops == many.unknown_loops == []
     assert many.cycles() / few.cycles() == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_matmuls_are_found_in_fusions_with_their_dtypes():
     products = compiled("v5e:4x4", 8).matmuls()
     assert sum(m.count for m in products) == 8 * (2 + 4)  # forward and backward

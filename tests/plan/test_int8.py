@@ -14,6 +14,7 @@ from plmjax.plan import compilation, hlo
 from plmjax.plan.products import INTEGERS, multiply_adds
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("products", [INT8_DYNAMIC, INT8_STATIC])
 def test_all_projections_of_the_layers_multiply_integers(products: str) -> None:
     config = BertConfig.tiny(vocab_size=256, num_attention_heads=2)

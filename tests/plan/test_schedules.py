@@ -115,6 +115,7 @@ def compiled() -> tuple[hlo.Program, dict[str, Schedule]]:
     return hlo.Program(text), schedule_files.read(topologies.schedules())
 
 
+@pytest.mark.nightly
 def test_other_processes_do_not_write_their_schedules_here(compiled):
     assert "xla_jf_dump_to" not in os.environ.get("LIBTPU_INIT_ARGS", "")
 
@@ -126,8 +127,8 @@ def test_the_compiler_writes_a_schedule_of_whatever_takes_time(compiled):
 
 
 # JAX's timings of bfloat16 products on a v5e less 0.105 ms of dispatch: docs.jax.dev/en/latest/pallas/tpu/matmul.html
-# The larger one is compiled by night; the smaller one shows the same: pytest -m night tests/plan
-@pytest.mark.parametrize(("size", "milliseconds"), [(4096, 0.722), pytest.param(8192, 5.94, marks=pytest.mark.night)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("size", "milliseconds"), [(4096, 0.722), (8192, 5.94)])
 def test_products_take_as_long_as_jax_has_measured(size, milliseconds):
     part = topologies.parse("v5e:1x1")
     place = jax.sharding.SingleDeviceSharding(part.devices()[0])

@@ -21,6 +21,7 @@ from plmjax.training import placement
 from tests.plan.test_estimate import GIB, experiment
 
 
+@pytest.mark.nightly
 def test_the_largest_batch_that_fits_is_found_in_few_compiles(monkeypatch):
     compiles = []
 
@@ -100,6 +101,7 @@ def pretended(monkeypatch):
     return pretend
 
 
+@pytest.mark.nightly
 def test_a_search_tries_every_policy_from_the_fewest_microbatches_that_fit(pretended):
     slower = {"none": 1.0, "full": 1.3}
     gib = {"none": 1.5, "dots": 1.0, "dots_without_batch": 0.6, "full": 0.2}

@@ -73,12 +73,13 @@ def stacked(name: str) -> int:
     return max(one.size for one in arrays(traced.jaxpr) if DEPTHS[1] in one.shape)
 
 
+@pytest.mark.nightly
 def test_a_traced_step_stacks_no_weights_that_layers_share() -> None:
     assert stacked("albert") <= DEPTHS[1] * ROWS * LENGTH * INNER < DEPTHS[1] * SMALLEST_KERNEL
     assert stacked("bert") >= DEPTHS[1] * SIZE * INNER, "where layers have weights of their own, they show"
 
 
-@pytest.mark.night  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m night tests/plan
+@pytest.mark.nightly  # the TPU's compiler takes 16 s; by day the test before this one: pytest -m nightly tests/plan
 def test_no_array_holds_a_copy_of_a_weight_for_every_layer() -> None:
     """Arguments are the parameters of one layer and their optimizer state; activations alone have a place per layer."""
     deep = compiled("albert", DEPTHS[1])
@@ -89,7 +90,7 @@ def test_no_array_holds_a_copy_of_a_weight_for_every_layer() -> None:
     assert stacked is not None and stacked.size <= DEPTHS[1] * ROWS * LENGTH * INNER < DEPTHS[1] * SMALLEST_KERNEL
 
 
-@pytest.mark.night  # the TPU's compiler takes half a minute for each of two more programs: pytest -m night tests/plan
+@pytest.mark.nightly  # half a minute of the TPU's compiler for each of two more programs: pytest -m nightly tests/plan
 def test_more_layers_add_activations_alone() -> None:
     shallow, deep = (compiled("albert", depth) for depth in DEPTHS)
     assert shallow.memory.argument_size_in_bytes == deep.memory.argument_size_in_bytes

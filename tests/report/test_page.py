@@ -236,6 +236,7 @@ def test_names_are_escaped_and_namesakes_told_apart(tmp_path):
     assert "a&lt;b&gt;/run" in text and "<b>" not in text
 
 
+@pytest.mark.nightly
 def test_a_name_is_shown_as_it_is_whatever_it_means_to_the_drawing(tmp_path):
     runs = [write(tmp_path / "$x^2$"), write(tmp_path / "_hidden"), write(tmp_path / "$\\nothing$")]
     report(runs, tmp_path / "report.html", curve=tmp_path / "loss.pdf")

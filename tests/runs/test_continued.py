@@ -58,6 +58,7 @@ def beginnings():
         yield kept
 
 
+@pytest.mark.nightly
 def test_begins_with_all_parameters_at_step_0_with_a_new_optimizer(run, small_run, beginnings, tmp_path):
     result = pretrain(run, tmp_path / "more", checkpoint=small_run)
     before = checkpoints.load_parameters(small_run)[0]
@@ -72,6 +73,7 @@ def test_begins_with_all_parameters_at_step_0_with_a_new_optimizer(run, small_ru
     assert json.loads((tmp_path / "more" / "start.json").read_text())["from"] == str(small_run)
 
 
+@pytest.mark.nightly
 def test_goes_on_from_the_same_beginning_alone(run, small_run, beginnings, tmp_path):
     pretrain(run, tmp_path / "more", checkpoint=small_run)
     count = len(beginnings)
@@ -86,6 +88,7 @@ def test_goes_on_from_the_same_beginning_alone(run, small_run, beginnings, tmp_p
         pretrain(run, small_run, checkpoint=tmp_path / "more")
 
 
+@pytest.mark.nightly
 def test_heads_that_are_missing_are_drawn_and_named_and_nothing_else(run, small_run, beginnings, tmp_path):
     params, description = checkpoints.load_parameters(small_run)
     kept = {name: leaf for name, leaf in flat(params).items() if "predictions" not in name and "pooler" not in name}
@@ -120,6 +123,7 @@ def test_mistakes_are_named(run, small_run, fails, tmp_path):
     assert not (tmp_path / "run" / "start.json").exists() and not (tmp_path / "run" / "experiment.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_finished_run_is_given_more_steps_by_the_command(small_run, prose, tmp_path, capsys, fails):
     shutil.copytree(small_run, tmp_path / "run")
     before = flat(checkpoints.load_parameters(tmp_path / "run" / "checkpoints" / "6")[0])
@@ -159,6 +163,7 @@ def test_what_an_experiment_says_of_its_task_comes_before_the_run(decoder_run):
     assert run.objective == PrefixLanguageModel() and run.data.layout == description.experiment.data.layout
 
 
+@pytest.mark.nightly
 def test_a_decoder_is_continued_by_the_command_with_options_of_its_task(decoder_run, prose, tmp_path):
     same = ["pretrain", CONTINUED, "--from", str(decoder_run), "--workdir", str(tmp_path / "run")]
     cli.run([*same, "--data.input", str(prose), "--data.layout.overlap", "3", *SHORT])
@@ -200,6 +205,7 @@ def stopped(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.nightly
 def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(prose, tmp_path, stopped):
     text, workdir = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("\n\n".join(prose.read_text(encoding="utf-8").split("\n\n")[:30]), encoding="utf-8")
@@ -215,6 +221,7 @@ def test_before_a_step_is_trained_what_other_options_prepared_is_prepared_again(
     assert "prepared again" not in stopped(*same, *other, "--training.steps", "3")
 
 
+@pytest.mark.nightly
 def test_before_a_step_is_trained_another_text_in_the_same_file_is_prepared(prose, tmp_path, stopped):
     """What an unstopped run would have made of it. A text that is gone leaves what was made of it."""
     text, workdir = tmp_path / "text.txt", tmp_path / "run"

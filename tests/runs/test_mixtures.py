@@ -93,6 +93,7 @@ def stopped(folder: Path) -> Path:
     return folder / "stopped"
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_the_run_that_nothing_stopped(stopped: Path, folder: Path, tmp_path: Path, capsys) -> None:
     shutil.copytree(stopped, tmp_path / "resumed")
     with on_one_device():
@@ -114,6 +115,7 @@ def test_a_resumed_run_is_the_run_that_nothing_stopped(stopped: Path, folder: Pa
         np.testing.assert_allclose(np.divide(epochs, epochs[0]), range(1, 7))
 
 
+@pytest.mark.nightly
 def test_a_run_that_resumes_with_another_mixture(stopped: Path, folder: Path, tmp_path: Path, capsys, fails) -> None:
     run = tmp_path / "run"
     shutil.copytree(stopped, run)
@@ -145,6 +147,7 @@ def test_a_run_that_resumes_with_another_mixture(stopped: Path, folder: Path, tm
     assert "Expected a run on a mixture in" in fails(*command(folder, run, *weights(1, 3)))
 
 
+@pytest.mark.nightly
 def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, capsys) -> None:
     capsys.readouterr()
     cli.run(["evaluate", str(stopped), "--json"])

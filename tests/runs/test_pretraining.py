@@ -29,6 +29,7 @@ from tests.xla_flags import cpu_flags
 TINY = "experiments/bert_tiny.py"
 
 
+@pytest.mark.nightly
 def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     fails, prose: Path, tmp_path: Path, capsys
 ) -> None:
@@ -81,6 +82,7 @@ def test_without_tensorflow_a_run_from_a_prepared_dataset_is_the_same(
     assert losses == others and any("eval/loss" in record for record in losses)
 
 
+@pytest.mark.nightly
 def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
     run = Experiment(
         model=None,

@@ -31,6 +31,7 @@ from tests.systems.modules import random_params
 TEXTS = ["the film was a fine scene and a plot", "a poor actor was the awful plot"]
 
 
+@pytest.mark.nightly
 def test_an_encoder_decoder_shows_what_it_makes_of_held_out_texts(
     bart_run: Path,  # noqa: F811
     tmp_path: Path,

@@ -55,6 +55,7 @@ def test_words_are_found_as_the_tokenizer_spells_them(tmp_path: Path) -> None:
     assert said == "4 of 5 words have a vector in here; the others are random"
 
 
+@pytest.mark.nightly
 def test_a_run_begins_with_a_file_and_says_how_many_words_it_found(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(loop, "devices", lambda platform: jax.devices()[:1])
     word2vec.write(tmp_path / "vectors", WORDS, NUMBERS, "binary")

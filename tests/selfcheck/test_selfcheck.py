@@ -103,6 +103,7 @@ def found_by(patch: Patch, plant: Callable[[Patch], None] | None = None, count: 
     return selfcheck.selfcheck(report=lines.append), lines
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("plant", "row"),
     [
@@ -123,6 +124,7 @@ def test_a_planted_fault_makes_its_own_row_fail(plant: Callable, row: str, monke
         assert made.rows[-1].found.sentence == "RuntimeError: the disk is gone"
 
 
+@pytest.mark.nightly
 def test_on_one_device_what_needs_several_is_skipped(monkeypatch: Patch) -> None:
     made, _ = found_by(monkeypatch, count=1)
     verdicts = {row.name: row.found.verdict for row in made.rows}
@@ -135,6 +137,7 @@ def test_on_one_device_what_needs_several_is_skipped(monkeypatch: Patch) -> None
     assert "plans know no slice of 1 x cpu" in said["step"]
 
 
+@pytest.mark.nightly
 def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
     environment = os.environ | {"XLA_FLAGS": cpu_flags(8), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "plmjax", "selfcheck", "--output", str(tmp_path / "new" / "found.json")]
@@ -154,6 +157,7 @@ def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
     assert len(figures["dropout rbg"]["rates"]) == 8
 
 
+@pytest.mark.nightly
 def test_two_hosts_check_a_slice_together(object_store: ObjectStore, bucket: str) -> None:
     """Host 0 prints and writes the report; checkpoints are written beside it, and removed."""
     output = f"gs://{bucket}/jobs/x/selfcheck/1.json"
@@ -238,6 +242,7 @@ def test_a_step_is_slower_than_planned_above_the_interval(seconds, verdict, said
     assert speed.step(there, record).verdict == SKIPPED
 
 
+@pytest.mark.nightly
 def test_the_plan_of_a_step_has_two_ends() -> None:
     found = planned.interval("v5e:2x2", 4, platform="cpu")
     assert 0 < found["fast_seconds"] < found["slow_seconds"] < 1

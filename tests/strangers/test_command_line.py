@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
+
 from plmjax.commands import cli
 from plmjax.training import metrics
 
 
+@pytest.mark.nightly
 def test_pretrains_from_raw_text_and_goes_on(tmp_path, capsys):
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     sentences = [" ".join(words[(begin + i) % 9] for i in range(7)).capitalize() + "." for begin in range(9)]

@@ -116,6 +116,7 @@ def teacher(dataset, tmp_path, one_device):
     return run, tmp_path / "teacher", loop.train(taught, tmp_path / "teacher", source, {})
 
 
+@pytest.mark.nightly
 def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path, teacher):
     """On one device; constants on a mesh are those of word2vec in tests/training/test_step.py."""
     teacher, origin, taught = teacher

@@ -35,11 +35,13 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> loop.Result:
         return loop.train(run, tmp_path_factory.mktemp("windowed"), ChainSource(run.data), {})
 
 
+@pytest.mark.nightly
 def test_it_is_trained_and_evaluated(result: loop.Result) -> None:
     assert result.metrics["eval/loss"] < result.metrics["eval/unigram_entropy"] - 0.3
     assert result.metrics["eval/accuracy"] > 2 / 59  # twice that of a guess
 
 
+@pytest.mark.nightly
 def test_it_generates_the_likeliest_tokens(result: loop.Result) -> None:
     config, params = result.program.module.config, jax.device_get(result.state.params)
     writer = Writer(config, params, ChainSource(experiments.gpt2().data).vocabulary)
@@ -52,6 +54,7 @@ def test_it_generates_the_likeliest_tokens(result: loop.Result) -> None:
     np.testing.assert_allclose(text.log_probability, logits.max(axis=-1).sum(), rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_it_sees_what_its_condition_says() -> None:
     """Before it learns: its slopes may then make the far end of the window so faint that float32 has no number."""
     config = windowed.WindowedConfig(**dataclasses.asdict(experiments.gpt2().model))
@@ -81,6 +84,7 @@ def test_its_window_saves_work_in_every_backend(attention: str) -> None:
     assert products(1024) < 2.2 * products(512)
 
 
+@pytest.mark.nightly
 def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is pretrained from raw text, evaluated, writes, is planned for a slice and exported."""
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -101,5 +105,6 @@ def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert any(line.startswith("seven ") for line in (tmp_path / "words.txt").read_text().splitlines())
 
 
+@pytest.mark.nightly
 def test_it_is_small() -> None:
     assert len(Path(windowed.__file__).read_text().splitlines()) < 150

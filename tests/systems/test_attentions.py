@@ -54,8 +54,8 @@ CASES = {
 """Name -> (module, inputs of it): every class of every system, and what has no row."""
 BODIES = {name: f"{name}-{type(family.bodies[0]).__name__}" for name, family in FAMILIES.items()}
 DAY = {*BODIES.values(), "cove-CoveForTranslation", "bert-TokenClassification", "bart-QuestionAnswering"}
-# Each other head traces the same layers, half a second each: pytest -m night tests/systems/test_attentions.py
-MODULES = [pytest.param(*one, id=name, marks=() if name in DAY else pytest.mark.night) for name, one in CASES.items()]
+# Each other head traces the same layers, half a second each: pytest -m nightly tests/systems/test_attentions.py
+MODULES = [pytest.param(*one, id=name, marks=() if name in DAY else pytest.mark.nightly) for name, one in CASES.items()]
 
 
 def pairs(shape: tuple[int, ...], lengths: set[int]) -> bool:
@@ -97,7 +97,7 @@ def test_the_softmax_of_an_attention_is_found() -> None:
 
 
 ATTENDING = [
-    pytest.param(*CASES[BODIES[name]], id=name, marks=() if name in (*REPRESENTATIVES, *more) else pytest.mark.night)
+    pytest.param(*CASES[BODIES[name]], id=name, marks=() if name in (*REPRESENTATIVES, *more) else pytest.mark.nightly)
     for name, family in FAMILIES.items()
     for more in [("adaptive_span", "longformer_decoder")]  # each has an attention of its own
     if "output_attentions" in inspect.signature(type(family.bodies[0]).__call__).parameters

@@ -13,9 +13,9 @@ from tests.families.family import Count, Family
 from tests.systems.modules import count, initial_params
 
 # The first size proves what each layer has; the parameters of published experiments are recorded in test_goldens.py.
-# A quarter of a second to 1.5 s for each other size: pytest -m night tests/systems/test_counts.py
+# A quarter of a second to 1.5 s for each other size: pytest -m nightly tests/systems/test_counts.py
 SIZES = [
-    pytest.param(config, counts, id=f"{name}-{size}", marks=pytest.mark.night if number else ())
+    pytest.param(config, counts, id=f"{name}-{size}", marks=pytest.mark.nightly if number else ())
     for name, family in FAMILIES.items()
     for number, (size, (config, counts)) in enumerate(family.counts.items())
 ]
@@ -32,7 +32,7 @@ def test_published_parameter_counts(config: Any, counts: tuple) -> None:
 # that the day has have initializers of their own, and take half a second each.
 DRAWN_BY_DAY = (*REPRESENTATIVES, "adaptive_span", "cove", "cvt", "taglm")
 DRAWN = [
-    pytest.param(family, id=name, marks=() if name in DRAWN_BY_DAY else pytest.mark.night)
+    pytest.param(family, id=name, marks=() if name in DRAWN_BY_DAY else pytest.mark.nightly)
     for name, family in FAMILIES.items()
 ]
 

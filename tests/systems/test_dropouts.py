@@ -59,8 +59,8 @@ def drawn_there(model: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPat
     return found
 
 
-# One to three seconds for each system that has the dropout of another: pytest -m night tests/systems/test_dropouts.py
-CASES = [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.night) for name in IN_TRANSFORMERS]
+# One to three seconds for each system that has the dropout of another: pytest -m nightly tests/systems/test_dropouts.py
+CASES = [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.nightly) for name in IN_TRANSFORMERS]
 
 
 @pytest.mark.parametrize("name", CASES)

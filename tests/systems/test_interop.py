@@ -26,10 +26,10 @@ def auto_class(name: str) -> Any:
 
 
 # test_parity converts the parameters of every head by the same table, and tests/interop/test_heads.py writes and reads
-# the heads that all encoders share; half a second to 3 s each here: pytest -m night tests/systems/test_interop.py
+# the heads that all encoders share; half a second to 3 s each here: pytest -m nightly tests/systems/test_interop.py
 CASES = [
     pytest.param(
-        (family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.night
+        (family, module), id=f"{name}-{number}-{type(module).__name__}", marks=() if day else pytest.mark.nightly
     )
     for name, family in IN_TRANSFORMERS.items()
     for number, module in enumerate(family.checkpoints)

@@ -32,13 +32,13 @@ READERS = [one for one in HEADS if any("attention_mask" in name for name in one.
 
 def by_day(heads: list[ParameterSet], also: Callable[[Head], bool] = lambda head: False) -> pytest.MarkDecorator:
     """The first head of a system for each kind of layers, and those of BERT that the day needs `also`."""
-    # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m night
+    # The others are a product or two upon the same layers, and a program of 1 to 3 s each: pytest -m nightly
     # tests/systems/test_invariants.py
     day = [FAMILIES[name].heads[0] for name in REPRESENTATIVES] + [
         head for head in FAMILIES["bert"].heads if also(head)
     ]
     marked = [
-        pytest.param(family, head, id=one.id, marks=() if head in day else pytest.mark.night)
+        pytest.param(family, head, id=one.id, marks=() if head in day else pytest.mark.nightly)
         for one in heads
         for family, head in [one.values]
     ]
@@ -53,7 +53,7 @@ every_predicting_head = by_day([one for one in HEADS if one.values[1].predicts])
 every_reading_family = pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.night)
+        pytest.param(family, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.nightly)
         for name, family in FAMILIES.items()
         if family.views
     ],
@@ -228,12 +228,12 @@ def executed_by_day(name: str, number: int, way: str) -> bool:
 
 
 # A program each, up to 8 s, of loops that the tests of another system prove, or tests/layers/test_stack.py, which has
-# every execution of both loops: pytest -m night tests/systems
+# every execution of both loops: pytest -m nightly tests/systems
 EXECUTED = [
     pytest.param(
         *(name, head, execution),
         id=f"{name}-{number}-{way}",
-        marks=() if executed_by_day(name, number, way) else pytest.mark.night,
+        marks=() if executed_by_day(name, number, way) else pytest.mark.nightly,
     )
     for name, family in FAMILIES.items()
     if family.loops
@@ -264,9 +264,9 @@ def test_execution_changes_nothing(name: str, head: Head, execution: Execution) 
 
 
 # test_step.py proves the whole step of a system on this mesh, without dropout. The program of a module alone, with
-# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m night tests/systems/test_invariants.py
+# dropout, takes 2 to 8 s more, and most draw it as a stack does: pytest -m nightly tests/systems/test_invariants.py
 SHARDED = [
-    pytest.param(name, marks=() if name in ("bert", "gpt2") or family.own_loop else pytest.mark.night)
+    pytest.param(name, marks=() if name in ("bert", "gpt2") or family.own_loop else pytest.mark.nightly)
     for name, family in FAMILIES.items()
 ]
 

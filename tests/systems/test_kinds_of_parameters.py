@@ -35,9 +35,9 @@ def ends_with(pattern: str, name: str) -> bool:
     return bool(re.search(f"(^|/)({pattern})$", name))
 
 
-# A second each: pytest -m night tests/systems/test_kinds_of_parameters.py
+# A second each: pytest -m nightly tests/systems/test_kinds_of_parameters.py
 CASES = [
-    pytest.param(row, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.night)
+    pytest.param(row, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.nightly)
     for name, row in FAMILIES.items()
 ]
 

@@ -39,9 +39,9 @@ class Repeated(ChainSource):
 BY_DAY = ("bert", "gpt2", "glove")
 """An encoder, a decoder and tables of words. That nothing keeps a gradient of the others from flowing, or a position
 from being seen, test_parity and test_invariants prove; their losses, tests/objectives."""
-# Two programs of 2 to 7 s for each of the others: pytest -m night tests/systems/test_learning.py
+# Two programs of 2 to 7 s for each of the others: pytest -m nightly tests/systems/test_learning.py
 LEARNERS = [
-    pytest.param(family, id=name, marks=() if name in BY_DAY else pytest.mark.night)
+    pytest.param(family, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
     for name, family in FAMILIES.items()
     if family.learning is not None
 ]

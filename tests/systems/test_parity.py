@@ -34,12 +34,12 @@ def by_day(name: str, family: Family, module: nn.Module) -> bool:
     return module == family.heads[0].module or (name == "bert" and module in [head.module for head in family.heads])
 
 
-# Half a second to five each: pytest -m night tests/systems/test_parity.py
+# Half a second to five each: pytest -m nightly tests/systems/test_parity.py
 CASES = [
     pytest.param(
         *(family, module, kind),
         id=f"{name}-{case}-{kind}",
-        marks=() if by_day(name, family, module) else pytest.mark.night,
+        marks=() if by_day(name, family, module) else pytest.mark.nightly,
     )
     for name, family in FAMILIES.items()
     for case, module in compared(family).items()
@@ -74,7 +74,14 @@ def test_which_tables_of_transformers_know_a_padding_token(name: str) -> None:
 READ_ELSEWHERE = ("roberta", "longformer", "mobilebert")
 
 
-@pytest.mark.parametrize("name", [name for name in WITHOUT_LEARNING if name not in READ_ELSEWHERE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in ("transformer", "bart", "led") else ())
+        for name in WITHOUT_LEARNING
+        if name not in READ_ELSEWHERE
+    ],
+)
 def test_a_padding_token_that_is_read_learns(name: str) -> None:
     """Deviation: not in transformers, with which all else is equal.
 

@@ -11,16 +11,13 @@ from tests.families import FAMILIES
 from tests.families.family import Family
 from tests.strangers import experiments
 
-# The TPU's compiler takes 2 to 25 s for each of the others, whose parameters are cut by the same rules, and
-# tests/plan/test_estimate.py plans a BERT: pytest -m night tests/systems/test_plans.py
 # A plan is of a pretraining, whose layout gives the shapes of its batches; those of a task come from its files.
-PLANNED = [
-    pytest.param(family, id=name, marks=() if name == "gpt2" else pytest.mark.night)
-    for name, family in FAMILIES.items()
-    if isinstance(family.step().data, Data)
-]
+PLANNED = [pytest.param(family, id=name) for name, family in FAMILIES.items() if isinstance(family.step().data, Data)]
 
 
+# The TPU's compiler takes 2 to 25 s for each; their parameters are cut by the same rules, and
+# tests/plan/test_estimate.py plans a BERT: pytest -m nightly tests/systems/test_plans.py
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", PLANNED)
 def test_its_step_compiles_for_a_slice(family: Family) -> None:
     part = topologies.parse("v5e:2x4")

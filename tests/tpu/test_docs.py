@@ -34,6 +34,7 @@ SHORTER = {"tokenizer": ["--vocab_size", "1024"]}
 BUCKET = "gs://my-bucket"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("arguments", SUBMISSIONS, ids=lambda arguments: "-".join(arguments[1:10:2]))
 def test_a_submission_in_dry_run(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
     if "--dry-run" not in arguments:
@@ -44,6 +45,7 @@ def test_a_submission_in_dry_run(arguments: list[str], capsys: pytest.CaptureFix
     assert ("google.cloud.tpu.v2.Tpu/CreateQueuedResource" in printed) != ("--kubernetes" in arguments)
 
 
+@pytest.mark.nightly
 def test_the_walk_on_this_machine(
     tmp_path: Path, prose: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -38,7 +38,7 @@ def submit(tpu, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("accelerator", "topology", "label", "hosts", "chips"),
     [
-        ("v3", "8x8", "tpu-v3-slice", 16, 4),
+        pytest.param("v3", "8x8", "tpu-v3-slice", 16, 4, marks=pytest.mark.nightly),
         ("v4", "2x2x4", "tpu-v4-podslice", 4, 4),
         ("v5e", "1x1", "tpu-v5-lite-podslice", 1, 1),
         ("v5e", "2x4", "tpu-v5-lite-podslice", 1, 8),

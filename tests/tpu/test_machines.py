@@ -67,6 +67,7 @@ def said(workers: Workers) -> list[list[str]]:
     return [file.read_text().splitlines() for file in files]
 
 
+@pytest.mark.nightly
 def test_a_job_starts_on_all_workers_ends_there_and_goes_on(tpu, submit, service, bucket: Path, workers) -> None:
     code, printed, wrong = submit("--detach")
     assert (code, wrong) == (0, "")

@@ -79,6 +79,7 @@ def test_missing_credentials_are_a_sentence(tpu, monkeypatch: pytest.MonkeyPatch
         assert "gs://none" in tpu("submit", TINY, *arguments, "--bucket", "gs://none")[2]
 
 
+@pytest.mark.nightly
 def test_a_name_belongs_to_one_experiment_and_one_slice(tpu, submit, service, bucket: Path) -> None:
     assert submit("--detach")[0] == 0
     code, _, said = submit()

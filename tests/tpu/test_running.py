@@ -71,6 +71,7 @@ def hosts(job, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+@pytest.mark.nightly
 def test_stacks_of_all_hosts_are_printed_and_hosts_without_an_answer_named(tpu, hosts, bucket: Path) -> None:
     with hosts(PRINTS, 0, 2):
         code, printed, said = tpu("debug", "tiny", "--seconds", 3)

@@ -185,6 +185,7 @@ esac
 """
 
 
+@pytest.mark.nightly
 def test_a_host_knows_itself_by_its_metadata_and_speaks_with_its_own_identity(
     tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_host_knows_itself_by_its_metadata_and_speaks_with_its_own_identity(
     assert "worker 5 of 6" in uploaded.read_text()
 
 
+@pytest.mark.nightly
 def test_an_old_python_is_replaced_by_uvs(tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path) -> None:
     script = submitted(tpu, cloud, bucket)
     home, programs = tmp_path / "host", tmp_path / "bin"
@@ -236,6 +238,7 @@ def test_an_old_python_is_replaced_by_uvs(tpu, cloud: CloudTpu, bucket: Path, pr
     assert (home / "asked").read_text().splitlines() == [f"venv --seed --python {versions.python()} {venv}"]
 
 
+@pytest.mark.nightly
 def test_a_mistake_ends_the_job_with_its_sentence(
     tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +260,7 @@ def test_a_mistake_ends_the_job_with_its_sentence(
     assert installed.stat().st_mtime_ns == before and len(tpu("logs", "dying")[1]) > len(log)
 
 
+@pytest.mark.nightly
 def test_a_host_that_cannot_install_says_so_and_ends_the_job(
     tpu, cloud: CloudTpu, bucket: Path, project: Path, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_the_environment_has_the_python_of_the_submitter_where_it_can(shell, buc
     assert code == 1 and said.endswith("no Python 3.12 can be had, nor any from 3.11 on\n")
 
 
+@pytest.mark.nightly
 def test_versions_that_cannot_be_installed_together_are_named(shell, bucket: Path, tmp_path: Path) -> None:
     (tmp_path / "versions.txt").write_text("# The versions of the submitting machine.\nscipy==0.0.1\n")
     options = f"--dry-run --no-index -c {tmp_path / 'versions.txt'} jax=={jax.__version__}"

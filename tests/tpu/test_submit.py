@@ -61,6 +61,7 @@ def parts(printed: str) -> dict[str, dict]:
     return {line: json.loads(block) for line, block in blocks}
 
 
+@pytest.mark.nightly
 def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) -> None:
     code, printed, _ = tpu(
         "submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b/", "--spot", "--selfcheck", "--dry-run", "--",
@@ -99,6 +100,7 @@ def test_a_dry_run_prints_every_call_complete_and_needs_nothing(tpu, offline) ->
     assert delete == {"name": "projects/p/locations/us-west4-a/queuedResources/bert-large-8x8", "force": True}
 
 
+@pytest.mark.nightly
 def test_an_experiment_is_submitted_by_its_name(tpu, offline) -> None:
     code, printed, said = tpu(
         "submit", "bert_large_8x8:lamb_4096", *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run",
@@ -129,6 +131,7 @@ def test_several_slices_and_every_setting_reach_the_request(tpu, offline) -> Non
     assert sum(line.startswith("call    google.cloud.tpu.v2.Tpu/GetNode") for line in printed.splitlines()) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("checked_once")
 def test_mistakes_cost_nothing(fails, tmp_path: Path, offline, monkeypatch: pytest.MonkeyPatch) -> None:
     without_text = [LARGE, *PLACE, *SLICE, "--bucket", "gs://b"]
@@ -215,6 +218,7 @@ def test_help_names_every_verb_and_option(tpu) -> None:
         assert option in printed
 
 
+@pytest.mark.nightly
 def test_equal_files_make_equal_archives_wherever_they_lie(tmp_path: Path) -> None:
     names = package.select(ROOT).names
     assert {"plmjax/commands/cli.py", "experiments/bert_tiny.py", "tpu/startup.sh", "setup.py"} <= set(names)
@@ -307,6 +311,7 @@ def test_no_file_of_the_project_itself_looks_like_credentials() -> None:
     assert package.select(ROOT).left_out == ()
 
 
+@pytest.mark.nightly
 def test_packed_files_are_listed_with_their_sizes(tpu, offline) -> None:
     command = ("submit", LARGE, *PLACE, *SLICE, "--bucket", "gs://b", "--dry-run", "--data.path", "gs://b/wikipedia")
     _, printed, _ = tpu(*command)

@@ -13,6 +13,7 @@ from tpu.job import Verdict
 pytestmark = pytest.mark.usefixtures("checked_once")
 
 
+@pytest.mark.nightly
 def test_a_job_is_followed_from_the_queue_to_its_end_and_given_back(submit, service, bucket: Path) -> None:
     service.slow = 3
     service.lives = [("CREATING", "ACCEPTED", *["WAITING_FOR_RESOURCES"] * 50, "PROVISIONING", "ACTIVE")]

@@ -143,6 +143,7 @@ def test_a_right_that_is_lost_ends_a_watch_and_not_the_job(submitted, service) -
     assert service.resources
 
 
+@pytest.mark.nightly
 def test_no_answer_of_the_bucket_ends_a_watch(service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of request of a life with a loss is refused several times, with another status each time."""
     retry = pytest.importorskip("gcsfs.retry")

@@ -123,7 +123,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize(
     ("codes", "state", "runs", "reason"),
     [
-        ("0", "done", 1, ""),
+        pytest.param("0", "done", 1, "", marks=pytest.mark.nightly),
         ("75@10 0@20", "done", 2, ""),  # SIGTERM, saved
         ("69 0", "done", 2, ""),  # another host died
         ("-9 -15 0", "done", 3, ""),  # killed

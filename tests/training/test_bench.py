@@ -5,6 +5,7 @@ import types
 
 import jax
 import numpy as np
+import pytest
 
 from plmjax import experiment
 from plmjax.commands import cli
@@ -18,6 +19,7 @@ from tests.small_runs import SMALL_BERT
 from tests.strangers import experiments
 
 
+@pytest.mark.nightly
 def test_a_measure_that_this_machine_lacks_is_left_out(capsys, monkeypatch):
     products = peak.measured_flops
     monkeypatch.setattr(peak, "measured_flops", lambda dtype, size, seconds: products(dtype, 64, seconds=0.01))

@@ -88,6 +88,7 @@ def test_logs_evaluates_and_saves_at_its_steps(whole):
     assert (workdir / "tensorboard").is_dir()
 
 
+@pytest.mark.nightly
 def test_a_log_says_what_is_done_whatever_the_rhythm(tmp_path, monkeypatch, capsys):
     run = experiments.changed(options(), training={"log_every": 1000, "evaluate_every": 0}, checkpoint={"every": 0})
     monkeypatch.setattr(metrics, "QUIET_SECONDS", 1e9)
@@ -114,7 +115,7 @@ def test_a_finished_run_started_again_changes_nothing(whole):
     assert metrics.read(workdir / "metrics.jsonl") == before
 
 
-@pytest.mark.parametrize("step", [5, 6, 11])
+@pytest.mark.parametrize("step", [5, 6, pytest.param(11, marks=pytest.mark.nightly)])
 def test_an_exception_anywhere_and_a_second_start_end_in_the_same_bits(whole, tmp_path, step):
     result, workdir = whole
 
@@ -141,10 +142,10 @@ MICROBATCHES = {"accumulation": 2, "dtype": "bfloat16"}
     [
         ("transformer_xl", {}, {"data": 1}),
         # test_step.py has microbatches with a carry on a mesh, and XLNet's memory is carried as this one;
-        # test_permutation_language_model.py has its values. 12 to 15 s: pytest -m night tests/training/test_loop.py
-        pytest.param("transformer_xl", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.night),
-        pytest.param("xlnet", {}, {"data": 1}, marks=pytest.mark.night),
-        pytest.param("xlnet", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.night),
+        # test_permutation_language_model.py has its values. 12 to 15 s: pytest -m nightly tests/training/test_loop.py
+        pytest.param("transformer_xl", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.nightly),
+        pytest.param("xlnet", {}, {"data": 1}, marks=pytest.mark.nightly),
+        pytest.param("xlnet", MICROBATCHES, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.nightly),
     ],
 )
 def test_a_memory_goes_on_with_the_same_bits(name, training, mesh, tmp_path, monkeypatch):
@@ -230,6 +231,7 @@ def command(workdir: Path, doomed: str = "-1") -> subprocess.CompletedProcess:
     return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.nightly
 def test_sigkill_and_sigterm_in_a_process_of_its_own(tmp_path):
     killed = command(tmp_path / "parts", doomed="5 SIGKILL")
     assert killed.returncode == -9, killed.stderr
@@ -304,6 +306,7 @@ def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
     assert first["unigram_entropy"] == pytest.approx(totals[0] / totals[1], rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too(tmp_path):
     run = experiments.changed(experiments.electra(), training={"steps": 2, "evaluation_batches": 1})
     run = experiments.changed(run, checkpoint={"every": 2, "best": "eval/joint_loss"})
@@ -312,6 +315,7 @@ def test_an_objective_that_weighs_its_terms_is_judged_by_their_joint_loss_too(tm
     assert found["eval/joint_loss"] == pytest.approx(expected) and found["eval/loss"] == found["eval/mlm_loss"]
 
 
+@pytest.mark.nightly
 def test_profiles_the_steps_asked_for_up_to_the_last(tmp_path):
     # In a process of its own: the profiler cannot begin in one that has compiled for a TPU that is not there.
     command = [sys.executable, "-m", "tests.strangers.train", "recurrent", str(tmp_path)]

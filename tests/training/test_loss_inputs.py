@@ -69,6 +69,7 @@ def counted(**training: Any) -> Experiment:
     return experiments.changed(run, training={"steps": 4, "evaluation_batches": 2} | training)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_collections_are_updated_by_every_microbatch_and_kept(accumulation: int, tmp_path: Path) -> None:
     run = experiments.changed(counted(accumulation=accumulation), checkpoint={"every": 2})
@@ -106,6 +107,7 @@ class LongerMemory(NextTokenOfStream):
         return sums.replace(metrics=metrics, carry={"state": sums.carry, "rows": rows})
 
 
+@pytest.mark.nightly
 def test_an_evaluation_has_a_carry_a_batch_and_a_length_of_its_own(tmp_path: Path) -> None:
     run = dataclasses.replace(experiments.recurrent(), objective=LongerMemory())
     run = experiments.changed(run, training={"steps": 2, "evaluation_batch_size": 8}, mesh={"data": 4, "tensor": 2})

@@ -60,6 +60,7 @@ def test_a_step_that_needs_more_than_a_device_has_is_refused_with_microbatches_t
         memory.check(dataclasses.replace(run(remat="full"), phases=phases), program, compiled)
 
 
+@pytest.mark.nightly
 def test_the_trainer_asks_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_available", lambda device: 1000.0)
     with pytest.raises(UserError, match=r"rows of 16 a device to need .* GiB; take more microbatches"):
@@ -67,6 +68,7 @@ def test_the_trainer_asks_before_its_first_step(tmp_path, monkeypatch):
     assert not (tmp_path / "metrics.jsonl").read_text()
 
 
+@pytest.mark.nightly
 def test_an_allocation_that_fails_is_a_sentence(tmp_path, monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 113816633344 bytes.\nBuffers:")

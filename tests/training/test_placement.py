@@ -27,6 +27,7 @@ def place(name: str, topology: str = "", mesh: Mesh = Mesh(), **training) -> pla
     return placement.place(run, devices, Vocabulary.placeholder(run.model.vocab_size), placement.of_layout(run))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "topology", "settings", "mesh", "reason"),
     [
@@ -50,8 +51,8 @@ def test_the_mesh_fits_the_slice_and_says_why(name, topology, settings, mesh, re
     assert re.search(reason, placed.reason), placed.reason
 
 
-# 5 to 10 s each to count the residuals of large models: pytest -m night tests/training/test_placement.py
-@pytest.mark.night
+# 5 to 10 s each to count the residuals of large models: pytest -m nightly tests/training/test_placement.py
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "topology", "mesh", "reason"),
     [
@@ -87,6 +88,7 @@ def test_a_table_that_no_mesh_divides_is_left_whole(monkeypatch):
         assert placed.reason.startswith("all devices share the batch; needs about")
 
 
+@pytest.mark.nightly
 def test_the_estimate_is_what_the_compiler_takes():
     # GiB of a device, as `plmjax plan` finds it.
     for name, topology, gib in (
@@ -228,6 +230,7 @@ def test_remat_keeps_less():
     assert kept("none") > 1.2 * kept("dots") > 1.4 * kept("full")
 
 
+@pytest.mark.nightly
 def test_the_mesh_of_the_published_run_trains_as_one_device_does():
     command = [sys.executable, "-m", "tests.training.many_devices"]
     environment = os.environ | {"XLA_FLAGS": cpu_flags(32)}

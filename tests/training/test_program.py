@@ -37,6 +37,7 @@ def bert(rows: int) -> Experiment:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_run_and_its_plan_compile_the_step_with_the_options_of_the_device(planned, monkeypatch):
     asked = []

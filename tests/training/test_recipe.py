@@ -163,11 +163,12 @@ class PublishedRecipe:
         return ours
 
 
-# The second has all of the first, which takes 3 s: pytest -m night tests/training/test_recipe.py
+# 3 s each: pytest -m nightly tests/training/test_recipe.py
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("devices", "accumulation"),
     [
-        pytest.param(1, 1, id="whole", marks=pytest.mark.night),
+        pytest.param(1, 1, id="whole"),
         pytest.param(2, 2, id="two devices, two microbatches"),
     ],
 )

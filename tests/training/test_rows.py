@@ -62,6 +62,7 @@ def trained(kind: type = NegativeSampling, mesh=(1, 1, 1), accumulation: int = 1
     return first, jax.device_get(state), dict(metrics)
 
 
+@pytest.mark.nightly
 def test_looked_up_rows_are_trained_as_the_whole_tables():
     """On one device, and in microbatches on a mesh that cuts tables and what Adagrad keeps by rows and by columns."""
     _, expected, expected_metrics = trained(WholeTables)

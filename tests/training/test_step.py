@@ -33,9 +33,9 @@ CUT = (
 """Steps that a mesh cuts in different ways: layers of an encoder and of a decoder, a memory, states of an LSTM, tables
 of words, and sums over rows."""
 # The mesh of three axes cuts all that a system has; the others prove the step, which knows no system. 3 to 19 s each
-# for the other systems: pytest -m night tests/training/test_step.py
+# for the other systems: pytest -m nightly tests/training/test_step.py
 MESHED = [
-    pytest.param(name, mesh, marks=() if by_day else pytest.mark.night)
+    pytest.param(name, mesh, marks=() if by_day else pytest.mark.nightly)
     for name in STEPS
     for mesh in MESHES
     for by_day in [name == "gpt2" or (mesh == "all" and name in CUT)]
@@ -43,9 +43,9 @@ MESHED = [
 TERMS = ("gpt2", "recurrent", "word2vec", "glove", "classification")
 """Objectives whose losses are weighed in ways of their own, and a carry."""
 # Microbatches are weighed by the objective, whatever the model: the others weigh as one of these does, and cost 6 to 20
-# s each: pytest -m night tests/training/test_step.py
+# s each: pytest -m nightly tests/training/test_step.py
 ACCUMULATED = [
-    pytest.param(name, marks=() if name in TERMS else pytest.mark.night)
+    pytest.param(name, marks=() if name in TERMS else pytest.mark.nightly)
     for name in STEPS
     if name not in ("ulmfit", "reformer")  # whose batch normalization and hashes are those of a microbatch
 ]
@@ -53,10 +53,10 @@ UNRINGED = ("word2vec", "hierarchical_softmax", "ulmfit", "reformer", "elmo")
 """Steps that are not compared. word2vec looks up rows of a table, hierarchical softmax has no pieces, and ULMFiT keeps
 statistics of all rows. Reformer draws its hashes with the key of each device. XLA for CPUs does not compile ELMo's step
 with `devices_in_turn`."""
-# BERT has what most stacks have, and Transformer-XL a carry; 2 to 14 s each for the other systems: pytest -m night
+# BERT has what most stacks have, and Transformer-XL a carry; 2 to 14 s each for the other systems: pytest -m nightly
 # tests/training/test_step.py
 RINGED = [
-    pytest.param(name, marks=() if name in ("bert", "transformer_xl") else pytest.mark.night)
+    pytest.param(name, marks=() if name in ("bert", "transformer_xl") else pytest.mark.nightly)
     for name in STEPS
     if name not in UNRINGED
 ]
@@ -154,8 +154,9 @@ def test_microbatches_give_the_gradient_and_the_carry_of_the_big_batch(name):
     assert_close(metrics, found_metrics, 1e-6)
 
 
-# 6 s for what XLNet's memory shares with Transformer-XL's: pytest -m night tests/training/test_step.py
-@pytest.mark.parametrize("name", ["transformer_xl", pytest.param("xlnet", marks=pytest.mark.night)])
+# 6 s each: pytest -m nightly tests/training/test_step.py
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
 def test_microbatches_remember_the_same_tokens_and_vectors_of_words(name):
     """Bit for bit. States of higher layers are products, and XLA adds up those of fewer rows in another order."""
     expected, found = (train(program(name, **how), name, 1)[0].carry for how in ({}, {"accumulation": 4}))
@@ -187,8 +188,8 @@ def test_eight_devices_with_rings_equal_one(name, monkeypatch):
     assert_close(metrics, found_metrics, 5e-6)
 
 
-# 7 s for the memory of the second: pytest -m night tests/training/test_step.py
-@pytest.mark.parametrize("name", ["bert", pytest.param("transformer_xl", marks=pytest.mark.night)])
+# 7 s for the memory of the second: pytest -m nightly tests/training/test_step.py
+@pytest.mark.parametrize("name", ["bert", pytest.param("transformer_xl", marks=pytest.mark.nightly)])
 def test_eight_devices_with_rings_and_microbatches_equal_one(name, monkeypatch):
     """Layers travel with each of two microbatches."""
     monkeypatch.setattr(Rings, "of", classmethod(lambda cls, mesh: cls((2, 4))))
@@ -242,8 +243,8 @@ def test_the_learning_rate_is_that_of_the_step():
     assert found == pytest.approx([make().optimizer.learning_rate, make().optimizer.learning_rate / 2], rel=1e-6)
 
 
-# The other case carries a state besides; 4 s: pytest -m night tests/training/test_step.py
-@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.night), "recurrent"])
+# The other case carries a state besides; 4 s: pytest -m nightly tests/training/test_step.py
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.nightly), "recurrent"])
 def test_a_run_traces_its_step_and_its_evaluation_once(name, tmp_path, monkeypatch):
     """Over eight steps, several evaluations and a carry that goes from batch to batch."""
     chex.clear_trace_counter()

@@ -106,6 +106,7 @@ def test_without_the_library_a_run_ends_before_it_begins(tmp_path, monkeypatch, 
     tracking.check(experiments.recurrent())
 
 
+@pytest.mark.nightly
 def test_the_library_itself_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -42,6 +42,7 @@ def augmenter(small_run: Path, vectors: Path) -> Augmenter:
     return dataclasses.replace(read, params=jax.tree.map(lambda leaf: 3 * leaf, read.params))
 
 
+@pytest.mark.nightly
 def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
     found = augmenter.candidates(TEXTS)
     tokenizer, config = augmenter.tokenizer, augmenter.config

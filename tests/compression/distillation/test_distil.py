@@ -75,6 +75,7 @@ def classifier(small_run: Path, labelled: list[str], tmp_path_factory: pytest.Te
     return folder
 
 
+@pytest.mark.nightly
 def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     """The teacher is written once, beside the checkpoints, and is part of none."""
 
@@ -116,12 +117,12 @@ def test_a_student_is_a_run_and_goes_on_to_the_same_bits(small_run: Path, tmp_pa
     chex.assert_trees_all_equal(flat(stopped), params)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("method", "options"),
     [
         ("tinybert", ["--student", "random", *NARROW]),
-        # Ten seconds for what the other two show, with the loss of test_terms.py.
-        pytest.param("tinybert", ["--compression.stage", "prediction"], marks=pytest.mark.night),
+        ("tinybert", ["--compression.stage", "prediction"]),
         ("soft_targets", ["--compression.top_k", "2"]),
     ],
     ids=["layers", "prediction", "stored"],
@@ -295,6 +296,7 @@ def test_a_student_may_begin_with_a_checkpoint(small_run: Path, tmp_path: Path, 
     assert record["settings"]["student"] == checkpoint and "layers" not in record["settings"]
 
 
+@pytest.mark.nightly
 def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(
     fails, small_run: Path, tmp_path: Path, capsys
 ) -> None:
@@ -328,6 +330,7 @@ def test_a_mobilebert_learns_its_layers_and_has_the_embeddings_of_its_teacher(
     assert "the embeddings of its teacher for --method mobilebert, found --student random" in said
 
 
+@pytest.mark.nightly
 def test_mistakes(fails, small_run: Path, decoder_run: Path, classifier: Path, labelled, tmp_path: Path) -> None:
     def said(teacher: Path, *arguments: object) -> str:
         return fails("compress", "distil", teacher, "--output", tmp_path / "out", *arguments)

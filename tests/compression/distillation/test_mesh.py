@@ -42,8 +42,8 @@ def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], a
 
 
 # Constants on a mesh and several terms in microbatches are by day those of word2vec and of BERT, in
-# tests/training/test_step.py; half a minute each: pytest -m night tests/compression
-@pytest.mark.night
+# tests/training/test_step.py; half a minute each: pytest -m nightly tests/compression
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "distillation"),
     [

@@ -55,6 +55,7 @@ def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tupl
     return float(sums.losses["soft_targets"] / weight), float(sums.metrics["agreement"][0])
 
 
+@pytest.mark.nightly
 def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed pairs in another order than that of the file, of which the teacher reads two rows at once."""
     run, student, teacher, tokenizer = translation

@@ -34,7 +34,7 @@ PAIRS = {
     "classification": ("classification", SOFT),
     "all tokens": ("bert", DistilBertDistillation()),
     "decoder": ("gpt2", SOFT),
-    "encoder-decoder": ("bart", SOFT),  # by night: its teacher's scores are a decoder's, and their programs take 13 s
+    "encoder-decoder": ("bart", SOFT),  # nightly: its teacher's scores are a decoder's, and their programs take 13 s
     "layers": ("classification", TinyBertDistillation(), NARROW),
     "prediction": ("classification", TinyBertDistillation(stage="prediction"), NARROW),
 }
@@ -59,7 +59,8 @@ def real(found: Pair) -> np.ndarray:
 
 
 # The triple loss has the soft targets of masked tokens by day.
-@pytest.mark.parametrize("name", ["classification", pytest.param("bert", marks=pytest.mark.night), "gpt2"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["classification", "bert", "gpt2"])
 def test_soft_targets(name: str) -> None:
     found = pair(name, SOFT)
     mine, taught = found.outputs("student"), found.outputs("teacher")
@@ -85,6 +86,7 @@ def test_soft_targets(name: str) -> None:
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), own, found.plain.metrics)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("restrict", [False, True])
 def test_the_triple_loss(restrict: bool) -> None:
     found = pair("bert", DistilBertDistillation(restrict=restrict))
@@ -130,6 +132,7 @@ def test_layers_of_the_paper() -> None:
     assert patient_layers(4, 6, "skip") == ((1, 2, 3), (1, 3, 4))
 
 
+@pytest.mark.nightly
 def test_hidden_states_of_a_narrow_student() -> None:
     found = pair("classification", TinyBertDistillation(), NARROW)
     mine, taught = (tensor(found.outputs(role).hidden_states) for role in ("student", "teacher"))
@@ -193,7 +196,7 @@ def test_predictions_of_tinybert(temperature: float) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=pytest.mark.night if name == "encoder-decoder" else ())
+        pytest.param(case, id=name, marks=pytest.mark.nightly if name == "encoder-decoder" else ())
         for name, case in PAIRS.items()
     ],
 )

@@ -218,6 +218,7 @@ def test_each_of_twenty_steps_is_that_of_the_released_rule(rule: str, tmp_path: 
         assert max(kept) <= 1 - pruning.sparsity and min(kept) > 1 - pruning.sparsity - 0.01
 
 
+@pytest.mark.nightly
 def test_an_evaluation_has_the_masks_without_the_penalty() -> None:
     pruning, inner = RULES["soft_movement"], SequenceClassification(labels=("a", "b"))
     trained, evaluated = pruning.trained(inner, STEPS), pruning.evaluated(inner, STEPS)

@@ -159,6 +159,7 @@ def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
         dataclasses.replace(pruning, attention_block=3).check(module.config, None)
 
 
+@pytest.mark.nightly
 def test_importance_is_the_gradient_of_a_gate_on_each_head() -> None:
     module, flat = model_of("bert")
     objective = MaskedLanguageModel(rate=0.3)

@@ -123,6 +123,7 @@ def descended(params: dict, gradient: dict) -> dict:
     return jax.tree.map(lambda value, each: value - RATE * each, params, gradient)
 
 
+@pytest.mark.nightly
 def test_twenty_steps_are_those_of_the_published_rule() -> None:
     objective = QuantizationAware("tensor").trained(SequenceClassification(labels=("even", "odd")), STEPS)
     module = objective.module(CONFIG, Execution())
@@ -248,6 +249,7 @@ def test_weights_are_stored_with_the_granularity_of_the_training(
     assert asked == [expected, expected]
 
 
+@pytest.mark.nightly
 def test_the_result_computes_as_the_training_did(task_run: Path, tmp_path: Path, capsys) -> None:
     steps = ["--training.steps", "4", "--finetuning.warmup", "0"]
     method = ["--method", "aware", "--granularity", "tensor"]

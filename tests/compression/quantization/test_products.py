@@ -47,6 +47,7 @@ def static(task_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 def test_scales_are_those_of_the_stored_kernels(task_run: Path, tmp_path: Path, granularity: str, capsys) -> None:
     params = quantized(task_run, tmp_path / "out", "--method", "dynamic", "--granularity", granularity)
@@ -65,6 +66,7 @@ def test_scales_are_those_of_the_stored_kernels(task_run: Path, tmp_path: Path, 
     assert after["eval/loss"] != before["eval/loss"] == pytest.approx(after["eval/loss"], abs=0.02)
 
 
+@pytest.mark.nightly
 def test_ranges_are_the_largest_values_of_the_examples(task_run: Path, static: Path) -> None:
     params = flax.traverse_util.flatten_dict(checkpoints.load_parameters(static)[0], sep="/")
     ranges = {path: value for path, value in params.items() if path.endswith("_range")}
@@ -141,6 +143,7 @@ def test_other_commands_compute_in_int8(
     assert not calls and not (tmp_path / "decoder").exists()
 
 
+@pytest.mark.nightly
 def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path) -> None:
     tokenizer, dataset = tmp_path / "tokenizer", tmp_path / "dataset"
     checkpoints.describe(checkpoints.find(decoder_run)).write_tokenizer(tokenizer)
@@ -162,6 +165,7 @@ def test_a_decoder_writes_in_int8(decoder_run: Path, prose: Path, tmp_path: Path
     quantized(tmp_path / "lstm", tmp_path / "stored")
 
 
+@pytest.mark.nightly
 def test_fine_tuning_and_exports_are_float32(static: Path, sentiment: tuple[str, str], tmp_path: Path, capsys) -> None:
     cli.run(["export", str(static), str(tmp_path / "files")])
     assert "; stored in int8; exported in float32" in capsys.readouterr().out

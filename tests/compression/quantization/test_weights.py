@@ -95,6 +95,7 @@ def test_the_line_of_a_command_counts_bytes_and_integers() -> None:
     assert line == "32 bytes of parameters became 18 (56.2%); 6 of 8 parameters are stored in int8"
 
 
+@pytest.mark.nightly
 def test_all_commands_compute_with_the_rounded_weights(
     quantized, small_run: Path, task_run: Path, decoder_run: Path, sentiment: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_all_commands_compute_with_the_rounded_weights(
     chex.assert_trees_all_equal(first, stored.decode(first))
 
 
+@pytest.mark.nightly
 def test_an_export_says_that_it_is_float32(quantized, task_run: Path, tmp_path: Path, capsys) -> None:
     integers, plain = quantized(task_run)
     cli.run(["export", str(integers), str(tmp_path / "one")])

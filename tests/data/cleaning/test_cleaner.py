@@ -47,6 +47,7 @@ def test_documents_of_several_texts_and_published_corpora_are_refused() -> None:
         cleaning.cleaner(["c4_lines"], format="enwik8")
 
 
+@pytest.mark.nightly
 def test_number_of_processes_changes_nothing(corpus, tokenizer, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=3000))  # enough batches for a second process
     names = ["c4_lorem_ipsum", "exact_duplicates", "three_sentence_spans", "c4_sentences", "near_duplicates"]

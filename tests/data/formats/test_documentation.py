@@ -144,7 +144,7 @@ def test_a_module_is_parsed_into_itself_and_its_classes(tmp_path):
     assert documentation._read(path) == []
 
 
-@pytest.mark.night  # 9 s for the files of every installed library; what is read of one, the tests above prove
+@pytest.mark.nightly  # 9 s for the files of every installed library; what is read of one, the tests above prove
 def test_the_corpus_is_megabytes_of_distinct_prose_and_imports_nothing():
     code = """
 import sys

@@ -149,6 +149,7 @@ def test_a_later_sentence_may_go_to_the_first_segment(tmp_path):
     assert {tuple(sorted(set(a))) for a, _ in found} == {(7, 8), (7, 9)}
 
 
+@pytest.mark.nightly
 def test_has_the_published_distribution(tmp_path):
     """Numbers and lengths of sequences over 60 seeds agree with Python's generator within four standard errors."""
     texts, layout = documents(30, V, seed=4), Segments(short_probability=0.2)

@@ -48,6 +48,7 @@ def trained(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_stopped_goes_on_to_the_same_end(
     trained: Path, options: list[str], tmp_path: Path, cache: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(
     assert whole.read_bytes() == parts.read_bytes()
 
 
+@pytest.mark.nightly
 def test_bench_and_evaluate_read_no_more_than_the_limit(
     trained: Path, options: list[str], cache: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -71,6 +73,7 @@ def test_bench_and_evaluate_read_no_more_than_the_limit(
     assert not list((cache / "datasets").rglob("corpus-train*"))
 
 
+@pytest.mark.nightly
 def test_other_limits_and_windows_are_another_run(
     trained: Path, options: list[str], served: tuple[str, int], fails: Callable[..., str]
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_layout_that_needs_the_whole_text_is_one_sentence(served: tuple[str, i
     )
 
 
+@pytest.mark.nightly
 def test_a_mixture_is_read_within_the_limit(
     small_run: Path,
     options: list[str],
@@ -139,6 +143,7 @@ def test_a_limit_without_a_bucket_is_one_sentence(
     assert "a dataset in a bucket for --data.cache_limit" in said
 
 
+@pytest.mark.nightly
 def test_a_service_that_fails_in_training_is_one_sentence(
     served: tuple[str, int],
     options: list[str],

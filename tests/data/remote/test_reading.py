@@ -106,6 +106,7 @@ def equal(first: list[dict], second: list[dict]) -> bool:
 # ----------------------------------------------------------------------------------------------------- the rows
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "layout",
     [PAIRS, SentencePairs(pack=3), Segments(), FullSentences(), Blocks()],
@@ -178,6 +179,7 @@ def test_pairs_of_streams_stay_together(object_store: ObjectStore, bucket: str, 
     assert len(seen) > 200
 
 
+@pytest.mark.nightly
 def test_batches_depend_on_seed_phase_and_step_for_any_number_of_hosts(served: str, written: store.Dataset) -> None:
     phase = corpora.phase(32, 8)
     whole = take(opened(served, written), phase, 5, 20)
@@ -282,6 +284,7 @@ def test_the_limit_is_never_exceeded_and_each_piece_is_read_once_an_epoch(
     assert "corpus" in files and not any(path.name.startswith(TRAIN) for path in cache.rglob("*"))
 
 
+@pytest.mark.nightly
 def test_a_run_begins_at_any_step_with_the_pieces_of_its_window(
     served: str, written: store.Dataset, object_store: ObjectStore
 ) -> None:

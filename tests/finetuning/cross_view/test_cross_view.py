@@ -203,6 +203,7 @@ def test_the_views_of_translation_learn_what_the_primary_decoder_writes():
     assert sums.metrics["texts/view_nats"] == (pytest.approx(expected, rel=1e-5), count)
 
 
+@pytest.mark.nightly
 def test_a_wide_beam_finds_the_likeliest_of_all_translations():
     given, texts = batch("none"), dataclasses.replace(cvt.OBJECTIVE.tasks[-1], beams=30, length_penalty=0.0)
     modules = TaskModules(cvt.MODULE, {"params": cvt.parameters()}, "texts", jax.random.key(0))
@@ -411,6 +412,7 @@ def test_mistakes_in_one_sentence():
         DATA.read("train")
 
 
+@pytest.mark.nightly
 def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     """The words of these sentences determine their trees."""
     monkeypatch.chdir(tmp_path)
@@ -454,7 +456,7 @@ def test_the_commands_of_the_page_learn_trees(tmp_path, monkeypatch, capsys):
     assert [(row[6], row[7]) for row in rows] == [*zip("2303", relations, strict=True)] * 2
 
 
-@pytest.mark.night  # 9 s; by day the tests above compute its losses and its texts, and the commands before it learn
+@pytest.mark.nightly  # 9 s; by day the tests above compute its losses and its texts, and the commands before it learn
 def test_the_commands_of_the_page_translate(tmp_path, monkeypatch, capsys):
     """An article and a noun, word by word."""
     monkeypatch.chdir(tmp_path)

@@ -56,6 +56,7 @@ def test_positions_are_repeated() -> None:
         np.testing.assert_array_equal(params[POSITIONS][first : first + ROBERTA.longest], table[pad + 1 :])
 
 
+@pytest.mark.nightly
 def test_an_led_of_a_bart_is_that_bart_in_short_sources() -> None:
     """Whatever is global: no parameter is lost, none is new, and positions are repeated without the two before them."""
     params, config = random_params(BartForConditionalGeneration(BART)), LED_START.model(BART)

@@ -31,6 +31,7 @@ def parameters(run: Path) -> dict[str, np.ndarray]:
     return flax.traverse_util.flatten_dict(checkpoints.load_parameters(run)[0], sep="/")
 
 
+@pytest.mark.nightly
 def test_the_stages_train_what_the_paper_says(
     bart_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

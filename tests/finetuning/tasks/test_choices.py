@@ -88,6 +88,7 @@ def draws(count: int, choices: int) -> ChoiceExamples:
     return ChoiceExamples("", list(range(2, count + 2)), [text(6) for _ in ends], ends, answers)
 
 
+@pytest.mark.nightly
 def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
     theirs = parity.reference(tmp_path, "BertForMultipleChoice", 1)
     module, params = huggingface.load(tmp_path)

@@ -17,6 +17,7 @@ from tests.optional import torch
 LABELS = ("a", "b", "c")
 
 
+@pytest.mark.nightly
 def test_losses_and_gradients_equal_those_of_transformers(tmp_path):
     theirs = reference(tmp_path, 3)
     theirs.config.problem_type = "multi_label_classification"

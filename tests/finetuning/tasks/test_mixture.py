@@ -219,6 +219,7 @@ def test_one_task_is_evaluated_on_another_file_or_predicted(mixture: Mixture) ->
         mixture.evaluated_on("other=x.tsv")
 
 
+@pytest.mark.nightly
 def test_another_file_is_reported_as_its_task_alone(
     mixture: Mixture, evaluated: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

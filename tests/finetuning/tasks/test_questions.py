@@ -184,7 +184,7 @@ SentencePiece vocabularies join Chinese characters into words, so that annotator
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.nightly)])
 def test_tokens_of_every_gold_answer_give_it_back(shared_data, tmp_path, language, kind):
     name = {"en": "squad/squad_v1_style_dev.json.gz", "zh": "cmrc2018/cmrc2018_dev.json.gz"}[language]
     score = {"en": question_answering.squad, "zh": question_answering.cmrc}[language]
@@ -226,6 +226,7 @@ def drawn(tmp_path):
     return written(tmp_path, *entries, context=context)
 
 
+@pytest.mark.nightly
 def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
     theirs = parity.reference(tmp_path, "BertForQuestionAnswering")
     module, params = huggingface.load(tmp_path)

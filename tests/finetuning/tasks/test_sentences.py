@@ -64,7 +64,7 @@ def batch(labels: np.ndarray) -> dict[str, jax.Array]:
     }
 
 
-@pytest.mark.parametrize("outputs", [3, 1])
+@pytest.mark.parametrize("outputs", [pytest.param(3, marks=pytest.mark.nightly), 1])
 def test_outputs_losses_and_gradients_equal_those_of_transformers(tmp_path, outputs):
     theirs = reference(tmp_path, outputs)
     module, params = huggingface.load(tmp_path)

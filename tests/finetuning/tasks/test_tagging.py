@@ -308,6 +308,7 @@ def draws(count: int) -> TaggedExamples:
     return TaggedExamples("", [1] * count, sentences, labels, [[1] * len(words) for words in sentences])
 
 
+@pytest.mark.nightly
 def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp_path):
     theirs = parity.reference(tmp_path, "BertForTokenClassification", len(TAGS))
     module, params = huggingface.load(tmp_path)
@@ -347,7 +348,13 @@ REAL = {
 """File -> options; sentences, words and labels, counted by awk."""
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name.endswith("en_ewt-ud-train.conllu.gz") else ())
+        for name in REAL
+    ],
+)
 def test_real_files_are_read_wholly(shared_data, name):
     options, sentences, words, labels = REAL[name]
     examples = Tagging(train=str(shared_data / "finetune" / name), **options).read("train")

@@ -128,6 +128,7 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
     return run, source, program, LossInputs(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
 
+@pytest.mark.nightly
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
     run, source, program, loss_inputs = made
     module, nats, written = MODEL.module(Purpose.WRITING, program.module.execution), [], []
@@ -151,6 +152,7 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
     assert list(GREEDY.official(lines)) == [text + "\n" for text in written]
 
 
+@pytest.mark.nightly
 def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     run, source, program, loss_inputs = made
     alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
@@ -174,6 +176,7 @@ def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: py
     assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
 
 
+@pytest.mark.nightly
 def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     _, source, program, loss_inputs = made
     rows = next(source.evaluation(program.phase))
@@ -293,6 +296,7 @@ def test_metrics_are_those_that_people_quote() -> None:
     assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
 
 
+@pytest.mark.nightly
 def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple) -> None:
     run, _, _, loss_inputs = made
     objective, task = dataclasses.replace(GREEDY, no_repeat_ngram_size=1), dataclasses.replace(TASK, prefix="7 8 ")
@@ -309,6 +313,7 @@ def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple
         generator([""])
 
 
+@pytest.mark.nightly
 def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
     task = TextPairs(sequence_length=12, target_length=0)
     assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]

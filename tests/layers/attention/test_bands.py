@@ -161,6 +161,7 @@ def step(module: WindowedGpt2) -> Any:
     return jax.grad(loss, has_aux=True)
 
 
+@pytest.mark.nightly
 def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
     ids = jax.random.randint(jax.random.key(0), (1, 600), 0, CONFIG.vocab_size)
     whole, in_bands = (WindowedGpt2(Execution(), skips) for skips in (False, True))
@@ -172,6 +173,7 @@ def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
     chex.assert_trees_all_close(found[0], expected[0], rtol=1e-5, atol=1e-5 * largest)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("attention", ["dense", "blockwise"])
 def test_time_and_memory_of_a_windowed_gpt2_grow_as_its_rows(attention: str) -> None:
     """Products counted in the step, and the memory of the compiled step."""

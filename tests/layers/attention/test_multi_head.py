@@ -168,6 +168,7 @@ def test_a_few_heads_at_a_time_give_what_all_of_them_give(kind: str, monkeypatch
     chex.assert_trees_all_close(found(dense), found(plain), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_groups_of_heads_draw_masks_of_their_own_and_threefry_has_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (2, 8, 3, 4)
     same = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (2, 8, 1, 4)), shape)
@@ -314,6 +315,7 @@ def test_blockwise_drops_probabilities() -> None:
     assert 0.1 < float(jnp.mean(factors == 0)) < 0.5
 
 
+@pytest.mark.nightly
 def test_a_whole_bert_is_the_same_block_by_block() -> None:
     """Loss and gradient of packed and padded rows of more than one block, whose last is not full."""
     length = 600
@@ -334,6 +336,7 @@ def test_a_whole_bert_is_the_same_block_by_block() -> None:
     chex.assert_trees_all_close(found(params, "blockwise"), found(params, "dense"), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.nightly
 def test_rows_of_65536_tokens_need_no_square_array() -> None:
     """The gradient of a small BERT on one packed row: less memory than a [T T] array of bits, and no such array."""
     length = 65536
@@ -369,7 +372,7 @@ def layer(**settings: Any) -> tuple[MultiHeadAttention, Any, jax.Array]:
     return module, noisy, x
 
 
-@pytest.mark.parametrize("attention", ["dense", "blockwise"])
+@pytest.mark.parametrize("attention", [pytest.param("dense", marks=pytest.mark.nightly), "blockwise"])
 def test_decoding_token_by_token_equals_one_causal_pass(attention: str) -> None:
     module, params, x = layer(execution=Execution(attention=attention))
     expected = module.apply(params, x, x, CAUSAL, deterministic=True)

@@ -75,6 +75,7 @@ def params() -> Any:
     return nn.meta.unbox(BidirectionalGru(HIDDEN, INIT, INIT).init(jax.random.key(0), X))
 
 
+@pytest.mark.nightly
 def test_no_state_and_no_gradient_passes_from_document_to_document(params: Any) -> None:
     """And two halves with the state between them are the whole."""
     layer, starts = BidirectionalGru(HIDDEN, INIT, INIT), np.zeros((BATCH, LENGTH), bool)

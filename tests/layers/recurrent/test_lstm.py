@@ -115,6 +115,7 @@ def test_a_bidirectional_layer_with_two_biases_equals_torch_on_padded_rows() -> 
     chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_neither_direction_reads_another_packed_sequence() -> None:
     layer = BidirectionalLstm(HIDDEN, INIT)
     params = layer.init(jax.random.key(0), X)

@@ -133,15 +133,15 @@ def test_vectors_have_the_dtype_of_the_model(name: str) -> None:
     assert (x.shape, x.dtype) == ((2, 3, FEATURES), jnp.bfloat16)
 
 
-@pytest.mark.parametrize("kind", ["few", "many"])
+@pytest.mark.parametrize("kind", ["few", pytest.param("many", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("name", "tied"),
     [
-        ("fewer features for each", (True, True)),
-        ("fewer features for each", (False, False)),
-        ("one size, projected", (True, True)),
-        ("one size, projected", (True, False)),
-        ("one size", (True, True)),
+        pytest.param("fewer features for each", (True, True), marks=pytest.mark.nightly),
+        pytest.param("fewer features for each", (False, False), marks=pytest.mark.nightly),
+        pytest.param("one size, projected", (True, True), marks=pytest.mark.nightly),
+        pytest.param("one size, projected", (True, False), marks=pytest.mark.nightly),
+        pytest.param("one size", (True, True), marks=pytest.mark.nightly),
         ("one cluster", (True, True)),
     ],
 )
@@ -194,6 +194,7 @@ def test_a_hit_is_the_likeliest_choice_of_both_steps() -> None:
     assert not hit((chosen + 1) % VOCABULARY).any()
 
 
+@pytest.mark.nightly
 def test_released_entries_are_turned_around() -> None:
     """kimiyoung/transformer-xl reads column -i of the head for tail i: with reversed rows that is our order."""
     params, (ids, targets, _) = parameters(SIZES["one size"]), batch("many")
@@ -245,6 +246,7 @@ def test_one_device_beyond_the_capacity_has_all_positions_scored(count: int) -> 
     np.testing.assert_array_equal(hits, likeliest & asked)
 
 
+@pytest.mark.nightly
 def test_sharded_equals_unsharded() -> None:
     """Over data, fsdp and tensor; each device chooses its own positions."""
     ids, targets, weights = batch()
@@ -342,13 +344,11 @@ declare(System(AdaptiveGpt2Config, Kind.DECODER, {Purpose.PRETRAINING: AdaptiveG
 declare(System(AdaptiveAwdLstmConfig, Kind.DECODER, {Purpose.PRETRAINING: AdaptiveAwdLstm}))
 
 
+# 5 s each; both losses and gradients are those of the formula: pytest -m nightly tests/layers
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("run", "config"),
-    [
-        # 5 s; both losses and gradients are those of the formula: pytest -m night tests/layers
-        pytest.param(experiments.gpt2, AdaptiveGpt2Config, marks=pytest.mark.night),
-        (experiments.awd_lstm, AdaptiveAwdLstmConfig),
-    ],
+    [(experiments.gpt2, AdaptiveGpt2Config), (experiments.awd_lstm, AdaptiveAwdLstmConfig)],
 )
 def test_other_language_models_learn_with_them(run: Any, config: type, tmp_path: Path, monkeypatch) -> None:
     """In a run of their own objectives, evaluated, below the unigram entropy."""

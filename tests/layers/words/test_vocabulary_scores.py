@@ -99,7 +99,7 @@ def test_values_and_gradients_are_those_of_all_scores_at_once(loss, positions, b
     chex.assert_trees_all_close(differentiated(loss)(*given), expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("positions", [3, 7])
+@pytest.mark.parametrize("positions", [pytest.param(3, marks=pytest.mark.nightly), 7])
 def test_smoothing_and_z_loss_are_those_of_all_scores_at_once(positions, monkeypatch):
     chunk_of(monkeypatch, positions)
     given = problem()

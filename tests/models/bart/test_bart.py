@@ -51,6 +51,7 @@ def test_without_a_target_the_decoder_reads_the_source_behind_the_end_token() ->
     np.testing.assert_array_equal(found.last_hidden_state, expected.last_hidden_state)
 
 
+@pytest.mark.nightly
 def test_a_classifier_looks_at_the_last_token_which_has_seen_all_of_the_text() -> None:
     module = BartForSequenceClassification(CONFIG, num_labels=2)
     params = random_params(module)

@@ -54,6 +54,7 @@ def reference(params: dict, tmp_path_factory: pytest.TempPathFactory) -> tuple:
     return tuple(load(folder / name).eval() for name, _, _ in made)
 
 
+@pytest.mark.nightly
 def test_outputs_and_gradients_are_those_of_two_barts(params: dict, reference: tuple) -> None:
     before, bart = reference
     mask = torch.tensor(MASK)
@@ -89,6 +90,7 @@ def test_outputs_and_gradients_are_those_of_two_barts(params: dict, reference: t
         np.testing.assert_allclose(flat[name] / scale, expected / scale, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.nightly
 def test_what_is_read_once_is_what_is_read_with_the_target(params: dict) -> None:
     """And packed pairs say what each says alone."""
     inputs = {"input_ids": SOURCE, "attention_mask": MASK}

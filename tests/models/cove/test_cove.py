@@ -52,6 +52,7 @@ def params() -> Any:
     return jax.tree.map(lambda leaf: 3 * leaf, random_params(CoveForTranslation(COVE)))
 
 
+@pytest.mark.nightly
 def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
     """Padding between two words, and behind them, changes neither the cells nor the vector that is fed back."""
     module = CoveForTranslation(COVE)
@@ -68,6 +69,7 @@ def test_the_state_passes_by_padding_in_a_target(params: Any) -> None:
     chex.assert_trees_all_close(padded.cache, expected.cache, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_texts_of_a_beam_search_have_the_probability_of_reading_them_at_once(params: Any) -> None:
     """Beams share a source, change places, and go on from the state of the cells."""
     vocabulary = Vocabulary(19, pad=0, begin=2, end=3)

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from plmjax.layers.recurrent.lstm import LstmState
 from plmjax.models.cvt.cvt import PRIMARY, CvtConfig
@@ -112,6 +113,7 @@ def test_attention_dropout_hides_words_of_the_source():
     assert abs(shares - 0.5) < 0.05  # 1,200 draws: 3.5 standard errors
 
 
+@pytest.mark.nightly
 def test_a_word_more_is_as_all_at_once():
     """All translations are side by side, each after its own words."""
     tokens, sentences = TOKENS["decoder_input_ids"], np.array([[1, 2], [1, 1]])

@@ -34,6 +34,7 @@ def parameters() -> Any:
     return random_params(MODULE)
 
 
+@pytest.mark.nightly
 def test_a_cache_gives_the_logits_of_whole_rows() -> None:
     """Prompts of unequal length are padded on the left, and the rows of the cache are exchanged."""
     read = jax.jit(lambda *inputs: MODULE.apply({"params": parameters()}, *inputs, method="encode"))

@@ -57,9 +57,21 @@ def formula(
     return jnp.einsum("btnh,nhd->btd", context, params["output"]["kernel"]) + params["output"]["bias"]
 
 
-@pytest.mark.parametrize("is_global", [GLOBAL, np.zeros_like(GLOBAL)], ids=["global", "local"])
-@pytest.mark.parametrize(("side", "widest"), [(3, 3), (2, 6), (20, 20)])
-@pytest.mark.parametrize("backend", ["dense", "blockwise"])
+@pytest.mark.parametrize(
+    "is_global",
+    [pytest.param(GLOBAL, id="global"), pytest.param(np.zeros_like(GLOBAL), id="local", marks=pytest.mark.nightly)],
+)
+@pytest.mark.parametrize(
+    ("backend", "side", "widest"),
+    [
+        pytest.param("dense", 3, 3, marks=pytest.mark.nightly),
+        ("dense", 2, 6),
+        ("dense", 20, 20),
+        ("blockwise", 3, 3),
+        ("blockwise", 2, 6),
+        ("blockwise", 20, 20),
+    ],
+)
 def test_bands_and_global_tokens_are_whole_rows_with_masks(
     backend: str, side: int, widest: int, is_global: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +108,11 @@ def same(params: Any, module: nn.Module, rows: Reading, side: int, expected: Any
         chex.assert_trees_all_close(jax.tree.map(np.float64, ours), theirs, rtol=0, atol=1e-5 * largest)
 
 
-@pytest.mark.parametrize("dilation", [(1, 3), (3, 2), (4, 4), (1, 50)], ids=str)
+@pytest.mark.parametrize(
+    "dilation",
+    [pytest.param((1, 3), marks=pytest.mark.nightly), pytest.param((3, 2), marks=pytest.mark.nightly), (4, 4), (1, 50)],
+    ids=str,
+)
 def test_dilated_windows_are_whole_rows_with_masks(dilation: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each head has its own dilation; one of them is longer than the row."""
     monkeypatch.setattr(bands, "LEAST", 2)
@@ -126,8 +142,8 @@ def test_global_tokens_are_chosen_and_put_back() -> None:
     np.testing.assert_array_equal(changed, np.where(GLOBAL[..., None], 2 * X, X))
 
 
-@pytest.mark.parametrize("dilation", [1, 2])
-@pytest.mark.parametrize("backend", ["dense", "blockwise"])
+@pytest.mark.parametrize("dilation", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("backend", ["dense", pytest.param("blockwise", marks=pytest.mark.nightly)])
 def test_time_and_memory_grow_as_the_rows(backend: str, dilation: int) -> None:
     """Products counted in a step, and the memory of the compiled step, with four global tokens or a dilated head."""
     init, execution = nn.initializers.normal(0.02), Execution(attention=backend)

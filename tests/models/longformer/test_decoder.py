@@ -34,7 +34,7 @@ def whole(params: Any) -> np.ndarray:
     return np.asarray(outputs(LongformerDecoderForCausalLM(DECODER), params, {"input_ids": IDS}).logits)
 
 
-@pytest.mark.parametrize("backend", ["dense", "blockwise"])
+@pytest.mark.parametrize("backend", [pytest.param("dense", marks=pytest.mark.nightly), "blockwise"])
 def test_bands_change_nothing(backend: str, params: Any, whole: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are longer than a band, cut or not."""
     monkeypatch.setattr(bands, "LEAST", 4)
@@ -43,7 +43,7 @@ def test_bands_change_nothing(backend: str, params: Any, whole: np.ndarray, monk
     np.testing.assert_allclose(cut(params).logits, whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("capacity", "size"), [(29, 12), (7, 7)])
+@pytest.mark.parametrize(("capacity", "size"), [pytest.param(29, 12, marks=pytest.mark.nightly), (7, 7)])
 def test_a_memory_gives_what_the_whole_text_gives(capacity: int, size: int, params: Any, whole: np.ndarray) -> None:
     """After a prompt, token by token; it keeps as many tokens as a head can see, at most the capacity."""
     module, cache = LongformerDecoderForCausalLM(DECODER), DECODER.empty_cache(2, capacity, Execution())
@@ -58,6 +58,7 @@ def test_a_memory_gives_what_the_whole_text_gives(capacity: int, size: int, para
     np.testing.assert_allclose(jnp.concatenate(found, axis=1), whole[:, :capacity], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_time_and_memory_grow_as_the_rows() -> None:
     """Products counted in a step, and the memory of the compiled step, twice as long."""
     config = dataclasses.replace(DECODER, attention_window=(50,), attention_dilation=(2,))

@@ -20,6 +20,7 @@ from tests.products import step_flops
 from tests.systems.modules import outputs, random_params
 
 
+@pytest.mark.nightly
 def test_the_first_token_is_global() -> None:
     """By default, while a target is read at once and while one is written."""
     module, batch = LedForConditionalGeneration(LED), both_sides(LED)
@@ -60,6 +61,7 @@ def test_train_flops_are_the_products_of_the_program() -> None:
     assert more == 8192 * (token + 6 * 2 * size)  # and the target's attention to the source
 
 
+@pytest.mark.nightly
 def test_a_target_has_a_length_of_its_own() -> None:
     module, ids = LedForConditionalGeneration(LED), jnp.zeros((1, 20), jnp.int32)
     assert (LED.longest, LED.longest_target) == (24, 19)

@@ -75,6 +75,7 @@ def test_a_long_question_is_global_at_its_beginning() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_text_without_a_separator_has_no_question() -> None:
     module, none = LongformerForQuestionAnswering(LONGFORMER), np.zeros((1, 4), int)
     params, batch = random_params(module), {"input_ids": np.array([[7, 8, 9, 10]])}
@@ -93,6 +94,7 @@ def test_a_choice_without_a_separator_has_no_global_tokens() -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("windows", [(4,), (2, 4, 8)])
 def test_windows_reach_as_far_as_their_sum(windows: tuple[int, ...]) -> None:
     """And no further; a global token sees all and is seen by all."""

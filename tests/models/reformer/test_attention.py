@@ -92,6 +92,7 @@ def test_a_chunk_at_a_time_gives_the_same(rate: float) -> None:
     assert np.abs(ways[0].mean() - ways[1].mean()) < 0.1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["dense", "blockwise"])
 def test_no_token_sees_a_later_one_or_padding(backend: str) -> None:
     """The hashes of later tokens move the chunks, but their content is hidden: the gradient is zero."""
@@ -119,7 +120,12 @@ TWO_BEFORE = CHUNKED | {"num_hashes": 1, "lsh_num_chunks_before": 2}
 
 @pytest.mark.parametrize(
     ("layers", "changes"),
-    [(("local", "lsh"), CHUNKED), (("lsh",), TWO_BEFORE), (("local", "local"), CHUNKED), (("local", "lsh", "lsh"), {})],
+    [
+        (("local", "lsh"), CHUNKED),
+        pytest.param(("lsh",), TWO_BEFORE, marks=pytest.mark.nightly),
+        pytest.param(("local", "local"), CHUNKED, marks=pytest.mark.nightly),
+        pytest.param(("local", "lsh", "lsh"), {}, marks=pytest.mark.nightly),
+    ],
     ids=str,
 )
 def test_a_token_behind_a_cache_sees_what_the_last_of_a_row_sees(layers: tuple[str, ...], changes: dict) -> None:

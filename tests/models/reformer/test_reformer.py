@@ -46,6 +46,7 @@ def gradient(module: nn.Module, params, **inputs):
     return jax.jit(jax.grad(score))(params)
 
 
+@pytest.mark.nightly
 def test_the_backward_pass_gives_the_gradients_of_plain_autodiff(monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout and new hashes; also where hidden states are asked for, which is no reversible loop."""
     module = hashed(ReformerForCausalLM, TRAINED, attn_layers=("local", "lsh") * 2)
@@ -74,6 +75,7 @@ def test_the_second_stream_is_transformers_hidden_state() -> None:
         np.testing.assert_allclose(own[..., module.config.hidden_size :], states.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_memory_of_a_step_grows_with_depth_by_parameters_and_buckets_alone() -> None:
     config = dataclasses.replace(
         ReformerConfig.tiny(vocab_size=64), hidden_size=32, feed_forward_size=64, axial_pos_embds_dim=(16, 16)
@@ -96,6 +98,7 @@ def test_memory_of_a_step_grows_with_depth_by_parameters_and_buckets_alone() -> 
     assert many - few <= (larger - smaller) + buckets + 0.2 * stream
 
 
+@pytest.mark.nightly
 def test_hashes_are_drawn_in_training_and_fixed_elsewhere() -> None:
     module = hashed(ReformerForCausalLM, REFORMER)
     params, ids = random_params(module), BATCH["input_ids"]
@@ -119,6 +122,7 @@ def test_every_layer_has_fixed_hashes_of_its_own() -> None:
     assert np.mean(first != second) > 0.5
 
 
+@pytest.mark.nightly
 def test_a_few_tokens_at_a_time_are_fed_forward_as_all_at_once() -> None:
     module = ReformerForCausalLM(REFORMER)
     params, ids = random_params(module), {"input_ids": BATCH["input_ids"]}

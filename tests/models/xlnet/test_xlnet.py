@@ -145,6 +145,7 @@ def test_backwards_rows_are_forward_rows_of_the_reversed_text() -> None:
     np.testing.assert_allclose(backwards, forward, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_nothing_that_the_order_hides_is_seen() -> None:
     """The gradient of each stream by each word is zero iff its rank says so; a predicted token does not see itself."""
     inputs, encoder = inputs_of(), XlnetModel(XLNET)
@@ -228,6 +229,7 @@ def test_a_memory_is_as_the_text_before() -> None:
     np.testing.assert_allclose(rest, whole[:, MEMORY:], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_blocks_of_attention_give_the_same() -> None:
     params, inputs, memory = random_params(MODULE), inputs_of(), memory_of()
     backwards = np.arange(ROWS) % 2 == 0

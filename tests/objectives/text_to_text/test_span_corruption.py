@@ -129,6 +129,7 @@ def test_counts_are_rounded_as_the_mask_is():
     assert round(190 * 0.15) == 28
 
 
+@pytest.mark.nightly
 def test_the_loss_of_held_out_text_is_that_of_its_tokens_and_all_targets_are_trained():
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
     module = T5Config(vocab_size=VOCABULARY.size, dropout_rate=0.0, **sizes).module(Purpose.PRETRAINING, Execution())

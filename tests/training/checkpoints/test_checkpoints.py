@@ -215,6 +215,7 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.nightly
 def test_killed_anywhere_in_a_save_it_leaves_a_checkpoint_that_is_whole(tmp_path):
     # Python tells its audit hooks of every file it opens and renames; the process kills itself at one of them.
     script = """

@@ -185,8 +185,8 @@ def test_a_gradient_that_is_not_finite_does_not_leave_a_group_that_waits():
     assert all(np.isfinite(array).all() for array in params.values())
 
 
-# The mesh of three axes cuts all that the other one cuts: pytest -m night tests/training/optimizers
-@pytest.mark.parametrize("mesh", [pytest.param((8, 1, 1), marks=pytest.mark.night), (2, 2, 2)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (2, 2, 2)])
 def test_sharded_equals_unsharded(mesh):
     make, source = STEPS["classification"]
     optimizer = {"layer_decay": 0.7, "unfreeze_every": 1, "epsilon": 1e-3, "schedule": Linear()}

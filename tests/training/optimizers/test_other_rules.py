@@ -148,6 +148,7 @@ def test_adafactor_keeps_rows_and_columns_instead_of_matrices():
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 3 * (256 + 512) + 10
 
 
+@pytest.mark.nightly
 def test_adafactor_of_stacked_layers_equals_adafactor_of_separate_layers():
     layers = [tree(seed)["kernel"] * size for seed, size in ((0, 1.0), (1, 10.0), (2, 1e-5))]
     gradients = [tree(seed)["kernel"] for seed in (3, 4, 5)]

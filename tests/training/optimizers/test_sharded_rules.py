@@ -39,10 +39,8 @@ def trained(rule: optimizers.Optimizer, sizes: tuple[int, int, int]):
     return jax.device_get((state.params, optimizers.evaluated(state.optimizer_state, state.params)))
 
 
-# The state of the other two is cut as the parameters are, as AdamW's in test_step.py; 5 s each: pytest -m night
-# tests/training/optimizers
-@pytest.mark.parametrize(
-    "rule", [pytest.param(name, marks=() if name == "Adafactor" else pytest.mark.night) for name in RULES]
-)
+# The state is cut as the parameters are, as in test_step.py; 5 s each: pytest -m nightly tests/training/optimizers
+@pytest.mark.nightly
+@pytest.mark.parametrize("rule", RULES)
 def test_sharded_equals_unsharded(rule):
     chex.assert_trees_all_close(trained(RULES[rule], (2, 2, 2)), trained(RULES[rule], (1, 1, 1)), rtol=1e-4, atol=1e-5)
