@@ -31,7 +31,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests import changes, paths
+from tests import paths
 from tests.object_store import ObjectStore
 from tests.once import copied, made_once
 from tests.optional import torch, transformers
@@ -85,33 +85,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--changed-since",
-        default="HEAD",
-        metavar="COMMIT",
-        help="run the nightly tests, too, of what differs from this commit (default: HEAD)",
-    )
-
-
-CHANGED = pytest.StashKey[list[str]]()
-"""The files that differ from the commit of --changed-since."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    try:
-        config.stash[CHANGED] = changes.changed_files(config.rootpath, config.getoption("--changed-since"))
-    except ValueError as mistake:
-        raise pytest.UsageError(str(mistake)) from mistake
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m chooses by the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes the mark `nightly` from the tests that a change brings back; the longest files go first."""
-    for item in items:
-        changed = changes.brings_back(item.nodeid.removeprefix("tests/"), config.stash[CHANGED])
-        if changed and item.get_closest_marker("nightly"):
-            item.own_markers = [mark for mark in item.own_markers if mark.name != "nightly"]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files go first."""
     folders = [Path(__file__).parent / name for name in LONGEST]
     assert all(folder.exists() for folder in folders), "LONGEST names a file that is not there"
     rank = {folder: place for place, folder in enumerate(folders)}
