@@ -39,9 +39,9 @@ from plmjax.finetuning.files import tables
 from plmjax.finetuning.tasks.mixture import Mixture
 from plmjax.inference.embed import embed
 from plmjax.runs.finetuning import finetune
+from plmjax.runs.init_from import RANDOM
 from plmjax.runs.pretraining import pretrain
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.checkpoints.start import RANDOM
 from plmjax.training.metrics import read
 
 ROOT = Path(__file__).parents[1]

@@ -39,7 +39,7 @@ from plmjax.experiment import Experiment, Tokenizer
 from plmjax.inference.evaluate import evaluate
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from plmjax.runs.pretraining import pretrain
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 ROOT = Path(__file__).parents[1]
 MODELS = {"gpt2": "GPT-2", "transformer_xl": "Transformer-XL"}
@@ -188,7 +188,7 @@ def draw(nats: dict[str, np.ndarray], path: Path) -> None:
 
 def prepared(text: Path, workdir: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens of a text and the first token of each document in it, int [N] and int [documents]."""
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(workdir)))
+    tokenizer = checkpoints.describe(checkpoints.find(workdir)).load_tokenizer()
     split = prepare([text], "books", tokenizer, folder, validation=0, progress=False).split("train")
     return np.asarray(split.tokens(0, split.token_count)), split.document_tokens[:-1]
 

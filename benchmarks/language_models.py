@@ -23,7 +23,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.perplexity import row_length
 from plmjax.inference.zero_shot import zero_shot
 from plmjax.objectives.capabilities import ReadsDirections
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 ROOT = Path(__file__).parents[1]
 ABOUT = """Bits are per byte and character of the original text, so that models with different tokenizers can be
@@ -57,7 +57,7 @@ def measured(run: str, text: Path, tasks: Path | None) -> list[dict[str, Any]]:
     the unknown token.
     """
     params, description = checkpoints.load_parameters(run)
-    tokenizer = start.tokenizer_of(description)
+    tokenizer = description.load_tokenizer()
     found = {
         "name": Path(run).name,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),

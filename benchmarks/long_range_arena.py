@@ -34,7 +34,7 @@ from plmjax.interop.reformer import fitting_buckets
 from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.roberta import RobertaConfig
 from plmjax.runs.finetuning import finetune
-from plmjax.training.checkpoints.start import RANDOM
+from plmjax.runs.init_from import RANDOM
 from plmjax.training.optimizers import AdamW
 
 OPERATORS: dict[str, Callable[[list[int]], int]] = {

@@ -25,7 +25,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
 import numpy as np
 
 from plmjax.inference.embed import embed
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 SENTENCES = Path(__file__).with_name("ambiguous_words.tsv")
 STATIC = 3 / 7
@@ -51,7 +51,7 @@ def vectors(run: str, lines: list[tuple[str, str, list[str]]]) -> tuple[list[np.
         For every layer float32 [lines D], with the embeddings first; int [lines]; int [lines].
     """
     description = checkpoints.describe(checkpoints.find(run))
-    model, tokenizer = description.experiment.model, start.tokenizer_of(description)
+    model, tokenizer = description.experiment.model, description.load_tokenizer()
     pieces = tokenizer.encode_words([words for _, _, words in lines])
     (begin,) = model.template.lay_out([[0]], tokenizer.vocabulary).starts
     lengths = [[1 if model.characters is not None else len(piece) for piece in found] for found in pieces]

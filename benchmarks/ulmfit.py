@@ -20,8 +20,8 @@ from plmjax.experiment import Experiment
 from plmjax.files import storage
 from plmjax.inference.evaluate import evaluate
 from plmjax.runs.finetuning import finetune
+from plmjax.runs.init_from import RANDOM
 from plmjax.runs.pretraining import pretrain
-from plmjax.training.checkpoints.start import RANDOM
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "ulmfit.py"
 EPOCHS = {100: 8, 500: 3, 1600: 2}

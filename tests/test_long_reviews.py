@@ -15,7 +15,7 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data import tokenizers
 from plmjax.experiment import Start, Tokenizer
-from plmjax.training import checks
+from plmjax.runs import checks
 from tests.paths import ROOT
 
 

@@ -30,10 +30,10 @@ MAY_IMPORT = {
     "finetuning": {*CORE, "generation", "finetuning"},
     "interop": {*CORE, "generation", "finetuning", "interop"},
     "inference": {*CORE, "generation", "finetuning", "interop", "inference"},
-    "report": {*CORE, "report"},
-    "runs": {*CORE, "generation", "finetuning", "interop", "inference", "report", "runs"},
-    "plan": {*CORE, "plan"},
-    "selfcheck": {*CORE, "plan", "selfcheck"},
+    "runs": {*CORE, "generation", "finetuning", "interop", "inference", "runs"},
+    "report": {*CORE, "runs", "report"},
+    "plan": {*CORE, "runs", "plan"},
+    "selfcheck": {*CORE, "runs", "plan", "selfcheck"},
     "compression": {*CORE, "finetuning", "interop", "runs", "compression"},
     "commands": {
         *CORE,
@@ -77,7 +77,7 @@ from plmjax.training import bench
 run = experiment.load("experiments/bert_tiny.py")
 training, model = dataclasses.replace(run.training, batch_size=8), dataclasses.replace(run.model, num_hidden_layers=1)
 run = dataclasses.replace(run, training=training, model=model)
-assert bench.bench(run, 1, 1)[0]["step_seconds"] > 0
+assert bench.bench(resolve(run).experiment, 1, 1)[0]["step_seconds"] > 0
 """
 
 

@@ -12,10 +12,11 @@ import jax
 
 from plmjax import experiment as experiments
 from plmjax.errors import Explained, Unavailable, UserError
-from plmjax.experiment import Data, Experiment, catalogue
+from plmjax.experiment import Experiment, catalogue
 from plmjax.files import storage
 from plmjax.parallel import topologies
-from plmjax.training import checks
+from plmjax.runs import checks
+from plmjax.runs.resolve import resolve as resolve_run
 from tpu import capacity, events, flex_start, machines, package, queue, startup, versions
 from tpu import job as jobs
 from tpu.bucket import Bucket
@@ -90,13 +91,13 @@ def prepare(
     file, function = catalogue.find(experiment)
     if settings.get("project") and not settings.get("tpu_vm"):
         check_service(slice_)
-    run = experiments.override(experiments.load(experiment), overrides, f"python -m tpu submit {experiment} --")
-    if not isinstance(run.data, Data):
-        raise UserError(f"Expected an experiment on text to submit, found one on {type(run.data).__name__}; name one.")
+    loaded = experiments.load(experiment)
+    checks.kind(loaded, text=True)
+    run = resolve_run(loaded, overrides=overrides, command=f"python -m tpu submit {experiment} --").experiment
     checks.text(run)
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")  # its step is only traced, which needs no accelerator
-    checks.pretraining(run, slice_.chips * slice_.chip.devices, slice_.slices)
+    checks.on_devices(run, slice_.chips * slice_.chip.devices, slice_.slices)
     path = file.resolve()
     if not path.is_relative_to(package.ROOT):
         raise UserError(

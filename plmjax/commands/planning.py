@@ -11,6 +11,7 @@ from plmjax.errors import UserError, options_named
 if TYPE_CHECKING:  # they import JAX, which a command loads only once its options are read
     from plmjax.experiment import Experiment
     from plmjax.plan.compilation import Batches
+    from plmjax.runs.resolve import Run
 
 
 def plan(
@@ -43,19 +44,20 @@ def plan(
     from plmjax.plan import report as pages
     from plmjax.plan import search as searches
     from plmjax.plan.estimate import prices as read_prices
-    from plmjax.training.checkpoints import start
+    from plmjax.runs.resolve import resolve
 
-    composed = start.composed(experiments.load(experiment), from_)
-    composed = experiments.override(composed, overrides, f"plmjax plan {experiment}")
+    loaded, command = experiments.load(experiment), f"plmjax plan {experiment}"
+    with options_named(OF_ANOTHER_FILE):
+        run = resolve(loaded, from_, overrides=overrides, command=command)
     if not topology:
         raise UserError("Expected a slice to plan for, found none; give --topology v5e:4x4 or another.")
     if batch_sizes and not search:
-        raise UserError("Expected --search with --batch_sizes, found none; add it.")
+        raise UserError("--batch_sizes needs --search; add it.")
     if breakdown and search:
-        raise UserError("Expected --breakdown or --search, found both; leave one out.")
+        raise UserError("--breakdown and --search exclude each other; leave one out.")
     prices = read_prices(price)
     with options_named(OF_ANOTHER_FILE):
-        composed, batches = ready(composed, from_)
+        composed, batches = planned(run)
     if search:
         found = [searches.search(composed, name, batch_sizes, prices=prices, batches=batches) for name in topology]
         print(json.dumps(found) if json_ else "\n".join(map(pages.search, found)))
@@ -70,22 +72,19 @@ def plan(
         raise SystemExit(1)
 
 
-def ready(run: "Experiment", checkpoint: str) -> tuple["Experiment", "Batches"]:
+def planned(run: "Run") -> tuple["Experiment", "Batches"]:
     """Return the experiment as it would run, and its batches.
 
     The examples of a task are read, which set its labels, its rows and the number of its steps. Text is not read.
 
     Raises:
-        UserError: the checkpoint or a file of the task is wrong, or either does not fit the experiment.
+        UserError: a file of the task is wrong.
     """
     from plmjax.experiment import Data
     from plmjax.plan.compilation import Batches
-    from plmjax.runs import finetuning, pretraining
-    from plmjax.training import checks
+    from plmjax.runs import task
 
-    if isinstance(run.data, Data):
-        run, _ = pretraining.started(run, checkpoint)
-        checks.complete(run)
-        return run, Batches.of_text(run)
-    run, source = finetuning.ready(run, checkpoint)
-    return run, Batches(source.vocabulary, source.batch)
+    if isinstance(run.experiment.data, Data):
+        return run.experiment, Batches.of_text(run.experiment)
+    inputs = task.inputs(run)
+    return inputs.experiment, Batches(inputs.source.vocabulary, inputs.source.batch)

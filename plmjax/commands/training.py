@@ -1,6 +1,5 @@
 """The commands that train, and those of their runs: list of experiments, benchmark, average of checkpoints."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from plmjax.commands.arguments import OF_ANOTHER_FILE, Overrides, Reference, load_classes
 from plmjax.commands.command_line import Location
-from plmjax.errors import UserError, options_named
+from plmjax.errors import options_named
 from plmjax.parallel import hosts as peers
 from plmjax.parallel.hosts import JoinOptions
 
@@ -40,16 +39,11 @@ def pretrain(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
-    from plmjax.runs import pretraining
-    from plmjax.training.checkpoints import start
+    from plmjax.runs.pretraining import pretrain as run
 
-    loaded = experiments.load(experiment)
-    pretraining.check_kind(loaded)  # before the checkpoint, which may be missing as well
-    composed = start.composed(loaded, from_)
-    composed = experiments.override(composed, overrides, f"plmjax pretrain {experiment}")
-    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    loaded, workdir = experiments.load(experiment), workdir or _workdir(experiment)
     with options_named(OF_ANOTHER_FILE):
-        pretraining.pretrain(composed, workdir, checkpoint=from_)
+        run(loaded, workdir, from_, overrides=overrides, command=f"plmjax pretrain {experiment}")
 
 
 def finetune(
@@ -75,35 +69,23 @@ def finetune(
     """
     peers.join(joining)
     from plmjax import experiment as experiments
-    from plmjax.runs import finetuning
     from plmjax.runs import seeds as several
-    from plmjax.training.checkpoints import start
+    from plmjax.runs.finetuning import finetune as run
 
-    loaded = experiments.load(experiment)
-    finetuning.check_kind(loaded)  # before the checkpoint, which may be missing as well
-    try:
-        composed = start.composed(loaded, like or from_)
-    except UserError:
-        experiments.override(loaded, _without_model(overrides), f"plmjax finetune {experiment}")
-        raise
-    composed = experiments.override(composed, overrides, f"plmjax finetune {experiment}")
-    workdir = workdir or Path("runs") / Path(experiment.partition(":")[0]).stem
+    loaded, workdir = experiments.load(experiment), workdir or _workdir(experiment)
+    options = {"like": like, "overrides": overrides, "command": f"plmjax finetune {experiment}"}
     with options_named(OF_ANOTHER_FILE):
         if seeds:
-            print(several.table(several.finetune_seeds(composed, from_, workdir, seeds, like)))
+            print(several.table(several.finetune_seeds(loaded, from_, workdir, seeds, **options)))
             return
-        metrics = finetuning.finetune(composed, from_, workdir, like)
+        metrics = run(loaded, from_, workdir, **options)
     shown = (f"{name} {value if isinstance(value, int) else format(value, '.4f')}" for name, value in metrics.items())
     print("  ".join(shown))
 
 
-def _without_model(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides of an experiment except those of its model, which a checkpoint replaces."""
-    kept, of_model = [], False
-    for word in overrides:
-        of_model = word.startswith("--model.") if word.startswith("--") else of_model
-        kept += [] if of_model else [word]
-    return kept
+def _workdir(experiment: str) -> Path:
+    """Return the folder of a run whose command names none."""
+    return Path("runs") / Path(experiment.partition(":")[0]).stem
 
 
 def bench(
@@ -120,11 +102,15 @@ def bench(
         measured_steps: Number of steps to measure, after two warm-up steps.
     """
     from plmjax import experiment as experiments
-    from plmjax.training.bench import bench as run
+    from plmjax.runs import checks
+    from plmjax.runs.bench import bench as run
+    from plmjax.runs.resolve import resolve
     from plmjax.training.metrics import compact, to_json
 
-    composed = experiments.override(experiments.load(experiment), overrides, f"plmjax bench {experiment}")
-    for record in run(composed, measured_steps):
+    loaded = experiments.load(experiment)
+    checks.kind(loaded, text=True)
+    resolved = resolve(loaded, overrides=overrides, command=f"plmjax bench {experiment}")
+    for record in run(resolved.experiment, measured_steps):
         if json_:
             print(to_json(record))
             continue

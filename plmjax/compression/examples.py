@@ -5,7 +5,6 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.files import storage
 from plmjax.finetuning.inputs import task_source
-from plmjax.training.checkpoints import start
 from plmjax.training.feed import BatchSource
 
 
@@ -15,7 +14,7 @@ def examples_of(source: Source, run: Experiment) -> BatchSource:
     Raises:
         UserError: they are not where the run names them.
     """
-    tokenizer = start.tokenizer_of(source.description)
+    tokenizer = source.description.load_tokenizer()
     if not isinstance(run.data, Data):
         return task_source(run, run.data.read("train"), run.data.read("validation"), tokenizer)
     from plmjax.data import mixture, remote

@@ -25,7 +25,8 @@ from plmjax.experiment import Data, Experiment, Start
 from plmjax.files import json_text, locks, storage
 from plmjax.objectives.wrapped import of_model
 from plmjax.parallel import hosts
-from plmjax.runs.finetuning import finetune, unresolved
+from plmjax.runs import epochs
+from plmjax.runs.finetuning import finetune
 from plmjax.runs.pretraining import pretrain
 from plmjax.training.checkpoints import ancestry, checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
@@ -217,7 +218,7 @@ def composed(
             f"Expected a checkpoint with the settings of a training, or --experiment, found {source.name}, which was "
             f"imported; name an experiment, such as finetune_sentences."
         )
-    run = run if run.finetuning is None else unresolved(run)
+    run = run if run.finetuning is None else epochs.in_epochs(run)
     if run is own and isinstance(run.data, Data):
         path = "" if run.data.mixture.sources else source.dataset(run)
         run = dataclasses.replace(run, data=dataclasses.replace(run.data, path=path, input=()))
@@ -252,7 +253,7 @@ def train(
     workdir = storage.path(output) / TRAINING
     start = source.directory if checkpoint is None else checkpoint
     if isinstance(run.data, Data):
-        pretrain(run, workdir, report, start)
+        pretrain(run, workdir, start, report=report)
     else:
         metrics = finetune(run, start, workdir)
         if hosts.is_primary():

@@ -2,12 +2,16 @@
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import flax.traverse_util
 import jax
 from jax.nn.initializers import Initializer
+
+from plmjax.errors import UserError
 
 NORM, BIAS = "layer_norm", "bias"
 """The kinds of parameters that weight decay may leave out: scales, of normalizations and others, and whatever is added.
@@ -68,3 +72,11 @@ def _traced(module: nn.Module, structure: Any, leaves: tuple[jax.ShapeDtypeStruc
     example = jax.tree.unflatten(structure, leaves)
     init = lambda example: module.init(jax.random.key(0), **example, deterministic=True)["params"]  # noqa: E731
     return jax.eval_shape(init, example)
+
+
+def check_parameters(module: nn.Module, params: Any, batch: Mapping[str, Any], origin: str | Path, hint: str) -> None:
+    """Raise UserError with the first parameter of the module that the checkpoint `origin` lacks."""
+    expected = abstract_parameters(module, batch)
+    wanted, found = (flax.traverse_util.flatten_dict(nn.meta.unbox(tree), sep="/") for tree in (expected, params))
+    for name in sorted(wanted.keys() - found.keys()):
+        raise UserError(f"Expected a checkpoint with {name}, found none in {origin}: {hint}; name another.")

@@ -18,7 +18,7 @@ from plmjax.generation.options import GREEDY, Decoding, Generation
 from plmjax.generation.writer import ONE_DEVICE, Settings, Tokens, Writer, settings_of
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Generator:
         params, description = checkpoints.load_parameters(checkpoint)
         run = description.experiment
         execution = programs.execution(run, jax.default_backend())
-        tokenizer = start.tokenizer_of(description)
+        tokenizer = description.load_tokenizer()
         if not isinstance(run.objective, WritesTexts):  # a source of a task is read as those that were trained on
             tokenizer = tokenizer.reading(tokenizer.vocabulary.gaps)
         return cls(run.model, params, tokenizer, execution, mesh, checkpoint, run, max_unknown)

@@ -18,7 +18,7 @@ import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.parameters import abstract_parameters
+from plmjax.contracts.parameters import abstract_parameters, check_parameters
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.packing import padded_width
@@ -33,7 +33,6 @@ from plmjax.generation.search import Found, Lengths, Strategy
 from plmjax.generation.strategies import strategy_of
 from plmjax.parallel import hosts
 from plmjax.parallel import mesh as meshes
-from plmjax.training.checkpoints import start
 
 ONE_DEVICE = Mesh(data=1, fsdp=1, tensor=1)
 NEW_TOKENS = 64
@@ -192,7 +191,7 @@ class Writer:
         module, self._decoder = config.module(Purpose.WRITING, execution), decoder_of(config, execution, reads_prefix)
         names = ("input_ids", "decoder_input_ids") if self.reads_sources else ("input_ids",)
         token = {name: jnp.zeros((1, 1), jnp.int32) for name in names}
-        start.check_parameters(module, params, token, source, "it holds no model that writes text")
+        check_parameters(module, params, token, source, "it holds no model that writes text")
         boxed = abstract_parameters(module, token)
         self._params = weights.placed({name: params[name] for name in boxed}, boxed, execution, self._mesh)
 

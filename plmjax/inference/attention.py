@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from plmjax.contracts.attentions import attentions_of
+from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.template import TEXT_ALONE, Template
 from plmjax.data.packing import padded_width
@@ -22,7 +23,7 @@ from plmjax.experiment import Experiment
 from plmjax.files import storage
 from plmjax.inference.rows import padded
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 TARGET = "decoder_"
 """Beginning of the names of a decoder's inputs and tokens, beside those of an encoder."""
@@ -74,7 +75,7 @@ def attention(
     storage.check_file(output, "--output", lambda beginning: beginning.startswith(b"PK") and b"cut.npy" in beginning)
     directory = checkpoints.find(checkpoint)
     params, description = checkpoints.load_parameters(directory)
-    run, tokenizer = description.experiment, start.tokenizer_of(description)
+    run, tokenizer = description.experiment, description.load_tokenizer()
     module = _attending(run, checkpoint)
     texts = [text_files.lines(input)]
     if second is not None:
@@ -98,7 +99,7 @@ def attention(
         report(str(unknown))
     reader = _Reader(module, run.model, template, tokenizer, list(zip(*encoded, strict=True)), input)
     own = params if module.name is None else params.get(module.name, {})
-    start.check_parameters(module, own, reader.inputs([0]), checkpoint, "it has no model that attends")
+    check_parameters(module, own, reader.inputs([0]), checkpoint, "it has no model that attends")
     variables = jax.device_put({"params": own, **(checkpoints.load_collections(directory) or {})})
     with storage.replacing(output) as path, zipfile.ZipFile(path, "w") as archive:
         _write(archive, "cut", reader.cut)

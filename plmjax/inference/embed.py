@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data.unknown_tokens import MAX_UNKNOWN, UnknownTokens
 from plmjax.errors import UserError, check_choice
@@ -34,7 +35,7 @@ from plmjax.layers.scalar_mix import mixed
 from plmjax.layers.text_vectors import TextVectors, tokens_before
 from plmjax.models.families.task_heads import MIX
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
 
 POOLINGS = ("cls", "mean", "none")
 SUFFIXES = (".npz", ".jsonl")
@@ -120,7 +121,7 @@ def embed(
     wanted = dataclasses.replace(wanted, **_recipe(run, pooling, prompt, own=layer == -1 and not mix))
     if wanted.recipe is not None and wanted.recipe is run.text_vectors:
         report(f"vectors    {wanted.recipe}")
-    tokenizer = start.tokenizer_of(description)
+    tokenizer = description.load_tokenizer()
     run.model.template.check(tokenizer.vocabulary)
     unknown = UnknownTokens(tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
     for first in range(0, len(lines), BLOCK):
@@ -136,7 +137,7 @@ def embed(
         report(str(unknown))
     module = run.model.module(Purpose.EMBEDDING, programs.execution(run, jax.default_backend()))
     hint = "it has no encoder to embed with"
-    start.check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
+    check_parameters(module, params.get(module.name, {}), readings.example(run.model), checkpoint, hint)
     placed = jax.device_put(params[module.name])
     parts = output.with_name(f"{output.name}.parts")
     names = [f"{first // BLOCK:06d}{output.suffix}" for first in range(0, len(lines), BLOCK)]

@@ -18,7 +18,7 @@ from plmjax.inference import members, perplexity, task_settings
 from plmjax.inference.program import adapted_program, program_of
 from plmjax.objectives.capabilities import LanguageModel, ReadsDirections, ReadsPrefix
 from plmjax.objectives.objective import LossInputs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.feed import BatchSource
@@ -122,7 +122,7 @@ def evaluate(
         metrics, predictions = run.objective.answer(examples, *members.average_predictions(runs, examples))
         metrics |= {"unknown_tokens": first.unknown.count}
     elif isinstance(run.data, Task):
-        tokenizer = start.tokenizer_of(description)
+        tokenizer = description.load_tokenizer()
         if data is not None:
             run = dataclasses.replace(run, data=run.data.evaluated_on(str(data)))
         examples, source = _task_source(run, tokenizer)
@@ -194,7 +194,7 @@ def _of_text(
     if slides:
         run = perplexity.sliding(run, window, stride)
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = start.tokenizer_of(description)
+        tokenizer = description.load_tokenizer()
         source, datasets = _source(run, tokenizer, directory, data, Path(scratch), split, max_unknown)
         for dataset in datasets:
             if raw and slides:

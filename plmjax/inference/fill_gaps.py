@@ -24,7 +24,7 @@ from plmjax.inference.rows import check_special
 from plmjax.objectives.objective import Objective
 from plmjax.objectives.text_to_text.text_to_text import MASK, TextToText
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 SPAN = 16
 """Maximum number of tokens in every gap."""
@@ -62,7 +62,7 @@ def fill_gaps(checkpoint: str | Path, text: str, top: int = 5) -> list[Filled]:
             pretrained to fill gaps.
     """
     params, description = checkpoints.load_parameters(checkpoint)
-    run, tokenizer = description.experiment, start.tokenizer_of(description)
+    run, tokenizer = description.experiment, description.load_tokenizer()
     vocabulary, fills = tokenizer.vocabulary, _fills(run.objective)
     run.model.template.check(vocabulary)
     if top < 1 or top > vocabulary.size:

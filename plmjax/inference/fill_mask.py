@@ -9,13 +9,14 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data.tokenizers import Tokenizer
 from plmjax.errors import UserError, quoted
 from plmjax.finetuning.tasks.sentences import softmax
 from plmjax.inference.rows import batches, check_special
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 MASK = "[MASK]"
 GAP = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>")
@@ -33,7 +34,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
     from plmjax.data.tokenizers.readable import readable
 
     params, description = checkpoints.load_parameters(checkpoint)
-    run, tokenizer = description.experiment, start.tokenizer_of(description)
+    run, tokenizer = description.experiment, description.load_tokenizer()
     module = run.model.module(Purpose.MASKED_TOKENS, programs.execution(run, jax.default_backend()))
     check_special(tokenizer, "mask")
     vocabulary = tokenizer.vocabulary
@@ -52,7 +53,7 @@ def fill_mask(checkpoint: str | Path, text: str, top: int = 5) -> list[list[tupl
         raise UserError(f"Expected a text of at most {limit} tokens, found {len(ids)}; shorten it.")
     _, batch = next(batches([row], longest, 1, max(vocabulary.pad, 0)))
     hint = "it is no masked language model; use the run that it was fine-tuned from"
-    start.check_parameters(module, params, batch, checkpoint, hint)
+    check_parameters(module, params, batch, checkpoint, hint)
     places = np.flatnonzero(np.array(row) == vocabulary.mask)
     logits = np.asarray(_logits(module, params, batch))[0, places, : vocabulary.size].astype(np.float64)
     probabilities = softmax(logits)

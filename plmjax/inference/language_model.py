@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plmjax.contracts.parameters import check_parameters
 from plmjax.errors import UserError
 from plmjax.inference.perplexity import language_model, row_length
 from plmjax.inference.rows import batches
 from plmjax.objectives.capabilities import ScoresNextToken, prefix_of
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 ROWS = 32
 """Number of rows per batch."""
@@ -52,7 +53,7 @@ class LanguageModel:
                 f"backward; name another checkpoint."
             )
         self.window = row_length(run, window)
-        self.tokenizer = start.tokenizer_of(description)
+        self.tokenizer = description.load_tokenizer()
         self.begin = self.tokenizer.vocabulary.document_end
         if self.begin < 0:
             raise UserError(
@@ -62,7 +63,7 @@ class LanguageModel:
         self._module = self._task.module(run.model, programs.execution(run, jax.default_backend()))
         token = _batch(np.zeros((1, 1), np.int32), np.ones((1, 1), bool), np.zeros((1, 1), np.int32))
         hint = "it does not score the next token"
-        start.check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)
+        check_parameters(self._module, params, self._task.model_inputs(token), checkpoint, hint)
         self._params = jax.device_put(params)
 
     @property

@@ -14,7 +14,7 @@ from plmjax.finetuning.evaluation import Forward
 from plmjax.finetuning.tasks.task import Examples, Outputs, Task
 from plmjax.inference import readings
 from plmjax.inference.program import program_of
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.program import Program
 
 
@@ -29,7 +29,7 @@ class Member:
     def __init__(self, directory: Path, run: Experiment, max_unknown: float = MAX_UNKNOWN) -> None:
         """Create a member. max_unknown: largest fraction of unknown tokens of the examples read so far."""
         self.run, self.directory = run, directory
-        self._tokenizer = start.tokenizer_of(checkpoints.describe(directory))
+        self._tokenizer = checkpoints.describe(directory).load_tokenizer()
         self.unknown = UnknownTokens(self._tokenizer.vocabulary, readings.limit_of(run.model, max_unknown))
         self._forward = Forward(run, self._tokenizer)
         self._program: Program | None = None

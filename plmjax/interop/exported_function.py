@@ -37,7 +37,7 @@ from plmjax.files import locks, storage
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.interop import run_directories, tokenizer_files
 from plmjax.layers import int8
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 FUNCTION, PARAMETERS, SIGNATURE = "function.bin", "parameters.safetensors", "signature.json"
@@ -97,7 +97,7 @@ def export_function(
         with storage.replacing(folder / PARAMETERS) as path:
             safetensors.numpy.save_file(flat, path)
         storage.write(folder / SIGNATURE, json.dumps(_signature(exported, module), indent=2) + "\n")
-        tokenizer = start.tokenizer_of(description)
+        tokenizer = description.load_tokenizer()
         tokenizer_files.write(tokenizer, tokenizer_files.rows_with(tokenizer.vocabulary, template), length, folder)
         checked = _compared(folder, function, flat, _example(run.model, rows, length), platforms)
     return (

@@ -48,7 +48,7 @@ from plmjax.layers.text_vectors import TextVectors
 from plmjax.models.families import low_rank
 from plmjax.objectives.capabilities import ReadsPrefix, WritesTexts
 from plmjax.objectives.objective import Objective
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.checkpoints.checkpoints import Description
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     params, config = low_rank.whole(int8.without_scales(params), description.experiment.model)
     params, run, filled = _dense(params, dataclasses.replace(description.experiment, model=config))
     if description.tokenizer and libraries.own_files(run.model) is None:
-        ids = config_json.ids_of_tokenizer(run.model, start.tokenizer_of(description).vocabulary)
+        ids = config_json.ids_of_tokenizer(run.model, description.load_tokenizer().vocabulary)
         changed += [f"{name} is the tokenizer's, {found}" for name, found in ids.items()]
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, **ids))
     description = dataclasses.replace(description, experiment=run)
@@ -258,7 +258,7 @@ def export_checkpoint(checkpoint: str | Path, directory: str | Path, architectur
     with locks.locked(output), tempfile.TemporaryDirectory() as scratch, storage.output(output) as folder:
         claim(output, architecture, description.step)
         if description.tokenizer:
-            tokenizer, rows = start.tokenizer_of(description), _rows(run, model, module, architecture)
+            tokenizer, rows = description.load_tokenizer(), _rows(run, model, module, architecture)
             rows = tokenizer_files.rows_with(tokenizer.vocabulary, rows)
             extras |= {"tokenizer": description.write_tokenizer(Path(scratch)), "rows": rows}
         huggingface.save(model, params, folder, architecture=architecture, **extras)
@@ -296,7 +296,7 @@ def _written_generation(
     chosen = huggingface.adapter_of(model).architectures[architecture]
     if chosen.module is not run.model.system.modules.get(Purpose.WRITING):
         return None, []
-    end = start.tokenizer_of(description).vocabulary.document_end if description.tokenizer else -1
+    end = description.load_tokenizer().vocabulary.document_end if description.tokenizer else -1
     decoding = run.objective.decoding() if isinstance(run.objective, WritesTexts) else run.generation
     content, lost = generation_settings.write(decoding, config, end)
     lacks = [lost] if lost else []
@@ -347,7 +347,7 @@ def _export_own(own: OwnFiles, params: Any, description: checkpoints.Description
         claim(output, name, description.step)
         own.save(module, params, folder)
         if description.tokenizer:
-            start.tokenizer_of(description).save(folder)
+            description.load_tokenizer().save(folder)
         _same_bits(own.load(folder)[1], params, "its own files")
     return f"exported   {name} of step {description.step} to {output}; reads back bit for bit"
 

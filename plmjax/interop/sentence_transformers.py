@@ -17,7 +17,7 @@ from plmjax.experiment import Experiment
 from plmjax.files import locks, storage
 from plmjax.interop import huggingface, run_directories, sentence_folders, sentence_vectors
 from plmjax.layers.text_vectors import Normalize, TextVectors
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 EXTRA = "pip install 'plmjax[sentences]'"
 
@@ -54,7 +54,7 @@ def export_sentence_transformer(
         cut = dataclasses.replace(vectors, longest=vectors.cut(run.model.longest))
         dimension = sentence_folders.write(Path(scratch), folder, cut, own)
         module, encoder = huggingface.load(scratch)
-        tokenizer = start.tokenizer_of(description)
+        tokenizer = description.load_tokenizer()
         difference = sentence_vectors.compare(module, encoder, tokenizer, vectors, own, folder)
     return (
         f"exported   {architecture} of step {description.step} to {directory} for sentence-transformers; {vectors}, "

@@ -16,7 +16,7 @@ import numpy as np
 from plmjax.errors import UserError, listed, quoted
 from plmjax.files import storage
 from plmjax.interop import word2vec
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 ZERO = 1e-6
 """Length of a sum of directions, divided by their number, below which float32 cannot tell it from zero."""
@@ -163,7 +163,7 @@ def _of_checkpoint(path: Path) -> WordVectors:
     if system.vectors is None:
         system.refuse("has a vector for each token", f" in {path}")
     table = system.vectors(flax.traverse_util.flatten_dict(params, sep="/"))
-    words = words_of(start.tokenizer_of(description))
+    words = words_of(description.load_tokenizer())
     return WordVectors(str(path), list(words.values()), np.asarray(table, np.float32)[list(words)])
 
 

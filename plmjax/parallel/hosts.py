@@ -10,20 +10,19 @@ each command becomes two processes, the trainer and its `guard`, which exchange 
 import contextlib
 import dataclasses
 import faulthandler
-import functools
-import inspect
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plmjax import platform
 from plmjax.errors import UNAVAILABLE, UserError, quoted
-from plmjax.files import locks, storage
+from plmjax.files import locks
 from plmjax.parallel import guard, slice_hosts, stopping
 
 if TYPE_CHECKING:  # it imports JAX, which reads the environment that a command sets first
@@ -313,21 +312,16 @@ def watched(settings: "Hosts") -> Iterator[None]:
         done.set()
 
 
-def hold_workdir(run: Callable) -> Callable:
-    """Return `run` as a function that holds its argument `workdir` until it returns.
+@contextlib.contextmanager
+def holding(workdir: Path, settings: "Hosts | None" = None) -> Iterator[None]:
+    """Hold the folder of a run: host 0 locks it (`plmjax.files.locks`), and all hosts are watched by the settings.
 
-    Host 0 locks the folder (`plmjax.files.locks`), and all hosts are watched by the limits of the argument `run`.
+    settings: None watches nothing, for a folder of several runs.
     """
-
-    @functools.wraps(run)
-    def holding(*positional: Any, **named: Any) -> Any:
-        arguments = inspect.signature(run).bind(*positional, **named).arguments
-        experiment = arguments["run"]
-        locked = locks.locked(storage.path(arguments["workdir"])) if is_primary() else contextlib.nullcontext()
-        with watched(experiment.hosts), locked:
-            return run(*positional, **named)
-
-    return holding
+    lock = locks.locked(workdir) if is_primary() else contextlib.nullcontext()
+    watch = contextlib.nullcontext() if settings is None else watched(settings)
+    with watch, lock:
+        yield
 
 
 def is_primary() -> bool:

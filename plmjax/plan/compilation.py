@@ -18,7 +18,8 @@ from plmjax.experiment.phases import ResolvedPhase
 from plmjax.parallel import topologies
 from plmjax.plan import schedule_files
 from plmjax.plan.schedules import Schedule
-from plmjax.training import checks, placement, switches
+from plmjax.runs import checks
+from plmjax.training import placement, switches
 from plmjax.training import program as programs
 
 
@@ -70,10 +71,7 @@ class Compilation:
 
 
 def check(experiment: Experiment, part: topologies.Slice) -> None:
-    """Check that an experiment can be planned on a slice. Raises UserError if not.
-
-    A fine-tuning was checked when its examples were read (`plmjax.runs.finetuning.ready`).
-    """
+    """Raise UserError if an experiment, as `plmjax.runs.resolve` returns it, cannot be planned on a slice."""
     if part.slices > 1 and not part.chip.network:
         raise UserError(
             f"Expected a generation whose network between slices is known, found {part.name}; plan one slice of it."
@@ -83,7 +81,7 @@ def check(experiment: Experiment, part: topologies.Slice) -> None:
     # JAX decides at its first program if it caches programs. It could not read back those of the slice.
     jax.config.update("jax_enable_compilation_cache", False)
     if isinstance(experiment.data, Data):
-        checks.pretraining(experiment, part.chips * part.chip.devices, part.slices)
+        checks.on_devices(experiment, part.chips * part.chip.devices, part.slices)
 
 
 def place(experiment: Experiment, batches: Batches, part: topologies.Slice) -> placement.Placement:

@@ -17,7 +17,9 @@ from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
 from plmjax.files import json_text, storage
 from plmjax.report.runs import Run, read_runs
-from plmjax.training.checkpoints import ancestry, start
+from plmjax.runs import folder as folders
+from plmjax.runs.init_from import RANDOM
+from plmjax.training.checkpoints import ancestry
 from plmjax.training.metrics import duration
 
 MADE_BY = "<!-- plmjax card -->"
@@ -195,9 +197,9 @@ def _ancestry(folder: Path) -> Iterator[str]:
         {"checkpoint": one.checkpoint, "step": one.step, "by": one.by, "SHA-256": one.sha256}
         for one in ancestry.read(folder)
     ]
-    record = folder / start.RECORD
-    found = json_text.read_object(record, "the start of a run", ADVICE) if record.exists() else {"from": start.RANDOM}
-    if found["from"] != start.RANDOM:
+    record = folder / folders.START
+    found = json_text.read_object(record, "the start of a run", ADVICE) if record.exists() else {"from": RANDOM}
+    if found["from"] != RANDOM:
         made.append({"checkpoint": found["from"], "step": "", "by": "start", "SHA-256": found["sha256"]})
     if made:
         yield "## Ancestry"

@@ -10,10 +10,8 @@ import numpy as np
 from plmjax import experiment
 from plmjax.errors import UserError, in_file
 from plmjax.files import json_text, storage
+from plmjax.runs.summary import SAMPLES
 from plmjax.training import metrics
-
-SAMPLES = "samples.jsonl"
-"""File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plmjax.files import storage
 from plmjax.data.mixing import Mixture, Portion
 from plmjax.data.mixture import Datasets, History, MixtureSource, shares
 from plmjax.errors import UserError
 from plmjax.experiment.phases import ResolvedPhase
+from plmjax.files import storage
 
 RECORD = "mixture.json"
 

@@ -1,27 +1,28 @@
 """Several runs of one task that differ only in their seed, with the mean and deviation of their metrics."""
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from plmjax.files import storage
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
-from plmjax.runs.finetuning import finetune
+from plmjax.files import storage
 from plmjax.parallel import hosts
+from plmjax.runs.finetuning import finetune
 from plmjax.training.metrics import to_json
 
 Results = dict[int, dict[str, float]]
 """Seed -> metric -> value."""
 
 
-@hosts.hold_workdir
 def finetune_seeds(
-    run: Experiment, checkpoint: str | Path, workdir: Path, seeds: Sequence[int], like: Path | None = None
+    experiment: Experiment, init_from: str | Path, workdir: Path, seeds: Sequence[int], **options: Any
 ) -> Results:
     """Fine-tune once per seed, in WORKDIR/seed_N; write WORKDIR/seeds.json with every result, mean and deviation.
+
+    options: further arguments of `finetune`.
 
     The seed determines the head's initial values, the order of the examples and dropout. A stopped run can be resumed.
 
@@ -31,17 +32,19 @@ def finetune_seeds(
     if len(set(seeds)) < len(seeds):
         raise UserError(f"Expected --seeds that differ, found {' '.join(map(str, seeds))}; leave one out.")
     results = {}
-    for seed in seeds:
-        seeded = dataclasses.replace(run, training=dataclasses.replace(run.training, seed=seed))
-        results[seed] = finetune(seeded, checkpoint, storage.path(workdir) / f"seed_{seed}", like)
-    if hosts.is_primary():
-        means = {name: summary(results, name) for name in results[seeds[0]]}
-        record = {
-            "seeds": {str(seed): metrics for seed, metrics in results.items()},
-            "mean": {name: mean for name, (mean, _) in means.items()},
-            "deviation": {name: deviation for name, (_, deviation) in means.items()},
-        }
-        storage.write(storage.path(workdir) / "seeds.json", to_json(record, indent=2) + "\n")
+    with hosts.holding(storage.path(workdir)):
+        for seed in seeds:
+            named = [*options.get("overrides", ()), "--training.seed", str(seed)]
+            folder = storage.path(workdir) / f"seed_{seed}"
+            results[seed] = finetune(experiment, init_from, folder, **options | {"overrides": named})
+        if hosts.is_primary():
+            means = {name: summary(results, name) for name in results[seeds[0]]}
+            record = {
+                "seeds": {str(seed): metrics for seed, metrics in results.items()},
+                "mean": {name: mean for name, (mean, _) in means.items()},
+                "deviation": {name: deviation for name, (_, deviation) in means.items()},
+            }
+            storage.write(storage.path(workdir) / "seeds.json", to_json(record, indent=2) + "\n")
     return results
 
 

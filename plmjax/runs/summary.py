@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from plmjax import experiment
-from plmjax.files import storage
 from plmjax.contracts.system import Purpose
 from plmjax.errors import NotInstalled
+from plmjax.files import storage
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.runs import mixtures
-from plmjax.report.runs import SAMPLES
-from plmjax.experiment import phases
 from plmjax.training import feed, loop
 from plmjax.training.metrics import perplexity
 
 EXAMPLES = 3
+SAMPLES = "samples.jsonl"
+"""File of a run directory with generated texts of the model, in the form of `plmjax generate --output`."""
 SAMPLED = 48
 """Number of tokens of a generated text in the report, or half of the model's positions if they are fewer."""
 

@@ -12,18 +12,17 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from plmjax.files import storage
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.files import storage
 from plmjax.interop import word2vec
-from plmjax.experiment import phases
-from plmjax.training import initial_state
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.interop.word_vectors import WordVectors, read, words_of
+from plmjax.training import initial_state
 
 
-def vectors_at(path: str | Path) -> WordVectors | None:
+def at(path: str | Path) -> WordVectors | None:
     """Return the vectors of a file of word2vec or GloVe, or None if it is another file.
 
     Raises:
@@ -58,7 +57,7 @@ def check(run: Experiment, tokenizer: Any, vectors: WordVectors, batch: dict[str
         )
 
 
-def with_vectors(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
+def fill(params: Any, name: str, tokenizer: Any, vectors: WordVectors) -> tuple[Any, str]:
     """Return parameters whose table `name` starts with the vectors, and a text with the number of words that have one.
 
     A word that the file lacks has the vector of the first word that the tokenizer spells like it: "cafe" that of "café"

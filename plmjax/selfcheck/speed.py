@@ -15,9 +15,10 @@ import numpy as np
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import remote, store
 from plmjax.parallel import hosts
+from plmjax.runs import bench
 from plmjax.selfcheck.ground import Ground, slice_name, vocabulary
 from plmjax.selfcheck.verdicts import OK, SKIPPED, SLOWER, Found
-from plmjax.training import bench, feed
+from plmjax.training import feed
 
 PLAN_SECONDS = 600
 """Seconds after which the compilation of a plan is given up."""

@@ -11,7 +11,7 @@ import numpy as np
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.objectives.objective import ConstantSources, Objective
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 
 
@@ -42,7 +42,7 @@ def of_run(vocabulary: Vocabulary, token_counts: np.ndarray | None, description:
         counts[: len(token_counts)] = token_counts
 
     def texts() -> list[str]:
-        return start.tokenizer_of(description).tokens(range(vocabulary.size))
+        return description.load_tokenizer().tokens(range(vocabulary.size))
 
     return ConstantSources(vocabulary, counts, texts, _parameters)
 

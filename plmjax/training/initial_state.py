@@ -26,6 +26,19 @@ from plmjax.training.state import TrainState
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
+@dataclasses.dataclass(frozen=True)
+class InitialParameters:
+    """The initial parameters of a run, by default those that are sampled from the seed.
+
+    from_sampled: function from the sampled parameters to the initial ones; it does not change shardings.
+    replaced: function from a name (`bert/pooler/kernel`) to true if `from_sampled` gives that parameter another value.
+        Such a parameter is not sampled.
+    """
+
+    from_sampled: Callable[[Any], Any] = lambda params: params
+    replaced: Callable[[str], bool] = lambda name: False
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitialState:
     """The state before the first step of a phase: functions that make it, and its shapes.

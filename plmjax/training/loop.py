@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 
-from plmjax import experiment as experiments
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import Explained, UserError
 from plmjax.experiment import Experiment
@@ -26,13 +25,12 @@ from plmjax.objectives.capabilities import AdaptsModel
 from plmjax.parallel import hosts, peak
 from plmjax.parallel.stopping import Interrupted, StopSignals
 from plmjax.parallel.votes import Votes
-from plmjax.training import checks, constants, header, memory, placement, switches
-from plmjax.training.checkpoints import extension
-from plmjax.training.checkpoints.best import Best
-from plmjax.training.checkpoints.checkpoints import UNFINISHED, Checkpoints, Description
-from plmjax.training.checkpoints.start import InitialParameters
+from plmjax.training import constants, header, memory, placement, switches
+from plmjax.training.checkpoints.best import Best, check_metric
+from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
 from plmjax.training.evaluation import Evaluation, HeldOut, unigram_nats
 from plmjax.training.feed import BatchSource, local_rows, mixture_metrics, on_device
+from plmjax.training.initial_state import InitialParameters
 from plmjax.training.metrics import MetricsFile, Terminal
 from plmjax.training.pace import Pace, Window
 from plmjax.training.profiling import Profile
@@ -68,50 +66,6 @@ def devices(platform: str) -> list[jax.Device]:
         ) from None
 
 
-def check_resume(workdir: Path, run: Experiment, report: Callable[[str], None] = print) -> None:
-    """Write WORKDIR/experiment.json, or compare the experiment with the file there.
-
-     Before the first checkpoint, every option may change, so that a command that failed can be corrected. Afterwards,
-    only the options of `plmjax.experiment.FREE` may change, and `training.steps` may be raised. `report` is called with
-    a line about more steps.
-
-    On several hosts only host 0 writes the file; the other hosts must be able to read it.
-
-    Raises:
-        UserError: the experiment differs from that of the run in the folder; the message names the first difference.
-    """
-    if (workdir / UNFINISHED).exists():
-        raise UserError(
-            f"Expected a run or a new folder in {workdir}, found what an import or an average left when it was killed; "
-            f"run that command again, or name another --workdir."
-        )
-    path = workdir / "experiment.json"
-    if not hosts.is_primary() and not path.exists():
-        raise UserError(
-            f"Expected to see in {workdir} what host 0 writes there, found nothing; name a --workdir that all hosts "
-            f"share, such as a bucket."
-        )
-    if path.exists():
-        known = experiments.read(path)
-        trained = storage.finished_steps(workdir / "checkpoints")
-        changed = experiments.differences(known, run, experiments.FREE) if trained else {}
-        longer = bool(trained) and run.training.steps > known.training.steps
-        if longer:
-            del changed["training.steps"]
-        for name, (before, after) in changed.items():
-            raise UserError(
-                f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "
-                f"another --workdir."
-            )
-        if longer:
-            sentence = extension.check(known, run, max(trained), workdir)
-            if hosts.is_primary():
-                report(sentence)
-    if hosts.is_primary():
-        workdir.mkdir(parents=True, exist_ok=True)
-        experiments.write(run, path)
-
-
 def train(
     run: Experiment,
     workdir: str | Path,
@@ -131,8 +85,6 @@ def train(
         Interrupted: SIGTERM or Ctrl-C arrived, and the state was saved.
     """
     workdir = storage.path(workdir)
-    with hosts.in_turn("experiment.json"):
-        check_resume(workdir, run)
     hosts.agree("the dataset's fingerprint", source.fingerprint)
     placed = placement.place(run, devices(run.training.platform), source.vocabulary, source.batch)
     unigram = unigram_nats(source.unigram_counts, run.model.vocab_size)
@@ -143,14 +95,14 @@ def train(
 
     programs = [program_of(run, phase) for phase in plan]
     evaluation = evaluation or HeldOut.of(run, source)
-    checks.evaluation_settings(run, evaluation.names(programs[0]))
+    check_metric(run.checkpoint, evaluation.names(programs[0]))
     keeper = Checkpoints(workdir / "checkpoints", run.checkpoint)
     latest = keeper.latest()
     if latest is None:
         description = Description(run, 0, tokenizer, source.fingerprint)
         sources = constants.of_run(source.vocabulary, source.unigram_counts, description)
         state = programs[0].initialize(run.training.seed, sources, initial.replaced)
-        state = state.replace(params=initial.from_drawn(state.params))
+        state = state.replace(params=initial.from_sampled(state.params))
         keeper.save_constants(state)
     else:
         made_by = next((program for program in programs if latest <= program.phase.last_step), programs[-1])

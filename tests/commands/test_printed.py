@@ -11,8 +11,7 @@ from plmjax.commands import cli, planning
 from plmjax.inference import evaluate, fill_gaps, fill_mask
 from plmjax.inference import predict as predictions
 from plmjax.plan import report, search
-from plmjax.runs import finetuning
-from plmjax.training import bench
+from plmjax.runs import bench, finetuning
 from plmjax.training.checkpoints import averaging, start
 
 RECORD = {"phase": 0, "step_seconds": 0.123456, "device": "cpu", "mfu": None, "tokens_per_second": 42000.0}

@@ -85,7 +85,7 @@ def _checkpoint(folder: Path, given: Fixtures) -> None:
 
 def _read_checkpoint(folder: Path) -> None:
     described = checkpoints.describe(folder)
-    start.tokenizer_of(described)
+    described.load_tokenizer()
     items.restore(folder, "params", None)
 
 

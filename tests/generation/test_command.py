@@ -20,7 +20,7 @@ from plmjax.generation.generate import Generator, Text, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
 from plmjax.generation.writer import Settings, Tokens
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 SHORT = ["--max_new_tokens", "8"]
 
@@ -45,7 +45,7 @@ def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> N
 def test_characters_of_several_tokens_are_shown_whole(decoder_run: Path) -> None:
     """A snowman is three bytes, which are three tokens of a tokenizer that has never seen one."""
     generator = Generator.load(decoder_run)
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(decoder_run)))
+    tokenizer = checkpoints.describe(checkpoints.find(decoder_run)).load_tokenizer()
     prompt, snowman = tokenizer.encode("a"), tokenizer.encode("\N{SNOWMAN}")
     assert len(snowman) == 3
 

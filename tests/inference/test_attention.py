@@ -27,7 +27,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from tests.optional import torch, transformers
 from tests.systems.modules import random_params
 
@@ -86,7 +86,7 @@ def sizes(run: Path) -> dict[str, int]:
 def applied(run: Path, *texts: str, decoder_input_ids: list[int] | None = None) -> Any:
     """The outputs of a run's encoder for one line, without padding."""
     params, description = checkpoints.load_parameters(run)
-    config, tokenizer = description.experiment.model, start.tokenizer_of(description)
+    config, tokenizer = description.experiment.model, description.load_tokenizer()
     module = config.module(Purpose.ENCODING, Execution())
     given = rows.inputs(config, tokenizer, [texts if len(texts) > 1 else texts[0]])
     if decoder_input_ids is not None:
@@ -136,7 +136,7 @@ def test_an_encoder_decoder_has_the_weights_of_both_sides(
     assert "for T5Config, an encoder-decoder" in said and "--second" in said
     attention(run, files[0], output, second=files[1])
     saved = np.load(output)
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(run)))
+    tokenizer = checkpoints.describe(checkpoints.find(run)).load_tokenizer()
     for number, (text, other) in list(enumerate(zip(TEXTS, OTHERS, strict=True)))[2:4]:
         found = applied(run, text, decoder_input_ids=[t5.decoder_start_token_id, *tokenizer.encode(other)])
         for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):

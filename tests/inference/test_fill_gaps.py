@@ -29,7 +29,7 @@ from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
 from plmjax.objectives.text_to_text.span_corruption import SpanCorruption
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 SIZES = {
     "bart": {"d_model": 24, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "max_position_embeddings": 48},
@@ -89,7 +89,7 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
 @pytest.mark.parametrize(("system", "gaps"), [("t5", ("[MASK]", "<extra_id_5>")), ("bart", ("<mask>",))])
 def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) -> None:
     checkpoint, text = run(system), "The class" + "".join(f" {gap} of the object" for gap in gaps) + "."
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
     vocabulary = tokenizer.vocabulary
     filled = fill_gaps(checkpoint, text, 3)
     assert len({one.tokens for one in filled}) == 3
@@ -116,7 +116,7 @@ def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) ->
 
 def test_spans_are_what_stands_between_the_sentinels(run, monkeypatch) -> None:
     checkpoint = run("t5")
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
     first, second, third, *_ = tokenizer.vocabulary.sentinels
     written = [first, *tokenizer.encode("method"), second, *tokenizer.encode("same class"), third]
 
@@ -164,7 +164,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[int], Set
 def test_spans_are_searched_behind_the_first_sentinel(run, asked) -> None:
     """16 tokens for each span, its sentinel, and the end; every text of the search has its plain probability."""
     checkpoint = run("t5")
-    vocabulary = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint))).vocabulary
+    vocabulary = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer().vocabulary
     first, second, third, fourth, *_ = vocabulary.sentinels
     for text in ("The [MASK] of <mask>, a <extra_id_12>.", "The <extra_id_0> of <extra_id_1>, a [MASK]."):
         source, settings = asked(checkpoint, text, 4)
@@ -179,7 +179,7 @@ def test_a_whole_text_is_searched_within_the_positions_of_the_decoder(run, asked
     params, description = checkpoints.load_parameters(run("bart"))
     stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))
     checkpoints.save_parameters(tmp_path / "run", params, stored, description.tokenizer)
-    end = start.tokenizer_of(description).vocabulary.document_end
+    end = description.load_tokenizer().vocabulary.document_end
     source, settings = asked(tmp_path / "run", "a [MASK]", 1)
     assert settings.strategy == BeamSearch(beams=2, length_penalty=0.0, sequences=1)
     assert settings.max_new_tokens == len(source) + 17 < 47
@@ -219,7 +219,7 @@ def test_mistakes_are_named(run, tmp_path) -> None:
 def test_a_prompt_of_generate_may_have_gaps(run, system: str, prompt: str) -> None:
     """And no other special token: </s> is plain text."""
     checkpoint = run(system)
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(checkpoint)))
+    tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
     generator = Generator.load(checkpoint)
     count = generator.unknown([prompt])
     vocabulary = tokenizer.vocabulary

@@ -24,7 +24,7 @@ from plmjax.interop import huggingface, written
 from plmjax.interop.default_tasks import task_of
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.gpt2 import Gpt2Config
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from tests.generation.model import T5, TRANSLATOR
 from tests.optional import needs_torch, transformers
 
@@ -94,7 +94,7 @@ def test_a_decoder_that_answers_reads_the_row_of_its_task(tmp_path: Path) -> Non
     run = Experiment(model=config, objective=TextGeneration(max_new_tokens=NEW), data=TextPairs(sequence_length=32))
     directory = a_run(tmp_path, config, run)
     assert "so are 16 tokens" in export_checkpoint(directory, tmp_path / "out")
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(directory)))
+    tokenizer = checkpoints.describe(checkpoints.find(directory)).load_tokenizer()
     row = DECODER_ROW.lay_out((tokenizer.encode(SOURCES[0]),), tokenizer.vocabulary).tokens
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert theirs(SOURCES[0])["input_ids"] == row and tokenizer.tokens(row)[0] == "_start_"

@@ -17,7 +17,7 @@ from plmjax.generation.writer import settings_of
 from plmjax.inference.predict import decoding
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.runs import summary
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import describe, find
 from tests.optional import torch, transformers
 
@@ -69,7 +69,7 @@ def test_the_import_names_them_and_what_it_leaves_out(published: Path, tmp_path:
 
 @pytest.mark.nightly
 def test_the_command_writes_what_transformers_does(published: Path, imported: Path, capsys) -> None:
-    tokenizer = start.tokenizer_of(describe(find(imported)))
+    tokenizer = describe(find(imported)).load_tokenizer()
     ids = tokenizer.encode(PROMPT)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(published).eval()
     row = theirs.generate(torch.tensor([ids]), pad_token_id=0, typical_p=1.0)[0].tolist()

@@ -9,7 +9,7 @@ from plmjax.commands import cli
 from plmjax.interop import word2vec
 from plmjax.interop.word_vectors import read
 from plmjax.training import loop
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 WORDS = ["the", "good", "<unk>", "bad", "good", "[MASK]"]
 NUMBERS = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
@@ -25,7 +25,7 @@ def test_a_file_becomes_a_run_that_serves_a_task(tmp_path: Path, monkeypatch, ca
     np.testing.assert_array_equal(found.vectors, NUMBERS[[0, 1, 3]])  # the first of a word that stands there twice
 
     params, description = checkpoints.load_parameters(tmp_path / "run")
-    table, tokenizer = params["static_vectors"]["words"]["embedding"], start.tokenizer_of(description)
+    table, tokenizer = params["static_vectors"]["words"]["embedding"], description.load_tokenizer()
     np.testing.assert_array_equal(table[tokenizer.encode("THE worst, good")], [*NUMBERS[[0, 2, 2, 1]]])
     assert not table[tokenizer.vocabulary.pad].any()
 
@@ -42,7 +42,7 @@ def test_a_file_becomes_a_run_that_serves_a_task(tmp_path: Path, monkeypatch, ca
 def test_capital_letters_are_kept_where_words_have_them(tmp_path: Path) -> None:
     word2vec.write(tmp_path / "vectors", ["May", "may"], NUMBERS[:2])
     cli.run(["import", str(tmp_path / "vectors"), str(tmp_path / "run")])
-    tokenizer = start.tokenizer_of(checkpoints.describe(checkpoints.find(tmp_path / "run")))
+    tokenizer = checkpoints.describe(checkpoints.find(tmp_path / "run")).load_tokenizer()
     may, other = tokenizer.encode("May may")
     assert may != other and not {may, other} & {*tokenizer.vocabulary.special}
 

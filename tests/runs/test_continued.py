@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.data import mixture, remote, store, tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.data.mixing import Mixture
@@ -21,8 +21,9 @@ from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.prefix_language_model import PrefixLanguageModel
+from plmjax.runs import checks
 from plmjax.runs.pretraining import pretrain
-from plmjax.training import checks, loop
+from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints, start
 from plmjax.training.checkpoints.checkpoints import Description
 from tests.small_runs import SMALL_BERT

@@ -17,9 +17,7 @@ from plmjax.compression.pruning.pruned import Pruning
 from plmjax.compression.run import Source, composed
 from plmjax.data.mixing import Mixture, Portion
 from plmjax.data.mixture import MixtureSource
-from plmjax.runs import mixtures, summary
-from plmjax.experiment import phases
-from plmjax.training import bench
+from plmjax.runs import bench, mixtures, summary
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.conftest import on_one_device

@@ -11,10 +11,10 @@ import pytest
 
 from plmjax.errors import UserError
 from plmjax.experiment import Start
-from plmjax.runs.origin import Origin
-from plmjax.parallel import hosts
-from plmjax.training.checkpoints import checkpoints
 from plmjax.interop.word_vectors import WordVectors
+from plmjax.parallel import hosts
+from plmjax.runs.init_from import Origin
+from plmjax.training.checkpoints import checkpoints
 
 DRAWN = {
     "bert": {"layers": jnp.ones(3), "adapter": jnp.ones(2)},

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from plmjax.commands import cli
 from plmjax import experiment as experiments
+from plmjax.commands import cli
 from plmjax.data import cleaning, formats, preparation, store, tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
 from plmjax.generation.generate import printable
 from plmjax.objectives.next_token import NextToken
+from plmjax.report import page
 from plmjax.runs import pretraining
 from plmjax.runs.pretraining import pretrain
-from plmjax.report import page
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.paths import ROOT

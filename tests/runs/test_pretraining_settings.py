@@ -19,9 +19,8 @@ from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.next_token import NextToken
 from plmjax.parallel import hosts
-from plmjax.runs import mixtures, summary
-from plmjax.runs import pretraining
-from plmjax.training import checks, loop, tracking
+from plmjax.runs import checks, mixtures, pretraining, summary
+from plmjax.training import loop, tracking
 from plmjax.training.checkpoints import start
 from plmjax.training.optimizers import BertAdamW
 

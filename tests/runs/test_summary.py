@@ -14,11 +14,11 @@ from plmjax import experiment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import Blocks, Windows
-from plmjax.interop.run_directories import can_export
 from plmjax.experiment import Data, Experiment
 from plmjax.generation import generate
 from plmjax.generation.options import Generation
 from plmjax.generation.writer import settings_of
+from plmjax.interop.run_directories import can_export
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.awd_lstm import AwdLstmPretraining

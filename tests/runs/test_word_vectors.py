@@ -11,15 +11,15 @@ import pytest
 from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.errors import UserError
-from plmjax.runs import word_vectors as token_embeddings
-from plmjax.runs.origin import Origin
 from plmjax.interop import word2vec
+from plmjax.interop.word_vectors import WordVectors
 from plmjax.models.bert import BertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.parallel import hosts
+from plmjax.runs import word_vectors as token_embeddings
+from plmjax.runs.init_from import Origin
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
-from plmjax.interop.word_vectors import WordVectors
 
 WORDS = ["red", "blue", "pink", "[MASK]"]
 NUMBERS = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)

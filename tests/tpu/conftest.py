@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plmjax.experiment import Experiment
-from plmjax.training import checks
+from plmjax.runs import checks
 from tests.tpu.jobs import TINY
 from tests.tpu.service import CloudTpu
 from tpu import __main__ as program

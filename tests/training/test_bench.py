@@ -12,7 +12,7 @@ from plmjax.commands import cli
 from plmjax.data import mixture, remote, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.parallel import peak, topologies
-from plmjax.training import bench as benches
+from plmjax.runs import bench as benches
 from plmjax.training import feed, loop, pace
 from tests.metric_names import undocumented
 from tests.small_runs import SMALL_BERT

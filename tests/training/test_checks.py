@@ -15,7 +15,7 @@ from plmjax.data.mixing import Mixture
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Finetuning, Phase, catalogue
 from plmjax.models.bert import BertConfig
-from plmjax.training import checks
+from plmjax.runs import checks
 from plmjax.training.checkpoints import checkpoints, start
 from tests.strangers import experiments
 

@@ -14,7 +14,8 @@ from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.parallel.rings import Rings
 from plmjax.plan.plan import plan
-from plmjax.training import bench, memory, placement, switches
+from plmjax.runs import bench
+from plmjax.training import memory, placement, switches
 from plmjax.training import program as programs
 from plmjax.training.program import Program
 from tests.families import STEPS

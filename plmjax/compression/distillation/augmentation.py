@@ -30,6 +30,7 @@ import numpy as np
 from plmjax.compression.distillation.readings import one_token
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import check_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.data.packing import padded_width
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges, quoted
@@ -37,7 +38,7 @@ from plmjax.files import storage
 from plmjax.finetuning.files import tables, text_files
 from plmjax.interop import word_vectors
 from plmjax.interop.word_vectors import WordVectors
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 
 WORD = re.compile(r"\w+")
 """A word; those with a digit or another mark are never replaced."""
@@ -89,7 +90,7 @@ class Augmenter:
             UserError: the checkpoint is no masked language model with a wordpiece tokenizer.
         """
         params, description = checkpoints.load_parameters(checkpoint)
-        config, tokenizer = description.experiment.model, start.tokenizer_of(description)
+        config, tokenizer = description.experiment.model, description.load_tokenizer()
         config.system.require(Purpose.MASKED_TOKENS)
         if tokenizer.kind != "wordpiece" or tokenizer.vocabulary.mask < 0:
             raise UserError(
@@ -98,7 +99,7 @@ class Augmenter:
             )
         module = config.module(Purpose.MASKED_TOKENS, Execution())
         hint = "it is no masked language model; use the run that it was fine-tuned from"
-        start.check_parameters(module, params, one_token(config), checkpoint, hint)
+        check_parameters(module, params, one_token(config), checkpoint, hint)
         config.template.check(tokenizer.vocabulary)
         words = None if vectors is None else word_vectors.read(vectors).without_case()
         return cls(config, params, tokenizer, words, settings)

@@ -19,13 +19,15 @@ from plmjax.compression.distillation.tinybert import TinyBertDistillation
 from plmjax.compression.run import TRAINING, Source, composed, hold_output, train, write
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.parameters import check_parameters
 from plmjax.errors import UserError, listed, nearest, quoted
 from plmjax.experiment import Experiment, Start
 from plmjax.files import storage
 from plmjax.finetuning.tasks.task import TaskObjective
 from plmjax.objectives.objective import Objective
 from plmjax.parallel import hosts
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.runs.init_from import RANDOM, with_task
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.checkpoints import Description
 
 METHODS = (
@@ -71,7 +73,7 @@ def distil(
         )
     source = Source.read(teacher)
     named = None if experiment is None else experiments.load(experiment)
-    other = None if student in (None, start.RANDOM) else checkpoints.describe(checkpoints.find(student))
+    other = None if student in (None, RANDOM) else checkpoints.describe(checkpoints.find(student))
     if other is not None:
         _check_tokenizers(source, str(student), other)
     distillation = _distillation(source, known[method], named)
@@ -130,7 +132,7 @@ def _model(source: Source, layers: tuple[int, ...], named: Experiment | None) ->
 
 def _check_layers(distillation: Distillation, layers: Sequence[int], student: str | None) -> None:
     """Raise UserError if a student whose layers are transferred begins with layers of its teacher, or all at random."""
-    if layers or student == start.RANDOM:
+    if layers or student == RANDOM:
         found = f"--layers {' '.join(map(str, layers))}" if layers else "--student random"
         raise UserError(
             f"Expected a student with random layers and with the embeddings of its teacher for --method "
@@ -140,7 +142,7 @@ def _check_layers(distillation: Distillation, layers: Sequence[int], student: st
 
 def _check_tokenizers(source: Source, name: str, student: Description) -> None:
     """Raise UserError if the student reads other tokens than its teacher."""
-    if start.tokenizer_of(student).fingerprint != start.tokenizer_of(source.description).fingerprint:
+    if student.load_tokenizer().fingerprint != source.description.load_tokenizer().fingerprint:
         raise UserError(
             f"Expected a student with the tokenizer of its teacher {source.name}, found another one in {name}; name "
             f"another --student, or take layers of the teacher with --layers."
@@ -154,7 +156,7 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
         UserError: the teacher has learned another task.
     """
     own = source.description
-    run = start.with_task(run, own)
+    run = with_task(run, own)
     objective, learned = run.objective, own.experiment.objective
     if isinstance(objective, TaskObjective):
         labels = getattr(learned, "labels", None)
@@ -168,7 +170,7 @@ def _with_task(source: Source, run: Experiment) -> Experiment:
     module = objective.module(own.experiment.model, Execution())
     params = flax.traverse_util.unflatten_dict(source.params, sep="/")
     hint = f"the teacher has no module for {type(objective).__name__}"
-    start.check_parameters(module, params, one_token(own.experiment.model), source.name, hint)
+    check_parameters(module, params, one_token(own.experiment.model), source.name, hint)
     return dataclasses.replace(run, objective=objective)
 
 
@@ -185,7 +187,7 @@ def _with_stored(source: Source, run: Experiment, output: Path) -> Experiment:
     source.claim(output)
     if hosts.is_primary():
         params = flax.traverse_util.unflatten_dict(source.params, sep="/")
-        stored.write(path, run, params, source.sha256, start.tokenizer_of(source.description), top_k)
+        stored.write(path, run, params, source.sha256, source.description.load_tokenizer(), top_k)
     hosts.agree("the scores of the teacher")
     return dataclasses.replace(run, compression=dataclasses.replace(run.compression, stored=str(path)))
 

@@ -14,7 +14,7 @@ from plmjax.contracts.execution import INT8_DYNAMIC, INT8_STATIC
 from plmjax.errors import UserError, check_choice, quoted
 from plmjax.experiment import Experiment
 from plmjax.files import storage
-from plmjax.runs.finetuning import unresolved
+from plmjax.runs import epochs
 from plmjax.training.checkpoints import checkpoints
 
 METHODS = ("weight_only", "dynamic", "static", "aware")
@@ -96,5 +96,5 @@ def overridden(run: Experiment, overrides: Sequence[str]) -> Experiment:
     """Return the experiment with options of the command line."""
     if not overrides:
         return run
-    run = run if run.finetuning is None else unresolved(run)
+    run = run if run.finetuning is None else epochs.in_epochs(run)
     return experiments.override(run, overrides, COMMAND)

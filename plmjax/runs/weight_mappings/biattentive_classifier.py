@@ -7,9 +7,9 @@ import numpy as np
 
 from plmjax.errors import FROM_1, SHARE, UserError, check_ranges
 from plmjax.experiment import Start
-from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.models.cove.biattentive_classification import BiattentiveConfig
 from plmjax.models.cove.cove import CoveConfig
+from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.errors import UserError
 from plmjax.experiment import Start
-from plmjax.runs.weight_mappings.token_embeddings import check_vectors
 from plmjax.models.elmo import ElmoConfig
 from plmjax.models.taggers.tagger import LanguageModelTaggerConfig, TaggerConfig
 from plmjax.models.taglm import TaglmConfig
+from plmjax.runs.weight_mappings.token_embeddings import check_vectors
 
 LANGUAGE_MODEL = "language_model"
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from plmjax.experiment import Experiment
+from plmjax.errors import UserError, nearest, quoted
+from plmjax.experiment import Checkpoint, Experiment
 
 Record = tuple[float, int]
 """(best score so far, number of evaluations since then)."""
@@ -70,3 +71,21 @@ class Best:
     def exhausted(self, record: Record | None) -> bool:
         """Return whether the last `patience` evaluations did not improve on the best one."""
         return bool(self.patience and record and record[1] >= self.patience)
+
+
+def check_metric(settings: Checkpoint, metrics: Sequence[str]) -> None:
+    """Raise UserError unless `checkpoint.best` is empty or names a metric of the evaluation.
+
+    metrics: names of the metrics of an evaluation, without "eval/".
+    """
+    name, known = Best(settings.best).name, [f"eval/{metric}" for metric in metrics]
+    if name and not known:
+        raise UserError(
+            f"--checkpoint.best {name} needs held-out text, found none; hold a larger fraction out when the dataset is "
+            f"prepared, or set --checkpoint.best '' --checkpoint.prefer last."
+        )
+    if name and name not in known:
+        raise UserError(
+            f"Expected --checkpoint.best to name a metric of the evaluation, found {quoted(name)}; "
+            f"{nearest(name, known)}"
+        )

@@ -10,6 +10,7 @@ complete (in a bucket it adds a last object), so an interrupted save is never re
 import base64
 import dataclasses
 import logging
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,13 @@ class Description:
         for name, contents in self.tokenizer.items():
             (directory / name).write_bytes(contents)
         return directory
+
+    def load_tokenizer(self) -> Any:
+        """Return the tokenizer, a plmjax.data.tokenizers.Tokenizer."""
+        from plmjax.data import tokenizers  # here, so that training imports without a tokenizer library
+
+        with tempfile.TemporaryDirectory() as folder:
+            return tokenizers.load(self.write_tokenizer(Path(folder)))
 
 
 _DESCRIPTION = {

@@ -23,7 +23,7 @@ from plmjax.finetuning.tasks.text_generation import TextGeneration, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from tests.compression.distillation.pairs import pair, shifted
 from tests.finetuning.conftest import WORDS, bart_run  # noqa: F401  a fixture
 
@@ -42,7 +42,7 @@ def translation(bart_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     model, objective = description.experiment.model, Translation(max_new_tokens=16)
     distillation = SoftTargetDistillation(teacher=model, temperature=1.5)
     run = Experiment(model, objective, data, compression=distillation)
-    return run, shifted(params), params, start.tokenizer_of(description)
+    return run, shifted(params), params, description.load_tokenizer()
 
 
 def loss_of(run: Experiment, params: dict, constants: dict, batch: dict) -> tuple[float, float]:

@@ -122,6 +122,7 @@ class Ranged(nn.Module):
         return int8.ranged(self, self.products, int8.OUTPUT, int8.ranged(self, self.products, int8.INPUT, x) - 1)
 
 
+@pytest.mark.nightly
 def test_other_commands_compute_in_int8(
     small_run: Path, decoder_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

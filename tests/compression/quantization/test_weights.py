@@ -18,7 +18,7 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
-from plmjax.runs.origin import Origin
+from plmjax.runs.init_from import Origin
 from plmjax.training.checkpoints import checkpoints, items, stored
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, phases
+from plmjax.experiment import Experiment, phases
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import peak, topologies
-from plmjax.training import checks, constants, feed, loop, memory, placement, switches
+from plmjax.runs import checks
+from plmjax.training import constants, feed, loop, memory, placement, switches
 from plmjax.training.pace import Pace
 from plmjax.training.program import build, execution
 
@@ -23,20 +24,17 @@ from plmjax.training.program import build, execution
 def bench(run: Experiment, steps: int = 10, warmup: int = 2) -> list[dict[str, Any]]:
     """Measure `steps` steps of every phase after `warmup` steps, and return one record per phase.
 
+    run: an experiment as `plmjax.runs.resolve` returns it.
+
     The tokens of the batches are random, or come from the prepared dataset that `data.path` of the experiment names.
 
     Raises:
-        UserError: the experiment is not on text, there is no step to measure, or the experiment does not fit this
-            machine.
+        UserError: there is no step to measure, or the experiment does not fit this machine.
     """
-    if not isinstance(run.data, Data):
-        raise UserError(
-            f"Expected an experiment on text to measure, found one on {type(run.data).__name__}; name another."
-        )
     if steps < 1:
         raise UserError(f"Expected at least one step to measure, found {steps}; raise --measured_steps.")
     here = loop.devices(run.training.platform)
-    checks.pretraining(run, len(here), meshes.slices(here))
+    checks.on_devices(run, len(here), meshes.slices(here))
     vocabulary = Vocabulary.placeholder(run.model.vocab_size)
     placed = placement.place(run, here, vocabulary, placement.of_layout(run))
     records = []

@@ -1,0 +1,288 @@
+"""The checks of settings that must fit together, before any text is read and any file is written.
+
+A single wrong value is refused where it is set (`plmjax.experiment`). `resolve` calls `pretraining` or `finetuning` for
+every command that takes an experiment: training, plan, benchmark and the submission of a job. `on_devices` and `text`
+check what only some of them have.
+"""
+
+import jax
+from jax.sharding import AbstractMesh
+
+from plmjax import experiment as experiments
+from plmjax.contracts.execution import FLOAT
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data import mixture
+from plmjax.errors import UserError, options_named
+from plmjax.experiment import Data, Experiment, Finetuning
+from plmjax.finetuning.evaluation import check_whole_file
+from plmjax.finetuning.tasks.task import Task, TaskObjective
+from plmjax.parallel import mesh as meshes
+from plmjax.training import evaluation, placement, tracking
+from plmjax.training import program as programs
+from plmjax.training.checkpoints import best
+from plmjax.training.optimizers import Optimizer
+from plmjax.training.optimizers.schedules import WarmedUp
+
+EXCLUDE = (
+    ("finetuning.epochs", "training.steps"),
+    ("finetuning.warmup", "optimizer.schedule.warmup_steps"),
+    ("finetuning.unfreeze", "optimizer.unfreeze_every"),
+    ("finetuning.evaluations", "training.evaluate_every"),
+    ("finetuning.evaluations", "checkpoint.every"),
+)
+"""Pairs of options of which at most one is set, in a fine-tuning."""
+NEED = (
+    ("training.patience", "checkpoint.best", " METRIC, such as eval/loss"),
+    ("training.patience", "training.evaluate_every", " STEPS"),
+)
+"""Option -> another one that must be set with it, and what to write after its name."""
+
+
+def kind(experiment: Experiment, text: bool) -> None:
+    """Raise UserError if an experiment is not one on text, or not one on a task."""
+    data, objective = experiment.data, experiment.objective
+    if text:
+        if not isinstance(data, Data):
+            raise UserError(
+                f"Expected an experiment on text, found one on {type(data).__name__}; name another, or run it with "
+                f"plmjax finetune."
+            )
+        return
+    if not isinstance(data, Task) or not isinstance(objective, TaskObjective):
+        raise UserError(
+            f"Expected an experiment with a task and an objective of plmjax.finetuning, found "
+            f"{type(data).__name__} and {type(objective).__name__}; see experiments/finetune_sentences.py."
+        )
+    if not isinstance(data, objective.task_class):
+        raise UserError(
+            f"Expected {objective.task_class.__name__} for the objective {type(objective).__name__}, found a task of "
+            f"{type(data).__name__}; name an experiment whose data and objective are of one kind."
+        )
+    if not isinstance(experiment.finetuning, Finetuning):
+        raise UserError(
+            f"Expected finetuning=Finetuning(...) in the experiment, found {type(experiment.finetuning).__name__}; "
+            f"set it, as experiments/finetune_sentences.py does."
+        )
+
+
+def pretraining(experiment: Experiment) -> None:
+    """Raise UserError unless the settings of a run on text fit together."""
+    for name, part in (
+        ("model", experiment.model),
+        ("objective", experiment.objective),
+        ("layout", experiment.data.layout),
+    ):
+        if part is None:
+            raise UserError(
+                f"The experiment has no {name}; set it there, or name a run that has one in --from of plmjax pretrain."
+            )
+    _training(experiment)
+    layout, model = experiment.data.layout, experiment.model
+    _packing(experiment, getattr(layout, "pack", 1), "--data.layout.pack")
+    if experiment.finetuning is not None:
+        raise UserError("An experiment on text has no `finetuning`; leave it out, or run plmjax finetune.")
+    if experiment.data.mixture.sources:
+        mixture.check_layout(layout)
+    if layout.backwards != model.system.backwards:
+        raise UserError(
+            f"Expected --data.layout.backwards {model.system.backwards}, as the model reads, found "
+            f"{layout.backwards}; set it, or --model.backwards."
+        )
+    _window(model, max(phase.sequence_length for phase in experiment.resolved_phases))
+    for phase in experiment.resolved_phases:
+        model.check_sequence_length(phase.sequence_length)
+        lengths = ((phase.sequence_length, ""), (phase.evaluation.sequence_length, programs.EVALUATION_LENGTH))
+        for length, option in lengths:
+            layout.check(length)
+            programs.check_length(experiment, length, option)
+    evaluations(experiment)
+
+
+def finetuning(experiment: Experiment) -> None:
+    """Raise UserError unless the settings of a run on a task fit together, and its model can be trained on it."""
+    kind(experiment, text=False)
+    check_whole_file(experiment.training.evaluation_batches)
+    if experiment.training.evaluation_sequence_length:
+        raise UserError(
+            f"{programs.EVALUATION_LENGTH} does not apply to a task, whose sequences have one length, found "
+            f"{experiment.training.evaluation_sequence_length}; leave it out, and set --data.sequence_length."
+        )
+    _training(experiment)
+    found = experiments.flatten(experiment)
+    for first, second in EXCLUDE:
+        if found[first] and found.get(second):
+            raise UserError(
+                f"--{first} and --{second} exclude each other, found {found[first]:g} and {found[second]}; set one "
+                f"of them to 0."
+            )
+    epochs, schedule = experiment.finetuning.epochs, experiment.optimizer.schedule
+    if not epochs and not experiment.training.steps:
+        raise UserError("A fine-tuning needs --finetuning.epochs or --training.steps, found 0 and 0; set one of them.")
+    if experiment.finetuning.warmup and not isinstance(schedule, WarmedUp):
+        raise UserError(
+            f"--finetuning.warmup needs a schedule with a warm-up, found {schedule.name}; set --finetuning.warmup 0 or "
+            f"another --optimizer.schedule."
+        )
+    model, objective = experiment.model, experiment.objective
+    if model is None:
+        raise UserError(
+            "The experiment has no model, and neither random parameters nor a file of vectors bring one; name a "
+            "checkpoint that has one with --like, set model in the experiment's file, or make a run of the vectors "
+            "with plmjax import."
+        )
+    model.system.require(objective.purpose)
+    programs.check_length(experiment, experiment.data.sequence_length)
+    _packing(experiment, experiment.data.pack, "--data.pack")
+    if experiment.data.pack > 1 and not objective.packs:
+        raise UserError(
+            f"Expected --data.pack 1 for {type(objective).__name__}, which reads one example in a sequence, found "
+            f"{experiment.data.pack}; change it."
+        )
+    objective.check_model(model)
+
+
+def on_devices(experiment: Experiment, devices: int, slices: int = 1) -> None:
+    """Check an experiment on text for a number of devices. Its step is traced for one device; nothing is computed.
+
+    Raises:
+        UserError: a batch, a mesh, or names of parameters or metrics do not fit the model, the layout or the devices.
+    """
+    grids = meshes.candidates(experiment.mesh, devices, slices)
+    vocabulary, shapes = Vocabulary.placeholder(experiment.model.vocab_size), placement.of_layout(experiment)
+    if len(grids) == 1 or not placement.even(experiment, grids, vocabulary, shapes):
+        mesh = AbstractMesh(grids[0], meshes.AXES)
+        for phase in experiment.resolved_phases:
+            meshes.check_batch(phase.batch_size, phase.accumulation, mesh)
+    one = jax.sharding.Mesh([[jax.devices()[:1]]], meshes.AXES)
+    unigram = evaluation.unigram_nats([], experiment.model.vocab_size)
+    program = programs.build(experiment, experiment.resolved_phases[0], one, vocabulary, shapes, unigram)
+    data = experiment.data
+    has_held_out = data.path or data.mixture.sources or data.held_out
+    names = evaluation.means(program, experiment.objective.coefficients()) if has_held_out else []
+    best.check_metric(experiment.checkpoint, names)
+
+
+def text(experiment: Experiment, has_tokenizer: bool = False) -> None:
+    """Raise UserError for text that is missing or named twice, and for a tokenizer that cannot be trained for it.
+
+    has_tokenizer: true if the tokenizer comes from a checkpoint.
+    """
+    from plmjax.data import cleaning, formats, sentences, tokenizers
+
+    data: Data = experiment.data
+    formats.check(data.format)
+    sentences.check(data.language)
+    if data.mixture.sources and (data.path or data.input):
+        raise UserError(
+            f"Expected --data.mixture.sources alone, found --data.{'path' if data.path else 'input'} too; leave one "
+            f"out, or prepare that text and name it as a source."
+        )
+    if data.path and data.input:
+        raise UserError(f"Expected --data.path or --data.input, found both; leave one out to train on {data.path}.")
+    if prepared := data.path or " ".join(data.mixture.sources):
+        for name in ("clean", "special_names"):
+            if getattr(data, name):
+                raise UserError(
+                    f"--data.{name} needs raw text, found the prepared dataset {prepared}; prepare it again by "
+                    f"plmjax prepare --{name}, or leave the option out."
+                )
+        return
+    with options_named({"--clean": "--data.clean"}):
+        cleaning.names(data.clean)
+    if not data.input and not data.format.startswith(formats.TFDS) and data.format != formats.DOCUMENTATION:
+        raise UserError(
+            "Expected text to train on, found none; name files or folders with --data.input, or a prepared dataset "
+            "with --data.path."
+        )
+    named = experiment.tokenizer
+    if has_tokenizer or named.path:
+        return
+    with options_named({"--vocab_size": "--tokenizer.vocab_size", "--special_names": "--data.special_names"}):
+        tokenizers.check(named.kind, named.vocab_size, data.special_names)
+    if named.vocab_size > experiment.model.vocab_size:
+        raise UserError(
+            f"Expected a tokenizer of at most the model's {experiment.model.vocab_size} tokens, found "
+            f"--tokenizer.vocab_size {named.vocab_size}; lower it or raise --model.vocab_size."
+        )
+    special_tokens(experiment.model, tokenizers.special_vocabulary(named.kind))
+
+
+def special_tokens(model: ModelConfig, vocabulary: Vocabulary) -> None:
+    """Raise UserError if the padding token, the end token or the separator differs between model and tokenizer.
+
+    Texts of training end with the tokenizer's token. A model that has another end token would, after its export,
+    generate without an end.
+    """
+    ids = {
+        "padding": (model.padding_token, vocabulary.pad),
+        "end": (model.end_token, vocabulary.document_end),
+        "separator": (model.separator_token, vocabulary.sep),
+    }
+    for name, (expected, found) in ids.items():
+        if expected is not None and found >= 0 and found != expected:
+            raise UserError(
+                f"Expected a tokenizer whose {name} token is the model's, {expected}, found {found}; set "
+                f"{model.option(f'{name}_token')} {found} or take a tokenizer of the kind that the experiment names."
+            )
+
+
+def evaluations(experiment: Experiment) -> None:
+    """Raise UserError for evaluations, checkpoints and profiled steps that do not fit together.
+
+    The numbers of steps of a run on a task must be set.
+    """
+    found, training, checkpoint = experiments.flatten(experiment), experiment.training, experiment.checkpoint
+    for option, needed, value in NEED:
+        if found.get(option) and not found.get(needed):
+            raise UserError(f"--{option} needs --{needed}{value}; set it.")
+    if checkpoint.prefer == "best":
+        if not checkpoint.best:
+            raise UserError("--checkpoint.prefer best needs --checkpoint.best METRIC, such as eval/loss; set it.")
+        if training.evaluate_every % (checkpoint.every or training.steps):
+            raise UserError(
+                f"--checkpoint.prefer best needs a checkpoint at every evaluation, found --checkpoint.every "
+                f"{checkpoint.every} and --training.evaluate_every {training.evaluate_every}; set both alike."
+            )
+    profiled = experiment.training.profile_steps
+    if profiled and profiled[-1] > experiment.training.steps:
+        raise UserError(
+            f"Expected --training.profile_steps within steps 1 to {experiment.training.steps}, found "
+            f"{' '.join(map(str, profiled))}; change them."
+        )
+
+
+def _training(experiment: Experiment) -> None:
+    """Raise UserError for settings of execution, logging or evaluation that are wrong for any training."""
+    training = experiment.training
+    if not isinstance(experiment.optimizer, Optimizer):
+        raise UserError(
+            f"Expected an optimizer of plmjax.training.optimizers in the experiment, found "
+            f"{type(experiment.optimizer).__name__}; set one, such as optimizer=BertAdamW()."
+        )
+    programs.execution(experiment, "cpu")
+    if training.products != FLOAT:
+        raise UserError(
+            f"Expected --training.products {FLOAT} for a training, found {training.products}; train, then run "
+            f"plmjax compress quantize."
+        )
+    programs.check_generator(training.dropout_generator)
+    tracking.check(experiment)
+
+
+def _window(model: ModelConfig, length: int) -> None:
+    """Raise UserError if a window of the model is longer than the longest sequences of a run, `length` tokens."""
+    if model.widest_window is not None and model.widest_window > length:
+        raise UserError(
+            f"Expected --model.attention_window of at most the {length} tokens of a sequence, found "
+            f"{model.widest_window}; lower it or raise --data.sequence_length."
+        )
+
+
+def _packing(experiment: Experiment, maximum: int, option: str) -> None:
+    """Raise UserError if `option` packs several sequences into a row, and the model reads one."""
+    if maximum > 1 and not experiment.model.system.packs:
+        raise UserError(
+            f"Expected {option} 1 for {type(experiment.model).__name__}, which reads one sequence in a row, found "
+            f"{maximum}; change it."
+        )

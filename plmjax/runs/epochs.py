@@ -1,0 +1,53 @@
+"""The length of a fine-tuning: epochs of its train file as numbers of steps, and back."""
+
+import dataclasses
+
+from plmjax.experiment import Experiment
+
+ENCODER = "encoder"
+"""Name of the encoder of any system in --optimizer.frozen."""
+
+
+def in_steps(experiment: Experiment, rows: int) -> Experiment:
+    """Return the experiment with the step numbers that follow from epochs of this number of rows.
+
+    These are the numbers of steps, of the warm-up, of the evaluations and of the unfreezing. "encoder" in
+    `optimizer.frozen` becomes the encoder's own name.
+    """
+    finetuning, training = experiment.finetuning, experiment.training
+    optimizer, checkpoint = experiment.optimizer, experiment.checkpoint
+    epoch = rows / training.batch_size
+    steps = training.steps or max(1, round(finetuning.epochs * epoch))
+    training = dataclasses.replace(training, steps=steps)
+    if finetuning.evaluations:
+        every = max(1, round(epoch / finetuning.evaluations))
+        training = dataclasses.replace(training, evaluate_every=every)
+        checkpoint = dataclasses.replace(checkpoint, every=every)
+    if finetuning.unfreeze:
+        optimizer = dataclasses.replace(optimizer, unfreeze_every=max(1, round(finetuning.unfreeze * epoch)))
+    if finetuning.warmup:
+        schedule = dataclasses.replace(optimizer.schedule, warmup_steps=round(finetuning.warmup * steps))
+        optimizer = dataclasses.replace(optimizer, schedule=schedule)
+    name = experiment.model.system.name or ENCODER
+    frozen = tuple(
+        name + prefix.removeprefix(ENCODER) if prefix.split("/")[0] == ENCODER else prefix
+        for prefix in optimizer.frozen
+    )
+    optimizer = dataclasses.replace(optimizer, frozen=frozen)
+    return dataclasses.replace(experiment, training=training, optimizer=optimizer, checkpoint=checkpoint)
+
+
+def in_epochs(experiment: Experiment) -> Experiment:
+    """Return the experiment of a fine-tuning without the step numbers that `in_steps` has set from its epochs."""
+    finetuning, training = experiment.finetuning, experiment.training
+    optimizer, checkpoint = experiment.optimizer, experiment.checkpoint
+    if finetuning.epochs:
+        training = dataclasses.replace(training, steps=0)
+    if finetuning.evaluations:
+        training = dataclasses.replace(training, evaluate_every=0)
+        checkpoint = dataclasses.replace(checkpoint, every=0)
+    if finetuning.unfreeze:
+        optimizer = dataclasses.replace(optimizer, unfreeze_every=0)
+    if finetuning.warmup:
+        optimizer = dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, warmup_steps=0))
+    return dataclasses.replace(experiment, training=training, optimizer=optimizer, checkpoint=checkpoint)

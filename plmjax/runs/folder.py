@@ -1,0 +1,161 @@
+"""The records of a run in its folder, and when a run may go on there.
+
+experiment.json    the experiment, complete; once a step is trained, only a few options may change
+start.json         the value of --from, and the digest of the first parameters that it gave
+mixture.json       the portions of a mixture of datasets, see `mixtures`
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax.data import store
+from plmjax.errors import UserError, listed
+from plmjax.experiment import Experiment
+from plmjax.files import json_text, storage
+from plmjax.parallel import hosts
+from plmjax.runs import mixtures
+from plmjax.runs.init_from import RANDOM
+from plmjax.training.checkpoints.checkpoints import UNFINISHED
+
+EXPERIMENT = "experiment.json"
+START = "start.json"
+
+
+def record_start(workdir: Path, name: str | Path, arrays: Any) -> bool:
+    """Write WORKDIR/start.json, which names the first parameters of the run, or compare it with them.
+
+    name: the value of --from. arrays: what it gives, a tree of host arrays; None for "random".
+
+    Returns:
+        whether the file named other parameters, of a command that trained no step.
+
+    Raises:
+        UserError: the run in WORKDIR started from other parameters.
+    """
+    digest = hashlib.sha256()
+    for array in jax.tree.leaves(arrays):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    start = {"from": str(name), "sha256": digest.hexdigest()}
+    path = workdir / START
+    before = None
+    if path.exists():
+        what = "the origin and digest of the run's first parameters"
+        advice = "restore the file, or name another --workdir"
+        before = json_text.read_object(path, what, advice)
+        if not all(isinstance(before.get(key), str) for key in start):
+            raise UserError(f"Expected {what} in {path}, found none; {advice}.")
+        if before["sha256"] == start["sha256"]:
+            return False
+    if before is not None and storage.finished_steps(workdir / "checkpoints"):
+        found = "others" if before["from"] == start["from"] else _named(start["from"])
+        raise UserError(
+            f"Expected {_named(before['from'])}, from which the run in {workdir} started, found {found}; take the "
+            f"same (--from {listed([before['from']])}) or name another --workdir."
+        )
+    if hosts.is_primary():
+        workdir.mkdir(parents=True, exist_ok=True)
+        storage.write(path, json.dumps(start, indent=2) + "\n")
+    return before is not None
+
+
+def _named(origin: str) -> str:
+    return "random parameters" if origin == RANDOM else f"the parameters of {listed([origin])}"
+
+
+def record_experiment(workdir: Path, experiment: Experiment, report: Callable[[str], None] = print) -> None:
+    """Write WORKDIR/experiment.json, or compare the experiment with the file there.
+
+    Before the first checkpoint, every option may change, so that a command that failed can be corrected. Afterwards,
+    only the options of `plmjax.experiment.FREE` may change, and `training.steps` may be raised. `report` is called with
+    a line about more steps.
+
+    On several hosts only host 0 writes the file; the other hosts must be able to read it.
+
+    Raises:
+        UserError: the experiment differs from that of the run in the folder; the message names the first difference.
+    """
+    if (workdir / UNFINISHED).exists():
+        raise UserError(
+            f"Expected a run or a new folder in {workdir}, found what an import or an average left when it was killed; "
+            f"run that command again, or name another --workdir."
+        )
+    path = workdir / EXPERIMENT
+    if not hosts.is_primary() and not path.exists():
+        raise UserError(
+            f"This host does not see in {workdir} what host 0 writes there; name a --workdir that all hosts share, "
+            f"such as a bucket."
+        )
+    if path.exists():
+        known = experiments.read(path)
+        trained = storage.finished_steps(workdir / "checkpoints")
+        changed = experiments.differences(known, experiment, experiments.FREE) if trained else {}
+        longer = bool(trained) and experiment.training.steps > known.training.steps
+        if longer:
+            del changed["training.steps"]
+        for name, (before, after) in changed.items():
+            raise UserError(
+                f"Expected {name} = {before}, found {after} for the run in {workdir}; resume it unchanged or name "
+                f"another --workdir."
+            )
+        if longer:
+            sentence = extended(known, experiment, max(trained), workdir)
+            if hosts.is_primary():
+                report(sentence)
+    if hosts.is_primary():
+        workdir.mkdir(parents=True, exist_ok=True)
+        experiments.write(experiment, path)
+
+
+def extended(before: Experiment, after: Experiment, done: int, workdir: Path) -> str:
+    """Return a line about a run that goes on with more steps.
+
+    Phases are fractions of all steps, so more steps move every border between two phases. A finished step must stay in
+    its phase.
+
+    before, after: experiments that differ only in `training.steps`; `after` has more steps. done: number of finished
+        steps.
+
+    Raises:
+        UserError: a finished step would belong to another phase.
+    """
+    borders = [[phase.last_step for phase in each.resolved_phases[:-1]] for each in (before, after)]
+    for index, (old, new) in enumerate(zip(*borders, strict=True)):
+        if min(old, done) != min(new, done):
+            raise UserError(
+                f"Expected the {done} steps that {workdir} has done to stay in their phases, found that phase {index} "
+                f"would end at step {new}, not {old}, with --training.steps {after.training.steps}; begin a new run "
+                f"with --from {workdir} and another --workdir."
+            )
+    was, becomes = (
+        float(each.optimizer.schedule.rates(each.optimizer.learning_rate, each.training.steps)(done))
+        for each in (before, after)
+    )
+    rate = f"stays at {was:.2e}" if was == becomes else f"goes from {was:.2e} to {becomes:.2e}"
+    return (
+        f"steps    {before.training.steps} become {after.training.steps}: after step {done} the learning rate "
+        f"({after.optimizer.schedule.name}) {rate}"
+    )
+
+
+@contextlib.contextmanager
+def forgotten_after_mistakes(workdir: Path) -> Iterator[None]:
+    """Remove the records of a first command that ends with a mistake: the next one may name other text.
+
+    A finished dataset and the options of its text are kept.
+    """
+    first = not (workdir / EXPERIMENT).exists()
+    try:
+        yield
+    except UserError:
+        if first and not (workdir / "dataset" / store.LEDGER).exists():
+            for name in (EXPERIMENT, START, mixtures.RECORD, "tokenizer"):
+                storage.remove(workdir / name)
+        raise

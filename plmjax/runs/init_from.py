@@ -1,0 +1,309 @@
+"""What a run starts from: random values, a checkpoint, or a file of word vectors.
+
+`InitFrom.find` reads what --from names. It completes the experiment, and has the tokenizer and the first parameters of
+the run, in pretraining and in fine-tuning. The experiment's `start` maps a checkpoint's parameters to those of the run:
+a student may take every second layer, and a model of longer sequences may repeat the positions.
+"""
+
+import dataclasses
+import posixpath
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from plmjax import experiment as experiments
+from plmjax.contracts.model_config import ModelConfig
+from plmjax.errors import UserError
+from plmjax.experiment import Data, Experiment, Start
+from plmjax.interop.word_vectors import WordVectors
+from plmjax.objectives.wrapped import ADDED
+from plmjax.parallel import hosts
+from plmjax.runs import word_vectors
+from plmjax.training.checkpoints import checkpoints
+from plmjax.training.checkpoints.checkpoints import Description
+from plmjax.training.initial_state import InitialParameters
+
+RANDOM = "random"
+"""Value of --from that samples all parameters from the seed."""
+POOLER = "pooler"
+"""Part of an encoder that pretraining without sentence pairs does not train."""
+PRUNED = 0.01
+"""Fraction of zeros in kernels from which on a checkpoint counts as pruned; trained values are hardly ever 0."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InitFrom:
+    """What a run starts from.
+
+    name: the value of --from.
+    description: that of the checkpoint whose model and tokenizer the run takes; None if the run has its own.
+    checkpoint: the folder of the checkpoint whose parameters the run takes; None if it takes none.
+    vectors: the first rows of the token embeddings; None if --from does not name a file of word vectors.
+    """
+
+    name: str | Path
+    description: Description | None = None
+    checkpoint: Path | None = None
+    vectors: WordVectors | None = None
+
+    @classmethod
+    def find(cls, name: str | Path, like: str | Path | None = None) -> Self:
+        """Find a run directory, a checkpoint, a file of word vectors, or "random". Parameters are not read yet.
+
+        like: with "random", a checkpoint whose model and tokenizer the run takes.
+
+        Raises:
+            UserError: there is none, it is damaged, or `like` is set without "random".
+        """
+        if str(name) == RANDOM:
+            return cls(name, None if like is None else checkpoints.describe(checkpoints.find(like)))
+        if like is not None:
+            raise UserError(f"--like needs --from {RANDOM}, found --from {name}; leave one of them out.")
+        if (vectors := word_vectors.at(name)) is not None:
+            return cls(name, vectors=vectors)
+        checkpoint = checkpoints.find(name)
+        return cls(name, checkpoints.describe(checkpoint), checkpoint)
+
+    def complete(self, experiment: Experiment, report: Callable[[str], None] = print) -> Experiment:
+        """Return the experiment with what it takes from the checkpoint, before options of the command line.
+
+        The model of the checkpoint replaces that of the experiment, unless the experiment has a `start` of its own or a
+        compression has set its sizes. A missing objective or layout is that of the checkpoint's run.
+
+        Raises:
+            UserError: the models of a run on text are of different classes, or the checkpoint's run has no objective
+                or layout to take.
+        """
+        if self.description is None:
+            return experiment
+        origin = self.description.experiment
+        if origin.text_vectors is not None and hosts.is_primary():
+            report(f"vectors    not kept: {origin.text_vectors} belongs to the encoder before this training")
+        own = type(experiment.start) is not Start or experiment.compression is not None
+        if experiment.model is not None and not own:
+            if isinstance(experiment.data, Data):
+                _check_class(experiment.model, origin.model)
+            if origin.model != experiment.model and hosts.is_primary():
+                report(f"model      {type(origin.model).__name__} of {self.name}, in place of the experiment's own")
+            experiment = dataclasses.replace(experiment, model=origin.model)
+        return with_task(experiment, self.description)
+
+    def map_model(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the checkpoint's model, mapped by `start`, and its settings of generation.
+
+        Raises:
+            UserError: the experiment has a different model.
+        """
+        if self.description is None:
+            return experiment
+        origin = self.description.experiment
+        model = experiment.start.model(origin.model)
+        if experiment.model is not None:
+            _check_same(experiment.model, model)
+        generation = origin.generation if experiment.generation is None else experiment.generation
+        return dataclasses.replace(experiment, model=model, generation=generation)
+
+    def parameters(self, experiment: Experiment) -> Any:
+        """Return the checkpoint's parameters, mapped to the experiment's model; None if all are sampled.
+
+        They are a tree of arrays on the host.
+
+        Raises:
+            UserError: the checkpoint is damaged, or its parameters do not fit `experiment.start`.
+        """
+        if self.checkpoint is None:
+            return None
+        params, description = checkpoints.load_parameters(self.checkpoint)
+        flat = flax.traverse_util.flatten_dict(params, sep="/")
+        mapped = experiment.start.map(flat, description.experiment.model, experiment.model)
+        return flax.traverse_util.unflatten_dict(mapped, sep="/")
+
+    def tokenizer(self, experiment: Experiment) -> Any:
+        """Return the checkpoint's tokenizer, a plmjax.data.tokenizers.Tokenizer, or None without a checkpoint.
+
+        Raises:
+            UserError: the experiment names another tokenizer.
+        """
+        if self.description is None:
+            return None
+        from plmjax.data import tokenizers  # here, so that training imports without a tokenizer library
+
+        own, named = self.description.load_tokenizer(), experiment.tokenizer.path
+        if named and tokenizers.load(named).fingerprint != own.fingerprint:
+            raise UserError(
+                f"Expected the tokenizer of the checkpoint {self.name}, found another one in {named}; leave "
+                f"--tokenizer.path out."
+            )
+        return own
+
+    def check(self, experiment: Experiment, tokenizer: Any, batch: dict[str, jax.ShapeDtypeStruct]) -> None:
+        """Raise UserError for word vectors that do not fit the model or the tokenizer.
+
+        batch: field -> shape and dtype of a batch of the run.
+        """
+        if self.vectors is not None:
+            word_vectors.check(experiment, tokenizer, self.vectors, batch)
+
+    def initialize(
+        self,
+        experiment: Experiment,
+        params: Any,
+        tokenizer: Any,
+        in_new_head: Callable[[str], bool] = lambda name: False,
+        report: Callable[[str], None] = print,
+    ) -> InitialParameters:
+        """Return the initial parameters of a run.
+
+        All parameters of a checkpoint are taken, except for those of a new head and those that `experiment.start`
+        samples. Heads that the checkpoint lacks are sampled too.
+
+        Args:
+            params: those of the checkpoint, as `parameters` returns them; they may have further rows of embeddings.
+            tokenizer: the tokenizer of the run.
+            in_new_head: function from a name (`classifier/kernel`) to true if the parameter belongs to a head that is
+                sampled even if the checkpoint has it.
+            report: called with a line about word vectors that are found, about parameters that are sampled because the
+                checkpoint lacks them, or about zeros of pruning that training does not keep.
+        """
+        report = report if hosts.is_primary() else lambda line: None
+        if self.vectors is not None:
+            table = experiment.model.system.token_table
+
+            def with_vectors(sampled: Any) -> Any:
+                initial, found = word_vectors.fill(sampled, table, tokenizer, self.vectors)
+                report(f"start      {found}")
+                return initial
+
+            return InitialParameters(with_vectors)
+        if params is None:
+            return InitialParameters()
+        own = flax.traverse_util.flatten_dict(params, sep="/")
+        zeros = pruned_fraction(own)
+        if zeros >= PRUNED and experiment.compression is None:
+            report(
+                f"start      {zeros:.0%} of the weights of {self.name} are 0, as after pruning, and training fills "
+                f"them; prune the result again, or train by plmjax compress prune"
+            )
+
+        def is_new(name: str) -> bool:
+            return in_new_head(name) or name.split("/")[0] == ADDED
+
+        def with_checkpoint(sampled: Any) -> Any:
+            wanted = flax.traverse_util.flatten_dict(sampled, sep="/")
+            missing = missing_in_heads(own.keys(), wanted.keys(), experiment.model)
+            missed = [name for name in missing if not (is_new(name) or experiment.start.draws(name))]
+            if missed:
+                report(f"start      initialized at random, as {self.name} has none: {abbreviated(missed)}")
+            taken = [
+                name
+                for name in wanted
+                if not (is_new(name) or name in missing or (name not in own and experiment.start.draws(name)))
+            ]
+            return flax.traverse_util.unflatten_dict(wanted | placed(own, wanted, taken, self.name), sep="/")
+
+        return InitialParameters(with_checkpoint, lambda name: name in own and not is_new(name))
+
+
+def with_task(experiment: Experiment, description: Description) -> Experiment:
+    """Return an experiment on text with the objective and the layout of a checkpoint's run, if it has none of its own.
+
+    A layout of the checkpoint's run brings the texts of a document that it reads, `data.streams`.
+
+    Raises:
+        UserError: the checkpoint's run is not a pretraining run.
+    """
+    data = experiment.data
+    if not isinstance(data, Data) or (experiment.objective is not None and data.layout is not None):
+        return experiment
+    origin = description.experiment
+    if not isinstance(origin.data, Data):
+        raise UserError(
+            f"Expected a pretraining run in --from, whose objective is kept, found a fine-tuned one, with "
+            f"{type(origin.objective).__name__} on {type(origin.data).__name__}; name the run that it started from, or "
+            f"an experiment with an objective and a layout."
+        )
+    if data.layout is None:
+        data = dataclasses.replace(data, layout=origin.data.layout, streams=data.streams or origin.data.streams)
+    return dataclasses.replace(experiment, objective=experiment.objective or origin.objective, data=data)
+
+
+def _check_class(model: ModelConfig, found: ModelConfig) -> None:
+    """Raise UserError if the model of a checkpoint is not of the class that an experiment trains."""
+    if type(found) is not type(model):
+        raise UserError(
+            f"Expected a run of {model.system}, in --from, found a run of {found.system}; name another run, "
+            f"or continue its own pretraining with experiments/continued.py."
+        )
+
+
+def _check_same(model: ModelConfig, found: ModelConfig) -> None:
+    """Raise UserError with the first difference between the experiment's model and that of a checkpoint."""
+    _check_class(model, found)
+    before, after = experiments.flatten(found), experiments.flatten(model)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            raise UserError(
+                f"Expected the checkpoint's model, whose {name} is {before.get(name)}, found model.{name} = "
+                f"{after.get(name)}; leave the option --model.{name} out, or model=None in the experiment's file."
+            )
+
+
+def placed(
+    found: dict[str, Any], wanted: dict[str, Any], names: Sequence[str], origin: str | Path
+) -> dict[str, jax.Array]:
+    """Return the named arrays of a checkpoint with the shardings of the run's arrays, by path.
+
+    Raises:
+        UserError: the checkpoint `origin` lacks one, or has it in another shape.
+    """
+    for name in names:
+        if name not in found or found[name].shape != wanted[name].shape:
+            shape = found[name].shape if name in found else "no such parameter"
+            raise UserError(
+                f"Expected {name} of shape {wanted[name].shape} in the checkpoint {origin}, found {shape}; take a "
+                f"checkpoint of the model that the experiment trains."
+            )
+    return {
+        name: jax.make_array_from_callback(
+            wanted[name].shape, wanted[name].sharding, np.asarray(found[name]).__getitem__
+        )
+        for name in names
+    }
+
+
+def missing_in_heads(found: Sequence[str], wanted: Sequence[str], model: ModelConfig) -> list[str]:
+    """Return the names of head parameters that a checkpoint lacks, sorted.
+
+    Parameters of heads are those outside the encoder, and those of its pooler. A model without a named encoder has no
+    heads; the list is empty.
+    """
+    if model.system.name is None:
+        return []
+    parts = {name: name.split("/") for name in wanted}
+    heads = [name for name, part in parts.items() if part[0] != model.system.name or part[1] == POOLER]
+    return sorted(name for name in heads if name not in found)
+
+
+def abbreviated(names: Sequence[str]) -> str:
+    """Return names of parameters for a sentence.
+
+    More than three names are counted by their first part: `32 of source_encoder`.
+    """
+    if len(names) <= 3:
+        return ", ".join(names)
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        parts.setdefault(name.split("/")[0], []).append(name)
+    return ", ".join(f"{len(each)} of {posixpath.commonpath(each)}" for each in parts.values())
+
+
+def pruned_fraction(params: dict[str, Any]) -> float:
+    """Return the fraction of zeros in the kernels of parameters by path; a kernel of zeros alone was not pruned."""
+    kernels = [np.asarray(array) for path, array in params.items() if path.endswith("kernel")]
+    zeros = [kernel.size - np.count_nonzero(kernel) for kernel in kernels]
+    pruned = sum(count for count, kernel in zip(zeros, kernels, strict=True) if count < kernel.size)
+    return pruned / max(sum(kernel.size for kernel in kernels), 1)

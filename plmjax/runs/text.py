@@ -1,0 +1,237 @@
+"""The inputs of a run on text: its tokenizer and its dataset, which are made once, and the source of its rows.
+
+A run directory keeps what its run makes of raw text, in tokenizer/ and dataset/, and the state of that text in
+text.json. What a command with other options or other text left there before any step is made again.
+"""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from plmjax import experiment as experiments
+from plmjax.errors import options_named
+from plmjax.experiment import Experiment
+from plmjax.files import json_text, seals, storage
+from plmjax.parallel import hosts
+from plmjax.runs import checks, folder, mixtures
+from plmjax.runs.inputs import Inputs
+from plmjax.runs.resolve import Run
+from plmjax.training.evaluation import NoEvaluation
+
+NAMES = {
+    **{
+        f"--{name}": f"--data.{name}"
+        for name in ("format", "input", "streams", "text_key", "max_unknown", "clean", "bad_words", "special_names")
+    },
+    "--vocab_size": "--tokenizer.vocab_size",
+}
+"""Options of the commands that read text -> their names in an experiment."""
+TEXT = "text.json"
+"""File in a run directory with the state of the text of its own tokenizer and dataset."""
+
+
+def inputs(run: Run, workdir: Path, report: Callable[[str], None]) -> Inputs:
+    """Return the inputs of a run in WORKDIR.
+
+    The tokenizer and the dataset are those in WORKDIR or those that the run names, or are made from the run's text.
+
+    Raises:
+        UserError: they do not fit each other or the model, or the run in WORKDIR is another one.
+    """
+    from plmjax.data import mixture, pipeline, remote
+
+    experiment, data, report_once = run.experiment, run.experiment.data, report if hosts.is_primary() else _say_nothing
+    size = experiment.model.vocab_size
+    opened = functools.partial(remote.open_dataset, limit=data.cache_bytes, vocab_size=size, report=report)
+    dataset = opened(data.path) if data.path else None
+    datasets = mixture.open_sources(data.mixture, data.cache_bytes, size, report)
+    hosts.progressed("preparing the text", hosts.UNLIMITED)
+    with hosts.in_turn("the tokenizer and the dataset"), folder.forgotten_after_mistakes(workdir):
+        history = _record(run, workdir, datasets, report)
+        found = run.init_from.tokenizer(experiment)
+        with options_named(NAMES):
+            tokenizer = _tokenizer(experiment, workdir, found, report)
+        checks.special_tokens(experiment.model, tokenizer.vocabulary)
+        run.init_from.check(experiment, tokenizer, _first_batch(experiment))
+        if not datasets:
+            with options_named(NAMES):
+                directory = _dataset(experiment, workdir, tokenizer, report)
+            dataset = dataset or opened(directory)
+        prepared = list(datasets.values()) or [dataset]
+        for one in prepared:
+            data.layout.prepare(one, tokenizer.vocabulary)
+    hosts.progressed("starting", hosts.ACTIVITY)
+    for one in prepared:
+        for line in data.layout.remarks(one):
+            report_once(line)
+        advice = f"prepare again by plmjax prepare --tokenizer {workdir / 'tokenizer'}"
+        if run.init_from.description is None:
+            advice += f" or take the dataset's own, --tokenizer.path {one.directory / 'tokenizer'}"
+        one.check_tokenizer(tokenizer.fingerprint, f"{workdir}'s", advice)
+    if pipeline.by_python():
+        report_once("batches    from a thread of Python: TensorFlow is not installed")
+    settings = (tokenizer.vocabulary, experiment.training.seed, data.shuffle_window)
+    if history is None:
+        source = remote.source(data.layout, dataset, *settings)
+    else:
+        hosts.agree("the history of the mixture", history.to_json())
+        source = mixture.MixtureSource(data.layout, datasets, history, *settings)
+        done = storage.finished_steps(workdir / "checkpoints")
+        for line in mixtures.header(source, experiment.resolved_phases, max(done, default=0)):
+            report_once(line)
+    return Inputs(experiment, run.params, tokenizer, source, _evaluation(experiment, source, report_once))
+
+
+def _say_nothing(line: str) -> None:
+    """Print nothing: another host prints the line."""
+
+
+def _record(run: Run, workdir: Path, datasets: Any, report: Callable[[str], None]) -> Any:
+    """Write the records of the run, or compare it with those in WORKDIR. Return the history of its mixture, or None."""
+    other_start = folder.record_start(workdir, run.init_from.name, run.recorded)
+    _remove_outdated(run.experiment, workdir, other_start, report)
+    history = mixtures.history(workdir, run.experiment.data.mixture, datasets)
+    folder.record_experiment(workdir, run.experiment, report)
+    if hosts.is_primary():
+        mixtures.write(workdir, history)
+        _record_text(run.experiment, workdir)
+    return history
+
+
+def _first_batch(experiment: Experiment) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return a dict from field to shape and dtype of a batch of the first phase."""
+    phase = experiment.resolved_phases[0]
+    return experiment.data.layout.batch(phase.batch_size, phase.sequence_length)
+
+
+def _evaluation(experiment: Experiment, source: Any, report: Callable[[str], None]) -> NoEvaluation | None:
+    """Return no evaluation if the held-out text of a phase fills no row; None takes that of the loop."""
+    if all(source.held_out(phase.evaluation.sequence_length) for phase in experiment.resolved_phases):
+        return None
+    report("evaluation none: no held-out text fills a row; hold out a larger share when the dataset is prepared")
+    return NoEvaluation()
+
+
+def _remove_outdated(experiment: Experiment, workdir: Path, other_start: bool, report: Callable[[str], None]) -> None:
+    """Remove the tokenizer and the dataset of other options from WORKDIR, before any step is trained.
+
+    The folders that the run names, in --tokenizer.path, --data.path or --data.mixture.sources, are not removed.
+
+    other_start: true if the earlier command started from other parameters, and so with another tokenizer.
+    """
+    record = workdir / folder.EXPERIMENT
+    if not hosts.is_primary() or not record.exists() or storage.finished_steps(workdir / "checkpoints"):
+        return
+    changed = experiments.differences(experiments.read(record), experiment)
+    changed = [name for name in changed if name.startswith(experiments.PREPARED)]
+    if not changed and not other_start and not _has_other_text(experiment, workdir):
+        return
+    paths = (experiment.tokenizer.path, experiment.data.path, *experiment.data.mixture.paths.values())
+    named = [storage.absolute(storage.path(path)) for path in paths if path]
+    for made in (workdir / "tokenizer", workdir / "dataset"):
+        own = storage.absolute(made)
+        if made.exists() and not any(own == path or own in path.parents for path in named):
+            storage.remove(made)
+            found = f"options: {', '.join(changed) or '--from'}" if changed or other_start else "text in the same files"
+            report(f"{made.name:<10} prepared again, as an earlier command had other {found}")
+
+
+def _state(experiment: Experiment) -> str:
+    """Return a digest that changes when a file of the run's text is written again.
+
+    It is empty for a run that names a dataset, or whose text is not there any more.
+    """
+    from plmjax.data import formats, tokenizer_folder
+
+    files, kind = _files(experiment)
+    named = experiment.data.path or experiment.data.mixture.sources
+    in_files = kind != formats.DOCUMENTATION and not kind.startswith(formats.TFDS)
+    if named or (in_files and not all(storage.path(path).exists() for path in files)):
+        return ""
+    return seals.digest(tokenizer_folder.state_of(files, kind))
+
+
+def _record_text(experiment: Experiment, workdir: Path) -> None:
+    """Write the state of the text of which WORKDIR's tokenizer and dataset are made, before any step is trained."""
+    if not storage.finished_steps(workdir / "checkpoints") and (state := _state(experiment)):
+        storage.write(workdir / TEXT, json.dumps({"state": state}) + "\n")
+
+
+def _has_other_text(experiment: Experiment, workdir: Path) -> bool:
+    """Return whether WORKDIR names another state of the text."""
+    if not (workdir / TEXT).is_file():
+        return False
+    known = json_text.read_object(workdir / TEXT, "the state of a run's text", "remove the file").get("state")
+    return known != (_state(experiment) or known)
+
+
+def _files(experiment: Experiment) -> tuple[list[str], str]:
+    """Return (inputs, format) of the run's text; text that is named replaces the documentation."""
+    from plmjax.data import formats
+
+    data = experiment.data
+    named = bool(data.input) and data.format == formats.DOCUMENTATION
+    return list(data.input), "auto" if named else data.format
+
+
+def _tokenizer(experiment: Experiment, workdir: Path, found: Any, report: Callable[[str], None]) -> Any:
+    """Return the run's tokenizer.
+
+    It is the one in WORKDIR, that of a checkpoint (`found`), the one that the run names, that of the dataset or of the
+    first source of a mixture, or one trained on the run's text.
+    """
+    from plmjax.data import cleaning, formats, tokenizers
+    from plmjax.data.formats import records
+
+    own, data, settings = workdir / "tokenizer", experiment.data, experiment.tokenizer
+    prepared = [path for path in (data.path, *data.mixture.paths.values()) if path]
+    named = settings.path or (f"{prepared[0]}/tokenizer" if prepared else "")
+    if (own / tokenizers.LAST).is_file():
+        return tokenizers.load(own)
+    if found:
+        found.save(own)
+    elif named:
+        tokenizers.load(named).save(own)
+    else:
+        files, kind = _files(experiment)
+        report(f"tokenizer  training {settings.kind} with {settings.vocab_size} tokens on the input text")
+        parts = records.Parts(records.streams(data.streams)) if data.streams else None
+        texts = formats.texts(files, kind, tokenizers.sample(settings.kind), data.text_key, parts)
+        cleaner = cleaning.cleaner(data.clean, data.bad_words, data.language, kind, parts)
+        texts = cleaner.texts(texts) if cleaner.names else texts
+        tokenizers.train(settings.kind, settings.vocab_size, texts, own, lowercase=settings.lowercase)
+    return tokenizers.load(own)
+
+
+def _dataset(experiment: Experiment, workdir: Path, tokenizer: Any, report: Callable[[str], None]) -> Path:
+    """Return the folder of the run's dataset: the one that it names, or WORKDIR/dataset, prepared if needed."""
+    from plmjax.data import store
+    from plmjax.data.formats import records
+    from plmjax.data.preparation import prepare
+
+    data = experiment.data
+    if data.path:
+        return storage.path(data.path)
+    directory = workdir / "dataset"
+    if not (directory / store.LEDGER).exists():
+        report("dataset    preparing the input text")
+        files, kind = _files(experiment)
+        prepare(
+            files,
+            kind,
+            tokenizer,
+            directory,
+            validation=data.held_out,
+            language=data.language,
+            text_key=data.text_key,
+            streams=records.streams(data.streams),
+            max_unknown=data.max_unknown,
+            clean=data.clean,
+            bad_words=data.bad_words,
+            special_names=data.special_names,
+        )
+    return directory
