@@ -1,48 +1,52 @@
 """The command line: selection of the command, and the environment variables that libraries read.
 
-No module imported here imports JAX. JAX reads the environment only once, at its import, so `main` sets it first.
+The module of a command is imported when the command is chosen, and most of them import JAX. JAX reads the environment
+only once, at its import, so `main` sets it first.
 """
 
+import ast
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from plmjax import platform
-from plmjax.commands import checking, compression, data, exchange, inference, planning, reporting, training
 from plmjax.commands.command_line import experiment_options, parse, run_command, split_arguments
 from plmjax.errors import UserError, nearest, quoted
 from plmjax.files import storage
 
-VERBS: dict[str, Callable] = {
-    "tokenizer train": data.tokenizer_train,
-    "prepare": data.prepare,
-    "cooccurrence": data.cooccurrence,
-    "experiments": training.experiments,
-    "pretrain": training.pretrain,
-    "finetune": training.finetune,
-    "evaluate": inference.evaluate,
-    "predict": inference.predict,
-    "embed": inference.embed,
-    "attention": inference.attention,
-    "fill-mask": inference.fill_mask,
-    "nearest": inference.nearest,
-    "generate": inference.generate,
-    "plan": planning.plan,
-    "bench": training.bench,
-    "selfcheck": checking.selfcheck,
-    "average": training.average,
-    "compress prune": compression.prune,
-    "compress distil": compression.distil,
-    "compress quantize": compression.quantize,
-    "compress factorize": compression.factorize,
-    "compress share": compression.share,
-    "augment": compression.augment,
-    "import": exchange.import_,
-    "export": exchange.export,
-    "card": reporting.card,
-    "report": reporting.report,
+VERBS = {
+    "tokenizer train": "data.tokenizer_train",
+    "prepare": "data.prepare",
+    "cooccurrence": "data.cooccurrence",
+    "experiments": "training.experiments",
+    "pretrain": "training.pretrain",
+    "finetune": "training.finetune",
+    "evaluate": "inference.evaluate",
+    "predict": "inference.predict",
+    "embed": "inference.embed",
+    "attention": "inference.attention",
+    "fill-mask": "inference.fill_mask",
+    "nearest": "inference.nearest",
+    "generate": "generate.generate",
+    "plan": "planning.plan",
+    "bench": "training.bench",
+    "selfcheck": "checking.selfcheck",
+    "average": "training.average",
+    "compress prune": "prune.prune",
+    "compress distil": "distil.distil",
+    "compress quantize": "quantize.quantize",
+    "compress factorize": "compression.factorize",
+    "compress share": "compression.share",
+    "augment": "compression.augment",
+    "import": "exchange.import_",
+    "export": "exchange.export",
+    "card": "reporting.card",
+    "report": "reporting.report",
 }
+"""Command -> MODULE.FUNCTION of this folder."""
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in VERBS if " " in name))
 """First words of commands that consist of two words."""
 OF_EXPERIMENTS = ("pretrain", "finetune", "plan", "bench")
@@ -53,11 +57,25 @@ OF_CHECKPOINTS = tuple(name for name in VERBS if name.startswith("compress "))
 """Commands that take every option of the experiment of a checkpoint."""
 
 
+def verb(name: str) -> Callable:
+    """Import the module of a command, and return the command's function."""
+    module, function = VERBS[name].split(".")
+    return getattr(importlib.import_module(f"plmjax.commands.{module}"), function)
+
+
+def summary(name: str) -> str:
+    """Return the first line of a command's docstring, read from the file of its module: nothing is imported."""
+    module, function = VERBS[name].split(".")
+    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return ast.get_docstring(found).splitlines()[0]
+
+
 def usage(group: str = "") -> str:
     """Return the commands, one line each; `group` limits them to those that begin with this word."""
-    shown = {name: verb for name, verb in VERBS.items() if not group or name.startswith(f"{group} ")}
+    shown = [name for name in VERBS if not group or name.startswith(f"{group} ")]
     width = max(map(len, shown))
-    rows = "\n".join(f"  {name:<{width}}  {verb.__doc__.splitlines()[0]}" for name, verb in shown.items())
+    rows = "\n".join(f"  {name:<{width}}  {summary(name)}" for name in shown)
     command = f"{group} COMMAND" if group else "COMMAND"
     return f"usage: plmjax {command} ...    (plmjax {command} --help shows its options)\n\n{rows}"
 
@@ -84,9 +102,9 @@ def run(arguments: Sequence[str]) -> None:
         name, rest = _of_two_words(name, rest)
     if name not in VERBS:
         raise UserError(f"Expected a command, found {quoted(name)}; {nearest(name, [*VERBS, *GROUPS])}")
-    verb = VERBS[name]
+    command = verb(name)
     if name not in (*OF_EXPERIMENTS, *OF_TASKS, *OF_CHECKPOINTS):
-        parse(verb, f"plmjax {name}", rest)()
+        parse(command, f"plmjax {name}", rest)()
         return
     if name in OF_EXPERIMENTS and rest and not rest[0].startswith("-") and {"-h", "--help"} & set(rest):
         from plmjax import experiment as experiments
@@ -96,7 +114,7 @@ def run(arguments: Sequence[str]) -> None:
     own, overrides = split_arguments(rest)
     further = functools.partial(experiment_options, own[0] if own else "")
     try:
-        call = parse(verb, f"plmjax {name}", own, further)
+        call = parse(command, f"plmjax {name}", own, further)
     except UserError:
         if name in OF_EXPERIMENTS and own and not own[0].startswith("-"):
             from plmjax import experiment as experiments

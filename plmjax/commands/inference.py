@@ -1,16 +1,14 @@
 """The commands that use a checkpoint."""
 
-import functools
 import sys
 from typing import Annotated, Literal
 
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import Positional, arg
 
 from plmjax.commands.arguments import Overrides, Reference, load_classes
 from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
-from plmjax.generation.options import Devices, Options
 
 
 def evaluate(
@@ -270,37 +268,3 @@ def nearest(
 
     for word, cosine in read(vectors).nearest(words, minus, top):
         print(f"{cosine:7.4f}  {word}")
-
-
-def generate(
-    checkpoint: Positional[Location],
-    prompt: Positional[str | None] = None,
-    input: Location | None = None,
-    output: Location | None = None,
-    writing: OmitArgPrefixes[Options] = Options(),
-    mesh: Devices = Devices(),
-    max_unknown: float = MAX_UNKNOWN,
-    experiment: Reference | None = None,
-) -> None:
-    """Generate a continuation of a prompt, or the target text of a source, and print it token by token.
-
-    Options that are left out are those of the task that the model was fine-tuned on, or those of an imported
-    checkpoint. Without either, tokens are sampled at temperature 1. A line on the standard error shows the settings in
-    use.
-
-    Args:
-        checkpoint: Run directory or checkpoint of a model that predicts the next token.
-        prompt: Text to continue; an empty text starts a document. For an encoder-decoder, the source text.
-        input: File with one prompt per line, also compressed; - for the standard input.
-        output: File to write instead, a JSON object per line: prompt, text, tokens, stopped, log_probability, score,
-            unknown_tokens.
-        max_unknown: Maximum fraction of unknown tokens in a prompt. A higher fraction is an error: the checkpoint does
-            not fit the text.
-        experiment: Experiment file that defines classes which the checkpoint uses.
-    """
-    load_classes(experiment)
-    from plmjax.generation.command import run
-
-    write = functools.partial(print, end="", flush=True)
-    note = functools.partial(print, file=sys.stderr)
-    run(checkpoint, prompt, input, output, writing, mesh, write, note, max_unknown)

@@ -1,10 +1,13 @@
 """`plmjax compress prune`: from a checkpoint to the run directory of the pruned model."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from tyro.conf import Positional, arg
+
+from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.compression.pruning import heads
 from plmjax.compression.pruning.blocks import BlockMovementPruning
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
@@ -42,33 +45,34 @@ TICKET = "ticket"
 
 @hold_output
 def prune(
-    checkpoint: str | Path,
-    output: Path,
-    method: str,
+    checkpoint: Positional[Annotated[str, arg(metavar="CHECKPOINT")]],
+    output: Location,
+    method: str = "magnitude",
     sparsity: float | None = None,
-    *,
     rows: int | None = None,
     rounds: int | None = None,
-    rewind: Path | None = None,
-    experiment: str | None = None,
-    overrides: Sequence[str] = (),
-) -> str:
-    """Prune a checkpoint, and return a line about the result.
+    rewind: Location | None = None,
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Set weights of a model to 0, or remove heads and features, to make it smaller.
+
+    gradual, movement, soft_movement, block_movement and lottery train the model, on the data of its own run or with
+    another experiment, whose options may follow, such as --training.steps 1000 or --compression.begin 0.2.
 
     Args:
-        checkpoint: a run directory or a checkpoint.
-        output: the run directory to write.
-        method: one of `WITHOUT_TRAINING` or `WITH_TRAINING`.
-        sparsity: share of the layers' weights that become 0; with `heads`, of the heads that are removed.
-        rows: with `heads`, the number of training rows that measure the importance.
-        rounds: with `heads`, the number of measurements.
-        rewind: with `lottery`, the checkpoint whose weights are trained.
-        experiment: the experiment that trains the model, if not that of the checkpoint.
-        overrides: options of the experiment.
-
-    Raises:
-        UserError: the method, the sparsity or an option does not fit the checkpoint, or the output has a run.
+        checkpoint: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint.
+        method: magnitude, two_of_four or heads, which do not train; gradual, movement, soft_movement, block_movement
+            or lottery.
+        sparsity: Share of the layers' weights that become 0; with heads, the share of the heads that are removed. By
+            default 0.5; two_of_four and soft_movement have none.
+        rows: With heads, the number of training rows on which the importance of a head is measured; by default 256.
+        rounds: With heads, the number of rounds of measuring and removing; by default 1.
+        rewind: With lottery, the checkpoint whose weights the kept ones get before they are trained.
+        experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
+    load_classes(experiment)
     known = (*WITHOUT_TRAINING, *WITH_TRAINING)
     if method not in known:
         raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
@@ -99,7 +103,7 @@ def prune(
         settings |= dataclasses.asdict(run.compression)
         start = _ticket(source, run, sparsity, rewind, output) if kind is TicketTraining else None
         params, run = train(source, run, output, start)
-    return f"pruned     {write(output, source, params, run, 'prune', settings)} in {output}"
+    print(f"pruned     {write(output, source, params, run, 'prune', settings)} in {output}")
 
 
 def _check_options(method: str, options: dict[str, Any]) -> None:

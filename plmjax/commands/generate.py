@@ -1,13 +1,17 @@
-"""Implementation of `plmjax generate`: options to settings, prompts from a file, texts to the terminal or a file."""
+"""The command that generates text: options to settings, prompts from a file, texts to the terminal or a file."""
 
 import dataclasses
+import functools
 import json
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tyro.conf import OmitArgPrefixes, Positional
+
+from plmjax.commands.arguments import Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
@@ -23,38 +27,37 @@ STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "the standard input"
 
 
-def run(
-    checkpoint: Path,
-    prompt: str | None,
-    input: Path | None,
-    output: Path | None,
-    options: Options,
-    devices: Devices,
-    write: Callable[[str], None],
-    note: Callable[[str], None],
+def generate(
+    checkpoint: Positional[Location],
+    prompt: Positional[str | None] = None,
+    input: Location | None = None,
+    output: Location | None = None,
+    writing: OmitArgPrefixes[Options] = Options(),
+    mesh: Devices = Devices(),
     max_unknown: float = MAX_UNKNOWN,
+    experiment: Reference | None = None,
 ) -> None:
-    """Generate text after a prompt, or after every line of a file.
+    """Generate a continuation of a prompt, or the target text of a source, and print it token by token.
 
-    A value that `options` leave open comes from the task on which the model was fine-tuned. Without a task it comes
-    from the checkpoint, if that has settings of generation.
-
-    A single text for each prompt is shown while it is generated. Several texts are shown when they are complete, each
-    after its score. A continuation is shown with its prompt; a text generated from a source is shown without the
-    source. With `output` the texts are written there, one JSON object for each line.
+    Options that are left out are those of the task that the model was fine-tuned on, or those of an imported
+    checkpoint. Without either, tokens are sampled at temperature 1. A line on the standard error shows the settings in
+    use.
 
     Args:
-        write: prints a piece of text, without a new line.
-        note: prints a line about the settings in force, separately from the text.
-        max_unknown: maximum share of unknown tokens in a prompt.
-
-    Raises:
-        UserError: the options contradict each other, there is no prompt or two, the file is not text, or an error of
-            `Generator`.
+        checkpoint: Run directory or checkpoint of a model that predicts the next token.
+        prompt: Text to continue; an empty text starts a document. For an encoder-decoder, the source text.
+        input: File with one prompt per line, also compressed; - for the standard input.
+        output: File to write instead, a JSON object per line: prompt, text, tokens, stopped, log_probability, score,
+            unknown_tokens.
+        max_unknown: Maximum fraction of unknown tokens in a prompt. A higher fraction is an error: the checkpoint does
+            not fit the text.
+        experiment: Experiment file that defines classes which the checkpoint uses.
     """
+    load_classes(experiment)
+    write = functools.partial(print, end="", flush=True)
     run = checkpoints.describe(checkpoints.find(checkpoint)).experiment
     stored, owner = decoding_of(run)
-    settings = settings_with(options, stored)
+    settings = settings_with(writing, stored)
     output = None if output is None else storage.path(output)
     if output is not None and not (storage.in_bucket(output) or output.absolute().parent.is_dir()):
         raise UserError(f"Expected a file in a folder that exists for --output, found {output}; make the folder first.")
@@ -63,9 +66,9 @@ def run(
     prompts = prompts_of(prompt, input)
     file = STANDARD_INPUT_NAME if str(input) == STANDARD_INPUT else input
     places = [f"line {number} of {file}" for number in range(1, len(prompts) + 1)] if prompt is None else [""]
-    generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(devices)), max_unknown)
+    generator = Generator.load(checkpoint, Mesh(**dataclasses.asdict(mesh)), max_unknown)
     generator.check(prompts, settings, places)  # before any output
-    note(in_force(options, stored, owner))
+    print(in_force(writing, stored, owner), file=sys.stderr)
     unknown = generator.unknown(prompts)
     if unknown.count:
         log.warning("%s", unknown)

@@ -2,9 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 from plmjax import experiment as experiments
+from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.compression.quantization.aware import QuantizationAware
 from plmjax.compression.quantization.calibration import calibrated, ranges_of
 from plmjax.compression.quantization.products import with_products
@@ -25,29 +29,30 @@ BATCHES = 16
 
 @hold_output
 def quantize(
-    checkpoint: str | Path,
-    output: Path,
-    method: str,
-    granularity: str,
+    checkpoint: Positional[Annotated[str, arg(metavar="CHECKPOINT")]],
+    output: Location,
+    method: str = "weight_only",
+    granularity: str = "channel",
     batches: int | None = None,
-    experiment: str | None = None,
-    overrides: Sequence[str] = (),
-) -> str:
-    """Quantize a checkpoint, and return a line about the result.
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Store the weights of a model in int8, a quarter of the size; multiply in int8 too.
+
+    dynamic, static and aware read the examples of the checkpoint's own run, whose options may follow, such as
+    --data.train. aware trains on them, and takes another experiment too.
 
     Args:
-        checkpoint: a run directory or a checkpoint.
-        output: the run directory to write.
-        method: a name of `METHODS`.
-        granularity: `tensor` for a scale for each matrix, `channel` for a scale for each output of it.
-        batches: with `static`, number of training batches that give the ranges of activations; None: `BATCHES`.
-        experiment: with `aware`, the experiment that trains the model, if not that of the checkpoint.
-        overrides: options of the experiment.
-
-    Raises:
-        UserError: the method or the granularity is unknown, the checkpoint is quantized already, its model has no
-            weights to quantize or no products in int8, the data of its run is not there, or the output has a run.
+        checkpoint: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint.
+        method: weight_only, which multiplies in float; dynamic, which scales the activations of each token by their
+            largest value; static, by the largest value of some training batches; or aware, which trains the model with
+            rounded values.
+        granularity: channel for a scale for each output of a matrix, tensor for one scale for the whole matrix.
+        batches: With static, the number of training batches; by default 16.
+        experiment: Experiment that trains the model, in place of that of its run; its file defines classes too.
     """
+    load_classes(experiment)
     check_choice("--method", method, METHODS)
     check_choice("--granularity", granularity, GRANULARITIES)
     if batches is not None and method != "static":
@@ -84,7 +89,7 @@ def quantize(
         run = with_integers(run, INT8_DYNAMIC if method == "dynamic" else INT8_STATIC)
         line = f"int8 with {len(ranges) // 2} kernels of the layers"
     write(output, source, params, run, "quantize", settings)
-    return f"quantized  {comparison(source.params, params, shared)}; products in {line}; in {output}"
+    print(f"quantized  {comparison(source.params, params, shared)}; products in {line}; in {output}")
 
 
 def with_integers(run: Experiment, products: str) -> Experiment:

@@ -3,10 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import flax.traverse_util
+from tyro.conf import Positional, arg
 
 from plmjax import experiment as experiments
+from plmjax.commands.arguments import Overrides, Reference, load_classes
+from plmjax.commands.command_line import Location
 from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilbert import DistilBertDistillation
 from plmjax.compression.distillation.distilled import INNER, Distillation
@@ -42,28 +46,30 @@ METHODS = (
 
 @hold_output
 def distil(
-    teacher: str | Path,
-    output: Path,
-    method: str,
-    layers: Sequence[int] = (),
+    teacher: Positional[Annotated[str, arg(metavar="TEACHER")]],
+    output: Location,
+    method: str = "soft_targets",
+    layers: tuple[int, ...] = (),
     student: str | None = None,
-    experiment: str | None = None,
-    overrides: Sequence[str] = (),
-) -> str:
-    """Train a student of a teacher, and return a line about the result.
+    experiment: Reference | None = None,
+    overrides: Overrides = (),
+) -> None:
+    """Train a student, a smaller model, beside its teacher.
+
+    It is trained on the data of the teacher's run or with another experiment, whose options may follow, such as
+    --training.steps 1000 or --compression.temperature 4. Both have the same tokenizer.
 
     Args:
-        teacher: a run directory or a checkpoint.
-        output: the run directory to write.
-        method: the name of a `Distillation`.
-        layers: numbers of the teacher's layers that the student begins with; empty takes every other one.
-        student: the checkpoint that the student begins with, or `random`; None takes layers of the teacher.
-        experiment: the experiment that trains the student, if not that of the teacher.
-        overrides: options of the experiment.
-
-    Raises:
-        UserError: an option does not fit the teacher or its student, or the output has a run.
+        teacher: Run directory or checkpoint.
+        output: Run directory to write, with one checkpoint of the student.
+        method: soft_targets, distilbert, patient, tinybert or mobilebert.
+        layers: Numbers of the teacher's layers that the student begins with, from 0; by default every other one.
+        student: Run directory or checkpoint that the student begins with in place of the teacher's layers; or random,
+            for random parameters of the sizes of the teacher or of --experiment, with options such as
+            --model.hidden_size.
+        experiment: Experiment that trains the student, in place of that of the teacher; its file defines classes too.
     """
+    load_classes(experiment)
     known = {found.name: found for found in METHODS}
     if method not in known:
         raise UserError(f"Expected a known --method, found {quoted(method)}; {nearest(method, known)}")
@@ -102,7 +108,7 @@ def distil(
     params, run = train(source, run, output, checkpoint=None if other is None else student)
     run = dataclasses.replace(run, start=Start())
     constants = checkpoints.read_constants(storage.path(output) / TRAINING).get(INNER, ())
-    return f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}"
+    print(f"distilled  {write(output, source, params, run, 'distil', settings, constants=constants)} in {output}")
 
 
 def _distillation(source: Source, method: type[Distillation], named: Experiment | None) -> Distillation:
