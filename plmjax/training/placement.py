@@ -65,7 +65,7 @@ class StateBytes(NamedTuple):
         copy: the copy of the parameters that a step computes with.
         table: the largest parameter of that copy outside of the layers.
         rings: true if parameters and gradients travel along rings (`plmjax.parallel.rings`).
-        whole_tables: the looked-up tables (`plmjax.training.rows`) that no axis of the mesh divides.
+        whole_tables: the looked-up tables (`gradients.looked_up_rows`) that no axis of the mesh divides.
     """
 
     kept: int

@@ -7,7 +7,7 @@ measured is the step that runs.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,16 +22,16 @@ from plmjax.errors import UserError, check_choice
 from plmjax.experiment import Data, Experiment
 from plmjax.experiment.phases import ResolvedPhase
 from plmjax.layers.attention.backends import BACKENDS
-from plmjax.objectives.capabilities import rows_of
 from plmjax.objectives.objective import Batch, LossInputs
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import sharding, topologies
 from plmjax.parallel.rings import Rings
-from plmjax.parallel.shares import Shares, dtypes
-from plmjax.training import optimizers, rows
-from plmjax.training.initial_state import InitialState, Shapes, corrupted_zeros, shardings_of, with_sharding
+from plmjax.training import carries, optimizers
+from plmjax.training.gradients import Gradient
+from plmjax.training.initial_state import InitialState, Shapes, shardings_of, with_sharding
+from plmjax.training.parameter_layout import ParameterLayout
 from plmjax.training.state import TrainState
-from plmjax.training.step import Forward, Update, evaluation_step, train_step
+from plmjax.training.step import Evaluation, Training, evaluation_step, train_step
 from plmjax.training.step_metrics import StepMetrics
 
 EVALUATION_LENGTH = "--training.evaluation_sequence_length"
@@ -155,27 +155,36 @@ def build(
     check_batches(phase, evaluation_phase, mesh)
     check_model(experiment, phase, vocabulary)
 
-    how = execution(experiment, mesh.devices.flat[0].platform)
-    module = experiment.trained.module(experiment.model, how)
+    run_on = execution(experiment, mesh.devices.flat[0].platform)
+    module = experiment.trained.module(experiment.model, run_on)
     batch, evaluation_batch = (divided_batch(shapes(each), mesh) for each in (phase, evaluation_phase))
-    first = InitialState.of(experiment, phase, module, how.dtype, vocabulary, batch, mesh)
+    first = InitialState.of(experiment, phase, module, run_on.dtype, vocabulary, batch, mesh)
     rings = rings_of(experiment, phase, first, mesh)
-    division = Division.of(experiment, vocabulary, batch, first.boxed["params"], how.dtype, mesh, rings)
-    if experiment.training.rings == "on" and rings is not division.copied.rings:
+    layout = ParameterLayout.of(experiment, vocabulary, batch, first.boxed["params"], run_on.dtype, mesh, rings)
+    if experiment.training.rings == "on" and rings is not layout.trained.rings:
         raise rings_refused("an objective that looks up no rows of tables", type(experiment.objective).__name__)
-    evaluation_carry = first_evaluation_carry(experiment, evaluation_phase, how.dtype)
-    forward = functools.partial(Forward, module=module, vocabulary=vocabulary, tables=division.tables)
-    training = forward(experiment.trained, shares=division.copied, **of_carry(first.carry))
-    held_out = forward(experiment.evaluated, shares=division.evaluated, **of_carry(evaluation_carry))
-    update = update_rule(experiment, phase, first.optimizer, mesh)
+    rows, length = evaluation_phase.batch_size, evaluation_phase.sequence_length
+
+    def evaluation_carry() -> Any:
+        return experiment.evaluated.evaluation_carry(experiment.model, rows, length, run_on.dtype)
+
+    training = training_of(experiment, phase, vocabulary, module, layout, first, mesh)
+    evaluation = Evaluation(
+        objective=experiment.evaluated,
+        module=module,
+        vocabulary=vocabulary,
+        gather=layout.gradient(layout.evaluated, experiment.evaluated, evaluation_carry, phase, mesh).gather,
+        reset_carry=carries.reset(evaluation_carry),
+        unigram=unigram,
+    )
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        return train_step(state, batch, training, update)
+        return train_step(state, batch, training)
 
     def evaluate(loss_inputs: LossInputs, batch: Batch, key: jax.Array) -> Any:
-        return evaluation_step(loss_inputs, batch, key, held_out, unigram)
+        return evaluation_step(loss_inputs, batch, key, evaluation)
 
-    state = first.described(division.shares.owned)
+    state = first.described(layout.all.owned)
     whole, places = NamedSharding(mesh, PartitionSpec()), shardings_of(state)
     evaluated = places.loss_inputs.replace(carry=sharding.boxed(jax.eval_shape(evaluation_carry), mesh))
     return Program(
@@ -189,7 +198,7 @@ def build(
             in_shardings=(places, shardings_of(batch)),
             out_shardings=(places, whole),
             donate_argnums=0,
-            compiler_options=compiler_options(experiment, mesh, division.copied.rings),
+            compiler_options=compiler_options(experiment, mesh, layout.trained.rings),
         ),
         evaluate=jax.jit(
             sharding.scoped(evaluate, mesh),
@@ -210,14 +219,14 @@ def build(
             out_shardings=places,
             donate_argnums=0,
         ),
-        start_carry=carry_maker(first.carry, places.carry, mesh),
-        start_evaluation_carry=carry_maker(evaluation_carry, evaluated.carry, mesh),
+        start_carry=carries.maker(first.carry, places.carry, mesh),
+        start_evaluation_carry=carries.maker(evaluation_carry, evaluated.carry, mesh),
         state=state,
         batch=batch,
         evaluation_batch=evaluation_batch,
-        copy=division.copied.copy(division.tables.split(state.params)[0]),
-        axes=division.axes,
-        rings=division.copied.rings,
+        copy=layout.trained.copy(layout.tables.split(state.params)[0]),
+        axes=layout.axes,
+        rings=layout.trained.rings,
     )
 
 
@@ -290,87 +299,32 @@ def divided_batch(batch: Shapes, mesh: jax.sharding.Mesh) -> Shapes:
     return jax.tree.map(with_sharding, batch, sharding.batch(batch, mesh))
 
 
-def first_evaluation_carry(experiment: Experiment, phase: ResolvedPhase, dtype: jnp.dtype) -> Callable[[], Any]:
-    """Return the function that makes the first carry of an evaluation, boxed with logical axes."""
-    rows, length = phase.batch_size, phase.sequence_length
-    return lambda: experiment.evaluated.evaluation_carry(experiment.model, rows, length, dtype)
+def training_of(
+    experiment: Experiment,
+    phase: ResolvedPhase,
+    vocabulary: Vocabulary,
+    module: nn.Module,
+    layout: ParameterLayout,
+    first: InitialState,
+    mesh: jax.sharding.Mesh,
+) -> Training:
+    """Return the parts of the train step of a phase."""
+    rule, steps, optimizer = experiment.optimizer, experiment.training.steps, first.optimizer
 
+    def update(gradient: Gradient, optimizer_state: optax.OptState, params: Any) -> tuple[Any, optax.OptState]:
+        updates, optimizer_state = optimizer.update(gradient.params, optimizer_state, params)
+        return optax.apply_updates(params, updates), optimizer_state
 
-def of_carry(carry: Callable[[], Any]) -> dict[str, Any]:
-    """Return the arguments of `Forward` that follow from the function of a first carry, boxed with logical axes."""
-    return {
-        "initial_carry": lambda: nn.meta.unbox(carry()),
-        "carry_axes": sharding.logical_axes(jax.eval_shape(carry)),
-    }
-
-
-def update_rule(
-    experiment: Experiment, phase: ResolvedPhase, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
-) -> Update:
-    """Return the backward pass of a phase's batch and the update of the parameters."""
-    return Update(
-        optimizer,
-        lambda optimizer_state, step: optimizers.learning_rate(
-            experiment.optimizer, optimizer_state, experiment.training.steps, step
-        ),
-        phase.accumulation,
-        shards=mesh.shape["data"],
-        generator=dropout_generator(experiment, mesh),
+    return Training(
+        objective=experiment.trained,
+        module=module,
+        vocabulary=vocabulary,
+        gradient=layout.gradient(layout.trained, experiment.trained, first.carry, phase, mesh),
+        update=functools.partial(layout.tables.update, optimizer) if layout.tables.owned else update,
+        learning_rate=lambda optimizer_state, step: optimizers.learning_rate(rule, optimizer_state, steps, step),
+        reset_carry=carries.reset(first.carry),
+        dropout_prng=dropout_generator(experiment, mesh),
     )
-
-
-def carry_maker(carry: Callable[[], Any], places: Any, mesh: jax.sharding.Mesh) -> Callable[[], Any]:
-    """Return the jitted function that makes a first carry on its devices."""
-    return jax.jit(sharding.scoped(lambda: nn.meta.unbox(carry()), mesh), out_shardings=places)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Division:
-    """The division of the parameters among the devices, and the copies that a step gathers.
-
-    shares: all parameters, as devices own and update them.
-    tables: the parameters whose rows the objective names; the rows are looked up where they are stored.
-    copied: all other parameters, from which a train step gathers its copy. evaluated: the same for an evaluation.
-    axes: logical axis names of that copy.
-    """
-
-    shares: Shares
-    tables: rows.Tables
-    copied: Shares
-    evaluated: Shares
-    axes: Any
-
-    @classmethod
-    def of(
-        cls,
-        experiment: Experiment,
-        vocabulary: Vocabulary,
-        batch: Shapes,
-        boxed: Any,
-        dtype: jnp.dtype,
-        mesh: jax.sharding.Mesh,
-        rings: Rings | None,
-    ) -> Self:
-        """Return the division of boxed parameters; the objective names the rows of tables for `batch`.
-
-        rings: used if the objective names no rows.
-        """
-        exchanged, zero = jnp.dtype(experiment.training.gradient_dtype), experiment.mesh.zero
-        shares = Shares.of(boxed, mesh, dtype, exchanged, zero=zero)
-        corrupted, _ = jax.eval_shape(
-            lambda key: corrupted_zeros(experiment, vocabulary, batch, key), jax.random.key(0)
-        )
-        tables = rows.Tables.of(
-            shares.owned,
-            jax.eval_shape(lambda batch: rows_of(experiment.trained, batch), corrupted),
-            next(iter(batch.values())).sharding,
-            by_rows=experiment.optimizer is not None and experiment.optimizer.by_rows,
-        )
-        rest, _ = tables.split(boxed)
-        copied = Shares.of(rest, mesh, dtype, exchanged, zero=zero, rings=None if tables.owned else rings)
-        # Only gradients may be rounded before they are sent over the network; an evaluation has none.
-        evaluated = dataclasses.replace(copied, dtypes=dtypes(rest, dtype, jnp.dtype(jnp.float32)), rings=None)
-        return cls(shares, tables, copied, evaluated, sharding.logical_axes(rest))
 
 
 def check_batches(phase: ResolvedPhase, evaluation_phase: ResolvedPhase, mesh: jax.sharding.Mesh) -> None:

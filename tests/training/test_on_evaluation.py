@@ -6,7 +6,6 @@ import chex
 import jax
 import pytest
 
-from plmjax import experiment
 from plmjax.experiment import Experiment
 from plmjax.training import loop, metrics, optimizers
 from plmjax.training.checkpoints import checkpoints
@@ -67,4 +66,3 @@ def test_a_resumed_run_follows_the_same_evaluations(tmp_path):
     chex.assert_trees_all_equal(saved, jax.device_get(mean))
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(saved, jax.device_get(whole.state.params))
-    assert experiment.read(tmp_path / "whole" / "experiment.json").optimizer == RULE

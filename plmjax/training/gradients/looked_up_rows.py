@@ -1,4 +1,4 @@
-"""Lookup of table rows in the train step, and updates of these rows alone.
+"""The gradient for objectives that name the rows of tables which their loss reads, and updates of these rows alone.
 
 A batch reads few rows of a table with as many rows as the vocabulary. If an objective names the rows that its loss
 reads (`ReadsRows`), the step looks them up before the loss and differentiates with respect to them. So no copy of the
@@ -18,22 +18,58 @@ import optax
 from jax.lax import with_sharding_constraint
 from jax.sharding import NamedSharding, PartitionSpec
 
+from plmjax.objectives.objective import Batch, LossInputs, LossSums
 from plmjax.training import paths
+from plmjax.training.gradients import Gradient, Loss, Weights
+from plmjax.training.gradients.all_gather import AllGather
 
 Params = Any
 
 
 class TableRows(NamedTuple):
-    """The rows of a table that a batch reads, each once, and their gradient.
+    """The rows of a table that a batch reads, and their gradient.
 
-    Attributes:
-        ids: int32 [N]. A repeated row has its id in one place only; its other places have the number of the table's
-            rows, an id that no row has.
-        gradient: float32 [N D], 0 in those other places.
+    ids: int32 [B ...], or [N] without repetitions (`deduplicated`).
+    gradient: float32 [B ... D] or [N D].
     """
 
     ids: jax.Array
     gradient: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LookedUpRows:
+    """The rows of `tables` are looked up before the loss, and it is differentiated with respect to them.
+
+    rows_of: function from a corrupted batch to a dict from path of a table to ids, int32 [B ...].
+    others: the way of all other parameters.
+    """
+
+    tables: "Tables"
+    rows_of: Callable[[Batch], dict[str, jax.Array]]
+    others: AllGather
+
+    def __call__(
+        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+    ) -> tuple[Gradient, LossSums]:
+        """See `GradientOf`. `Gradient.rows` is a dict from path to `TableRows`."""
+        rest, tables = self.tables.split(inputs.params)
+        ids = self.rows_of(batch)
+
+        def with_tables(inputs: LossInputs, *arguments: Any) -> tuple[jax.Array, LossSums]:
+            return loss(inputs.replace(params=joined(inputs.params, tables)), *arguments)
+
+        inputs = inputs.replace(params=rest, rows=nested(self.tables.look_up(tables, ids)))
+        gradient, sums = self.others(with_tables, inputs, weights, batch, key)
+        found = _flat(gradient.rows)
+        return Gradient(gradient.params, {name: TableRows(ids[name], found[name]) for name in ids}), sums
+
+    def gather(self, inputs: LossInputs, batch: Batch) -> LossInputs:
+        """Return the inputs with the parameters and the rows that a forward pass computes with."""
+        rest, tables = self.tables.split(inputs.params)
+        gathered = self.others.gather(inputs.replace(params=rest), batch).params
+        rows = nested(self.tables.look_up(tables, self.rows_of(batch)))
+        return inputs.replace(params=joined(gathered, tables), rows=rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,31 +109,25 @@ class Tables:
     def update(
         self,
         optimizer: optax.GradientTransformation,
-        gradient: Params,
-        row_gradients: dict[str, jax.Array],
-        ids: dict[str, jax.Array],
+        gradient: Gradient,
         optimizer_state: optax.OptState,
         params: Params,
     ) -> tuple[Params, optax.OptState]:
-        """Return the parameters and the optimizer state after a step.
-
-        Args:
-            gradient: gradient of the parameters without the tables.
-            row_gradients: path -> float32 [B ... D], gradients of the rows `ids`.
-        """
+        """Return the parameters and the optimizer state after a step; `gradient` is that of `LookedUpRows`."""
         rest, tables = self.split(params)
         if not self.by_rows:
-            whole = {name: self._whole_gradient(name, table, ids, row_gradients) for name, table in tables.items()}
-            updates, optimizer_state = optimizer.update(joined(gradient, whole), optimizer_state, params)
+            found = gradient.rows
+            whole = {name: self._whole_gradient(name, table, found[name]) for name, table in tables.items()}
+            updates, optimizer_state = optimizer.update(joined(gradient.params, whole), optimizer_state, params)
             return optax.apply_updates(params, updates), optimizer_state
         rows = {}
         for name, table in tables.items():
-            values = self._columns(name, row_gradients[name].reshape(-1, table.shape[1]))
-            rows[name] = deduplicated(ids[name].reshape(-1), values, len(table))
+            values = self._columns(name, gradient.rows[name].gradient.reshape(-1, table.shape[1]))
+            rows[name] = deduplicated(gradient.rows[name].ids.reshape(-1), values, len(table))
         few = {name: table.at[rows[name].ids].get(mode="clip") for name, table in tables.items()}
         kept = _map_tables(lambda leaf, of: leaf.at[of.ids].get(mode="clip"), rows, tables, optimizer_state)
-        gradient = joined(gradient, {name: of.gradient for name, of in rows.items()})
-        updates, kept = optimizer.update(gradient, kept, joined(rest, few))
+        found = joined(gradient.params, {name: of.gradient for name, of in rows.items()})
+        updates, kept = optimizer.update(found, kept, joined(rest, few))
         updates, row_updates = self.split(updates)
         for name, table in tables.items():
             tables[name] = table.at[rows[name].ids].add(row_updates[name], mode="drop")
@@ -112,17 +142,16 @@ class Tables:
         spec = PartitionSpec(*[None] * (rows.ndim - 1), columns)
         return with_sharding_constraint(rows, NamedSharding(self.owned[name].mesh, spec))
 
-    def _whole_gradient(
-        self, name: str, table: jax.Array, ids: dict[str, jax.Array], row_gradients: dict[str, jax.Array]
-    ) -> jax.Array:
-        whole = jnp.zeros_like(table).at[ids[name]].add(self._columns(name, row_gradients[name]))
+    def _whole_gradient(self, name: str, table: jax.Array, rows: "TableRows") -> jax.Array:
+        whole = jnp.zeros_like(table).at[rows.ids].add(self._columns(name, rows.gradient))
         return with_sharding_constraint(whole, self.owned[name])
 
 
 def deduplicated(ids: jax.Array, gradient: jax.Array, size: int) -> TableRows:
-    """Return the rows of a table of `size` rows from lookups: ids int [N] and gradient float32 [N D].
+    """Return the rows of a table of `size` rows from lookups, each row once: ids int [N] and gradient float32 [N D].
 
-    The gradients of repeated lookups of a row are summed in the place of its last lookup.
+    The gradients of repeated lookups of a row are summed in the place of its last lookup. Its other places have the id
+    `size`, which no row has, and the gradient 0.
     """
     places = jnp.arange(len(ids), dtype=jnp.int32)
     last = jnp.zeros(size, jnp.int32).at[ids].max(places)[ids]

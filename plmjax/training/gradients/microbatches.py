@@ -7,40 +7,60 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plmjax.objectives.objective import Batch, LossSums
+from plmjax.objectives.objective import Batch, LossInputs, LossSums
 from plmjax.parallel import sharding
+from plmjax.training.gradients import Gradient, Loss, Weights
+
+
+def gradient_of(
+    loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array, total: Any = None
+) -> tuple[Gradient, LossSums]:
+    """Return (gradient, sums) of one microbatch; the gradient of the parameters is added to `total`.
+
+    total: the gradient of the microbatches before, in float32. None stands for 0, and the gradient then has the dtypes
+        of the parameters.
+    """
+
+    def accumulated(params: Any, rows: Any) -> tuple[jax.Array, LossSums]:
+        value, sums = loss(inputs.replace(params=params, rows=rows), weights, batch, key)
+        return accumulate_into(value, params, total), sums
+
+    (params, rows), sums = jax.grad(accumulated, argnums=(0, 1), has_aux=True)(inputs.params, inputs.rows)
+    return Gradient(add_gradients(params, total), rows), sums
 
 
 def accumulate(
-    microstep: Callable[[Any, Batch, jax.Array, Any], tuple[Any, LossSums]],
-    carry: Any,
-    carry_axes: Any,
+    loss: Loss,
+    inputs: LossInputs,
+    weights: Weights,
     batch: Batch,
     key: jax.Array,
-    accumulation: int,
+    *,
+    carry_axes: Any,
+    microbatches: int,
     shards: int = 1,
     add_shards: Callable[[Any], Any] | None = None,
-) -> tuple[Any, LossSums]:
-    """Return (gradient, sums) of a batch, computed in `accumulation` microbatches.
+) -> tuple[Gradient, LossSums]:
+    """Return (gradient, sums) of a batch, computed in several microbatches.
 
-    microstep: (carry, microbatch, key, total) -> (total + gradient, sums). The total is that of the microbatches
-    before, in float32. None stands for 0, and the gradient then has the dtypes of the parameters.
-
-     Microbatch i has the rows i, i + accumulation, ...: devices have contiguous rows, so no row has to move. Leaves of
-    the carry with a "batch" axis are divided in the same way; other leaves are passed from microbatch to microbatch.
+    Microbatch i has the rows i, i + microbatches, ...: devices have contiguous rows, so no row has to move. Leaves of
+    the carry with a "batch" axis (`carry_axes`) and looked-up rows are divided in the same way; other leaves and the
+    collections are passed from microbatch to microbatch.
 
     Each of the `shards` along the mesh's data axis adds up the gradient of its own rows, and has its own key for
     dropout. `add_shards` sums gradients [shards ...] once, after the last microbatch. If a leaf of the carry has no
     batch axis, it belongs to all shards, and the gradient is summed for every microbatch.
     """
-    if accumulation == 1:
-        return microstep(carry, batch, key, None)
-    structure = jax.tree.structure(carry)
-    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(carry_axes)]
+    if microbatches == 1:
+        return gradient_of(loss, inputs, weights, batch, key)
+    carried = (inputs.carry, inputs.collections, inputs.rows)
+    axes = (carry_axes, jax.tree.map(lambda _: (), inputs.collections), jax.tree.map(lambda _: ("batch",), inputs.rows))
+    structure = jax.tree.structure(carried)
+    axes = [names.index("batch") if "batch" in names else None for names in structure.flatten_up_to(axes)]
     shards = 1 if None in axes else shards
 
-    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [accumulation, shards, .. B / both ..]
-        shape = (*x.shape[:axis], shards, x.shape[axis] // (shards * accumulation), accumulation, *x.shape[axis + 1 :])
+    def split(x: jax.Array, axis: int = 0) -> jax.Array:  # [.. B ..] -> [microbatches, shards, .. B / both ..]
+        shape = (*x.shape[:axis], shards, x.shape[axis] // (shards * microbatches), microbatches, *x.shape[axis + 1 :])
         return jnp.moveaxis(x.reshape(shape), (axis + 2, axis), (0, 1))
 
     def join(x: jax.Array, axis: int) -> jax.Array:
@@ -61,9 +81,11 @@ def accumulate(
         """Return (total + gradient, losses, metrics) of every shard, its rows of the carry, and the other leaves."""
 
         def shard(rows: list[jax.Array], microbatch: Batch, total: Any, key: jax.Array) -> tuple:
-            gradient, sums = microstep(merge(rows, others), microbatch, key, total)
-            after, shared = parts(sums.carry)
-            return ((gradient, sums.losses, sums.metrics), after), shared
+            carry, collections, table_rows = merge(rows, others)
+            given = inputs.replace(carry=carry, collections=collections, rows=table_rows)
+            gradient, sums = gradient_of(loss, given, weights, microbatch, key, total)
+            after, shared = parts((sums.carry, sums.collections, gradient.rows))
+            return ((gradient.params, sums.losses, sums.metrics), after), shared
 
         if shards == 1:
             made, shared = shard(*jax.tree.map(lambda x: x[0], (rows, microbatch, total)), key)
@@ -80,9 +102,10 @@ def accumulate(
         (total, *made), rows, others = every_shard(rows, others, microbatch, key, total)
         return (total, jax.tree.map(jnp.add, sums, made), others), rows
 
-    rows, others = parts(carry)
-    rows = [split(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    slices = (rows, jax.tree.map(split, batch), jax.random.split(key, accumulation))
+    rows, others = parts(carried)
+    batch_axes = [axis for axis in axes if axis is not None]
+    rows = [split(leaf, axis) for leaf, axis in zip(rows, batch_axes, strict=True)]
+    slices = (rows, jax.tree.map(split, batch), jax.random.split(key, microbatches))
     first = jax.tree.map(lambda x: x[0], slices)
     gradients, *shapes = jax.eval_shape(every_shard, first[0], others, *first[1:], None)[0]
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), gradients)
@@ -90,27 +113,28 @@ def accumulate(
     (total, sums, others), rows = jax.lax.scan(body, (zeros, none, others), slices)
     gradient = add_shards(total) if shards > 1 else jax.tree.map(lambda g: g[0], total)
     losses, metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), sums)
-    rows = [join(leaf, axis) for leaf, axis in zip(rows, [axis for axis in axes if axis is not None], strict=True)]
-    return gradient, LossSums(losses=losses, metrics=metrics, carry=merge(rows, others))
+    rows = [join(leaf, axis) for leaf, axis in zip(rows, batch_axes, strict=True)]
+    carry, collections, row_gradients = merge(rows, others)
+    return Gradient(gradient, row_gradients), LossSums(losses, metrics, carry, collections)
 
 
-def begin_with(value: jax.Array, params: Any, total: Any) -> jax.Array:
+def accumulate_into(value: jax.Array, params: Any, total: Any) -> jax.Array:
     """Return a loss, a scalar, whose gradient with respect to float32 parameters begins with a total.
 
     JAX adds up the gradients of the uses of a parameter, from the last use to the first. If this is the last use, XLA
     adds the gradient of an output layer to the total where its product is computed. For BERT's word table, which is
     looked up besides, it would otherwise read and write both once more, 0.25 ms of a microbatch of BERT-Base on v5e.
 
-    total: a pytree of float32 arrays of the shapes of params, None for 0; `added` adds it to the gradients of those
-        in other dtypes.
+    total: a pytree of float32 arrays of the shapes of params, None for 0; `add_gradients` adds it to the gradients of
+        those in other dtypes.
     """
     pairs = zip(jax.tree.leaves(params), jax.tree.leaves(total), strict=True) if total is not None else ()
     used = [(param, start) for param, start in pairs if param.dtype == jnp.float32]
-    return _begin_with(value, *zip(*used, strict=True)) if used else value
+    return _accumulate_into(value, *zip(*used, strict=True)) if used else value
 
 
-def added(gradient: Any, total: Any) -> Any:
-    """Return the float32 sum of a total and a gradient that `begin_with` it; the gradient itself without a total."""
+def add_gradients(gradient: Any, total: Any) -> Any:
+    """Return the float32 sum of a total and a gradient that begins with it in float32; the gradient without a total."""
     if total is None:
         return gradient
     return jax.tree.map(
@@ -119,16 +143,18 @@ def added(gradient: Any, total: Any) -> Any:
 
 
 @jax.custom_vjp
-def _begin_with(value: jax.Array, params: tuple[jax.Array, ...], total: tuple[jax.Array, ...]) -> jax.Array:
+def _accumulate_into(value: jax.Array, params: tuple[jax.Array, ...], total: tuple[jax.Array, ...]) -> jax.Array:
     return value
 
 
-def _begin_with_forward(value: jax.Array, params: tuple[jax.Array, ...], total: tuple[jax.Array, ...]) -> tuple:
+def _accumulate_into_forward(
+    value: jax.Array, params: tuple[jax.Array, ...], total: tuple[jax.Array, ...]
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     return value, total
 
 
-def _begin_with_backward(total: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple:
+def _accumulate_into_backward(total: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple:
     return cotangent, total, None
 
 
-_begin_with.defvjp(_begin_with_forward, _begin_with_backward)
+_accumulate_into.defvjp(_accumulate_into_forward, _accumulate_into_backward)

@@ -1,0 +1,47 @@
+"""The gradient for any mesh: a copy of all parameters is gathered once, and the compiler divides the work (ZeRO)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from plmjax.objectives.objective import Batch, LossInputs, LossSums
+from plmjax.parallel.shares import Shares
+from plmjax.training.gradients import Gradient, Loss, Weights
+from plmjax.training.gradients.microbatches import accumulate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AllGather:
+    """Every device gathers a copy of the parameters, and the gradient of the copy is summed into its shard.
+
+    carry_axes: logical axis names of the carry's leaves.
+    microbatches: number of microbatches of a batch.
+    data_shards: number of shards of a microbatch along the mesh's data axis.
+    """
+
+    shards: Shares
+    carry_axes: Any
+    microbatches: int
+    data_shards: int
+
+    def __call__(
+        self, loss: Loss, inputs: LossInputs, weights: Weights, batch: Batch, key: jax.Array
+    ) -> tuple[Gradient, LossSums]:
+        """See `GradientOf`."""
+        gradient, sums = accumulate(
+            loss,
+            self.gather(inputs, batch),
+            weights,
+            batch,
+            key,
+            carry_axes=self.carry_axes,
+            microbatches=self.microbatches,
+            shards=self.data_shards,
+            add_shards=self.shards.add,
+        )
+        return Gradient(self.shards.scatter(gradient.params), gradient.rows), sums
+
+    def gather(self, inputs: LossInputs, batch: Batch) -> LossInputs:
+        """Return the inputs with the parameters that a forward pass computes with."""
+        return inputs.replace(params=self.shards.gather(inputs.params))
