@@ -22,6 +22,7 @@ _WORD_WITH_SPACE = re.compile(r" ?[^ ]+")
 # Characters that are always words of their own in BERT's splitter, and the runs between them.
 _MARK = r"!-/:-@\[-`{-~‘’“”–—…、。《》「」『』！（），：；？"
 _MARKS_AND_RUNS = re.compile(rf"[{_MARK}]|[^{_MARK}]+")
+_CHARACTER = {"Regex": r"[\s\S]"}
 _WORDS_AND_SPACES = re.compile(r"\S+|\s+")
 _MARKS_CHINESE_AND_RUNS = re.compile(rf"[{_MARK}\u4e00-\u9fff]|[^{_MARK}\u4e00-\u9fff]+")
 
@@ -115,7 +116,7 @@ def _separation(description: dict) -> tuple[Callable[[str], list[str] | None] | 
         return _at_spaces, None
     if kinds == ["ByteLevel", "Split"]:
         return _WORDS_AND_SPACES.findall, None
-    by_character = kinds == ["Split"] and description["model"]["type"] == "WordLevel"
+    by_character = kinds == ["Split"] and components(description, "pre_tokenizer")[0]["pattern"] == _CHARACTER
     if by_character or (kinds == ["ByteLevel"] and description["pre_tokenizer"]["use_regex"]):
         return _before_spaces, None
     return None, None
