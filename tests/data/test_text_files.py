@@ -1,21 +1,22 @@
-"""Text of UTF-8 blocks."""
+"""Text of UTF-8 blocks, and one way to divide it into lines: the ends of any system, and nothing else."""
 
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import re
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pyarrow
 import pytest
 
 from plmjax.data import formats, text_files
-from plmjax.errors import UserError
+from plmjax.finetuning.files import tables
 from plmjax.finetuning.files import text_files as example_files
+from tests.data.formats.samples import read
+from tests.data.mistakes import refused
 
 
 def test_a_byte_order_mark_is_left_out_at_the_beginning_alone() -> None:
@@ -24,14 +25,12 @@ def test_a_byte_order_mark_is_left_out_at_the_beginning_alone() -> None:
 
 
 def test_a_line_ends_as_on_any_system() -> None:
-    assert text_files.divided("a\r\nb\rc\n\nd\n") == ["a", "b", "c", "", "d"]
-    assert text_files.divided("a\n\n") == ["a", ""] and text_files.divided("") == [""]
+    for text, lines in (("a\r\nb\rc\n\nd\n", ["a", "b", "c", "", "d"]), ("a\n\n", ["a", ""]), ("", [""])):
+        assert text_files.divided(text) == lines
 
 
 @pytest.mark.parametrize("text", [b"one\ntwo\n\n\nthree\n \nfour", b"\n\none\n", b"one two", b"\n"])
-def test_a_boundary_is_the_first_record_that_begins_at_a_byte_or_later(
-    text: bytes, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_boundary_is_the_first_record_that_begins_at_a_byte_or_later(text: bytes, tmp_path, monkeypatch) -> None:
     """Blocks have four bytes, and a run of line ends may continue in the next block."""
     monkeypatch.setattr(text_files, "BLOCK", 4)
     monkeypatch.setattr(text_files, "_LOOK_BACK", 3)
@@ -73,25 +72,22 @@ def test_a_range_of_a_file_ends_within_a_block_and_tells_what_was_read(tmp_path:
     assert read[:3] == [4, 4, 2]
 
 
-def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    for blocks, place in (
-        ((b"abcd", b"e\0f"), "a zero byte at offset 5:"),
-        ((b"abcd", b"e\xfff"), "byte 0xff at offset 5,"),
-        ((b"abc\xe2\x82", b"e"), "byte 0xe2 at offset 3,"),  # a character that the next block does not complete
-        ((b"abc\xe2",), "byte 0xe2 at offset 3,"),
-    ):
-        with pytest.raises(UserError, match=f"Expected UTF-8 text in {path}, found {place}"):
-            list(text_files.characters(path, blocks))
-    assert "".join(text_files.characters(path, (b"\xe2", b"\x82", b"\xac"))) == "\u20ac"
-
-
 @pytest.mark.parametrize(
-    ("number", "message"), [(5, r"found that the system cannot \(.*\); check"), (None, "damaged; copy")]
+    ("blocks", "place"),
+    [
+        ((b"abcd", b"e\0f"), "zero byte at offset 5:"),
+        ((b"abcd", b"e\xfff"), "0xff at offset 5,"),
+        ((b"abc\xe2\x82", b"e"), "0xe2 at offset 3,"),  # a character that the next block does not complete
+        ((b"abc\xe2",), "0xe2 at offset 3,"),
+    ],
 )
-def test_a_file_that_cannot_be_read_to_its_end_is_named(
-    number: int | None, message: str, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_file(blocks: tuple[bytes, ...], place: str) -> None:
+    refused(lambda: text_files.characters(Path("a.txt"), iter(blocks)), f"a.txt .. {place}")
+    assert "".join(text_files.characters(Path("a.txt"), (b"\xe2", b"\x82", b"\xac"))) == "\u20ac"
+
+
+@pytest.mark.parametrize(("number", "parts"), [(5, "that the system cannot .. check"), (None, "damaged; copy")])
+def test_a_file_that_cannot_be_read_to_its_end_is_named(number: int | None, parts: str, monkeypatch) -> None:
     """The system says why; libraries of compression do not."""
 
     class Broken(io.BytesIO):
@@ -101,32 +97,26 @@ def test_a_file_that_cannot_be_read_to_its_end_is_named(
             return super().read(5)
 
     monkeypatch.setattr(Path, "open", lambda self, mode: Broken(b"one two three"))
-    found = text_files.blocks(tmp_path / "a.txt")
+    found = text_files.blocks(Path("a.txt"))
     assert next(found) == b"one t"
-    with pytest.raises(UserError, match=f"a.txt.*{message}"):
-        next(found)
+    refused(lambda: found, f"a.txt .. {parts}")
 
 
 def frame(content: bytes) -> bytes:
-    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+    return pyarrow.compress(content, codec="zstd", asbytes=True)
 
 
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0\x10\0\0\0"
 """The frame before each of pzstd's, with the size of the next one."""
 
 
-@pytest.mark.parametrize(
-    "packed",
-    [
-        gzip.compress(b"one\n") + gzip.compress(b"two\n"),
-        bz2.compress(b"one\n") + bz2.compress(b"two\n"),
-        lzma.compress(b"one\n") + lzma.compress(b"two\n"),
-        frame(b"one\n") + frame(b"two\n"),
-        SKIPPABLE + frame(b"one\n") + SKIPPABLE + frame(b"two\n"),
-    ],
-    ids=["gzip", "bzip2", "xz", "Zstandard", "pzstd"],
-)
-def test_every_member_of_a_compressed_file_is_read_whatever_its_name(packed: bytes, tmp_path: Path) -> None:
+PACKED = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress, "Zstandard": frame}
+PACKED["pzstd"] = lambda content: SKIPPABLE + frame(content)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_every_member_of_a_compressed_file_is_read_whatever_its_name(kind: str, tmp_path: Path) -> None:
+    packed = PACKED[kind](b"one\n") + PACKED[kind](b"two\n")
     for name in ("a.txt", "a.gz", "a.tsv"):
         (tmp_path / name).write_bytes(packed)
         assert text_files.lines(tmp_path / name) == ["one", "two"] and text_files.is_compressed(tmp_path / name)
@@ -134,39 +124,58 @@ def test_every_member_of_a_compressed_file_is_read_whatever_its_name(packed: byt
     (tmp_path / "plain.gz").write_bytes(b"one\ntwo\n")
     assert text_files.lines(tmp_path / "plain.gz") == ["one", "two"]
     (tmp_path / "cut").write_bytes(packed[:-6])
-    with pytest.raises(UserError, match=r"Expected a whole \w+ file at .*cut, found it truncated or damaged"):
-        text_files.lines(tmp_path / "cut")
+    refused(lambda: text_files.lines(tmp_path / "cut"), "cut .. truncated or damaged")
 
 
-def archive(kind: str) -> bytes:
-    held = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(held, "w") as packed:
-            packed.writestr("a.txt", "One.")
-    else:
-        with tarfile.open(fileobj=held, mode=kind) as packed:
-            packed.addfile(tarfile.TarInfo("a.txt"))
-    return held.getvalue()
+ENDS = {"unix": "\n", "windows": "\r\n", "macintosh": "\r"}
+WITHIN = ["a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a\u2029b", "a\u00a0b"]
+LINES = ["One.", *(f"{text}." for text in WITHIN), "Two."]
 
 
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (archive("zip"), "a zip archive or an office document; unpack it and name its files"),
-        (archive("w:"), "a tar archive; unpack it and name its files"),
-        (archive("w:gz"), "a tar archive compressed with gzip; unpack it and name its files"),
-        (archive("w:xz"), "a tar archive compressed with xz; unpack it and name its files"),
-        (frame(archive("w:")), "a tar archive compressed with Zstandard; unpack it and name its files"),
-        (b"\x04\x22\x4d\x18", "an lz4 file; decompress it first"),
-        (b"%PDF-1.7\nWords.", "a PDF; extract its text first"),
-        (gzip.compress(b"PAR1\x15\x04"), "a Parquet file compressed with gzip; decompress it"),
-    ],
-    ids=["zip", "tar", "tar.gz", "tar.xz", "tar.zst", "lz4", "PDF", "Parquet"],
-)
-@pytest.mark.parametrize("format", ["auto", "text", "jsonl", "wikipedia-dump"])
-def test_archives_and_other_files_are_named(content: bytes, found: str, format: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(content)
-    for read in (lambda: list(formats.documents([path], format)), lambda: [*example_files.lines(str(path))]):
-        with pytest.raises(UserError, match=f"Expected text in {path}, found {found}"):
-            read()
+def columns(path: Path) -> list[str]:
+    return [row["text"] for _, row in tables.rows(str(path))]
+
+
+def paragraphs(format: str):
+    return lambda path: [line for _, lines in read([path], format) for line in lines]
+
+
+READERS = {
+    "prompts and texts to embed": (text_files.lines, LINES),
+    "texts to predict": (lambda path: [line.removesuffix("\n") for line in example_files.lines(str(path))], LINES),
+    "lines": (paragraphs("lines"), LINES),
+    "text": (paragraphs("text"), LINES),
+    "jsonl": (paragraphs("jsonl"), [json.dumps({"text": line}, ensure_ascii=False) for line in LINES]),
+    "tsv": (paragraphs("tsv"), ["number\ttext", *(f"{number}\t{line}" for number, line in enumerate(LINES))]),
+    "rows of a .tsv": (columns, ["text\tlabel", *(f"{line}\tx" for line in LINES)]),
+    "rows of a .csv": (columns, ["text,label", *(f'"{line}",x' for line in LINES)]),
+    "rows of a .jsonl": (columns, [json.dumps({"text": line}, ensure_ascii=False) for line in LINES]),
+    "wikiextractor": (paragraphs("wikiextractor"), ['<doc id="1" title="T">', *LINES, "</doc>"]),
+    "books": (paragraphs("books"), [line for text in LINES for line in (text, "")]),
+}
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_has_the_same_lines(reader, end, packed, block, tmp_path, monkeypatch) -> None:
+    """Blocks may divide a carriage return from its line feed."""
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    lines_of, written = READERS[reader]
+    suffix = reader.rpartition(" ")[2] if reader.startswith("rows") else ".txt"
+    path = tmp_path / f"rows{suffix}{'.gz' * packed}"
+    data = "".join(f"{line}{ENDS[end]}" for line in written).encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    expected = [" ".join(line.split()) for line in LINES] if reader == "books" else LINES
+    assert lines_of(path) == expected
+
+
+def test_line_ends_of_any_system_are_those_of_lines_and_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "One.\r\nTwo.\rThree.\n\u2028Four."}))
+    assert read([tmp_path / "a.jsonl"]) == [("jsonl", ["One.", "Two.", "Three.", "\u2028Four."])]
+    for number, end in enumerate(ENDS.values()):
+        path = tmp_path / f"{number}.txt"
+        path.write_bytes(f"One.{end}Two.{end}{end}Three.{end} \x0c{end}Four.{end}".encode())
+        assert read([path], "text") == [("text", lines) for lines in (["One.", "Two."], ["Three."], ["Four."])]
+        assert len(list(formats.documents([path], "lines"))) == 4

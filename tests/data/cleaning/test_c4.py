@@ -12,7 +12,6 @@ from tensorflow_datasets.text import c4_utils
 from plmjax.data import formats, sentences
 from plmjax.data.cleaning import c4, catalogue, cleaner
 from plmjax.data.cleaning.rule import Dropped, Settings
-from plmjax.errors import UserError
 
 GOOD = [
     "The river walks under an old green bridge. It never sings.",
@@ -60,6 +59,7 @@ class _Sentences:
 @pytest.fixture(autouse=True)
 def splitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c4_utils, "_SENTENCE_TOKENIZER", _Sentences)
+    monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
 
 
 def released(text: str) -> tuple[str, Counter]:
@@ -106,23 +106,21 @@ def test_few_sentences_drop_a_page() -> None:
     assert released(GOOD[0])[1]["filtered:too_few_sentences"] == 1
 
 
-@pytest.mark.parametrize("characters", [190_000, 190_001])
-def test_long_pages_are_those_of_the_released_code(characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
-    text = "a" * characters
-    assert bool(ours(text, "c4_long_pages")) == c4_utils.is_valid_length(c4_utils.PageFeatures(text=text))
-
-
-@pytest.mark.parametrize("lengths", [[200] * 3, [200, 199, 200], [200, 200], [10, 300, 200, 250, 10]])
-def test_paragraphs_are_those_of_the_released_code_of_mc4(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
+@pytest.mark.parametrize(
+    ("rule", "lengths"),
+    [
+        *(("c4_long_pages", [characters]) for characters in (190_000, 190_001)),
+        *(("c4_paragraphs", lengths) for lengths in ([200] * 3, [200, 199, 200], [200] * 2, [10, 300, 200, 250, 10])),
+    ],
+)
+def test_lengths_are_those_of_the_released_code(rule: str, lengths: list[int]) -> None:
     text = "\n".join("a" * length for length in lengths)
-    assert bool(ours(text, "c4_paragraphs")) == c4_utils.paragraph_filter(c4_utils.PageFeatures(text=text))
+    theirs = {"c4_long_pages": c4_utils.is_valid_length, "c4_paragraphs": c4_utils.paragraph_filter}[rule]
+    assert bool(ours(text, rule)) == theirs(c4_utils.PageFeatures(text=text))
 
 
 @pytest.mark.parametrize("language", ["en", "ja", "th", "zh"])
-def test_bad_words_are_those_of_the_released_code(language: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(c4_utils, "get_counter_inc_fn", lambda name: lambda counter, amount=1: None)
+def test_bad_words_are_those_of_the_released_code(language: str, tmp_path) -> None:
     words = ["foo", "a b", "c++"]
     (tmp_path / "words.txt").write_text("\n".join(f"  {word} " for word in words) + "\n \n")
     keeps = c4_utils.get_badwords_filter_fn({language: words})
@@ -130,16 +128,6 @@ def test_bad_words_are_those_of_the_released_code(language: str, monkeypatch: py
     for text in ("A Foo.", "foolish", "Foo", "an a b", "a  b", "write c++ now", "c+", "xfoo"):
         kept = keeps(c4_utils.PageFeatures(text=text, language=language, normalized_url="a"))
         assert bool(list(rules.texts([text]))) == kept, text
-
-
-def test_bad_words_need_a_list(tmp_path) -> None:
-    (tmp_path / "words.txt").write_text("foo\n")
-    with pytest.raises(UserError, match=r"a list of words in --bad_words for the rule c4_bad_words .* found no list"):
-        cleaner(["c4_bad_words"])
-    with pytest.raises(UserError, match="found a list without it; name both"):
-        cleaner(["c4_lines"], tmp_path / "words.txt")
-    with pytest.raises(UserError, match="found no file"):
-        cleaner(["c4_bad_words"], tmp_path / "absent.txt")
 
 
 def test_duplicate_lines_are_those_of_the_released_code() -> None:

@@ -2,15 +2,14 @@
 
 import string
 import sys
-import types
 
 import numpy as np
 import pytest
 
-from plmjax.data.cleaning import cleaner, duplicates
-from plmjax.data.cleaning.repeated import Seen
+from plmjax.data.cleaning import cleaner, duplicates, language
+from plmjax.data.cleaning.repeated import Seen, part_of, repeated
 from plmjax.data.cleaning.rule import Settings
-from plmjax.errors import UserError
+from tests.data.mistakes import refused
 
 A, B, C, D, E = (f"{word} is the sentence of this letter." for word in "Anton Berta Caesar Dora Emil".split())
 
@@ -70,33 +69,37 @@ def test_of_a_chain_of_near_duplicates_the_first_is_kept() -> None:
 
 def test_case_punctuation_accents_and_numbers_do_not_count() -> None:
     assert duplicates.simplified("Déjà vu, 1999!") == duplicates.simplified("deja VU 7") == ("deja", "vu", "0")
-    assert list(cleaner(["near_duplicates"]).texts(["Too short.", "Too short."])) == ["Too short."] * 2
+    for text, kept in (("One two three four.", 2), ("One two three four five.", 1)):  # sequences have five words
+        assert len(list(cleaner(["near_duplicates"]).texts([text, text.upper()]))) == kept
 
 
-def test_a_library_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rensa", None)
-    duplicates.rensa.cache_clear()
-    with pytest.raises(UserError, match=r"Expected rensa .* found it not installed; pip install 'plmjax\[clean\]'"):
-        cleaner(["fineweb"])
-    duplicates.rensa.cache_clear()
+@pytest.mark.parametrize(
+    ("module", "found", "rules"),
+    [("rensa", duplicates.rensa, "fineweb"), ("py3langid.langid", language._detector, "c4_language")],
+)
+def test_a_library_that_is_absent_is_one_sentence(module: str, found, rules: str, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    found.cache_clear()
+    refused(lambda: cleaner([rules]), f"{module.split('.')[0]} .. not installed .. pip install 'plmjax[clean]'")
+    found.cache_clear()
 
 
-def test_a_text_of_five_words_has_one_sequence_and_every_band_a_key_of_its_own(monkeypatch) -> None:
-    """Bands of equal hashes too: a band is compared with those of its place alone."""
-    seen = []
+def test_the_first_of_equal_keys_is_not_repeated() -> None:
+    assert repeated(np.array([[3], [1], [3], [2], [1], [3]], np.uint64)).tolist() == [0, 0, 1, 0, 1, 1]
+    pairs = np.array([[1, 1], [1, 2], [2, 1], [1, 2]], np.uint64)
+    assert repeated(pairs).tolist() == Seen().repeated(pairs).tolist() == [0, 0, 0, 1]
+    assert repeated(np.empty((0, 1), np.uint64)).tolist() == Seen().repeated(np.empty((0, 2), np.uint64)).tolist() == []
 
-    class Sketch:
-        def __init__(self, num_perm: int, seed: int) -> None:
-            self.count = num_perm
 
-        def update(self, grams: list[str]) -> None:
-            seen.append(grams)
-
-        def digest(self) -> list[int]:
-            return [7] * self.count
-
-    monkeypatch.setattr(duplicates, "rensa", lambda: types.SimpleNamespace(RMinHash=Sketch))
-    assert len(set(duplicates._band_keys("one two three four five", Settings()).tolist())) == 14
-    assert len(duplicates._band_keys("one two three four", Settings())) == 0
-    duplicates._band_keys("one two three four five six", Settings())
-    assert seen == [["one two three four five"], ["one two three four five", "two three four five six"]]
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("parts", [1, 7])
+def test_parts_give_what_a_stream_gives(width: int, parts: int) -> None:
+    draws = np.random.default_rng(0)
+    keys = draws.integers(2**64 - 40, 2**64 - 1, (500, width), np.uint64, endpoint=True)
+    found = np.empty(len(keys), bool)
+    for part in range(parts):
+        chosen = part_of(keys, parts) == part
+        assert chosen.any()
+        found[chosen] = repeated(keys[chosen])
+    seen = Seen()
+    assert found.tolist() == [bool(again) for document in np.split(keys, 50) for again in seen.repeated(document)]

@@ -1,12 +1,10 @@
 """Languages of documents: py3langid, which needs no download, and thresholds of C4 and FineWeb."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from plmjax.data.cleaning import cleaner, language
-from plmjax.errors import UserError
 
 TEXTS = {
     "en": "The river walks under an old green bridge, and a child reads slowly in the city.",
@@ -21,22 +19,6 @@ def test_texts_of_the_language_are_kept(rule: str, code: str) -> None:
     assert list(cleaner([rule], language=code).texts(TEXTS.values())) == [TEXTS[code]]
 
 
-def test_thresholds_are_those_of_the_papers() -> None:
-    """Deviation of plmjax.data.cleaning.language: the detector, not the thresholds."""
-    assert language.C4_LEAST == 0.99 and language.FINEWEB_LEAST == 0.65
-    found, probability = language._detector().classify("zebra")
-    assert isinstance(found, str) and 0 < probability <= 1
-    short = list(cleaner(["fineweb_language"]).texts(["A B C 1 2 3"]))
-    assert not short
-
-
-def test_a_library_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    language._detector.cache_clear()
-    with pytest.raises(UserError, match=r"Expected py3langid .* found it not installed; pip install 'plmjax\[clean\]'"):
-        cleaner(["c4_language"])
-
-
 @pytest.mark.parametrize(
     ("found", "probability", "kept"),
     [
@@ -47,9 +29,7 @@ def test_a_library_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatc
         ("de", 1.0, []),
     ],
 )
-def test_each_rule_has_the_threshold_of_its_paper(
-    found: str, probability: float, kept: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rule_has_the_threshold_of_its_paper(found: str, probability: float, kept: list[str], monkeypatch) -> None:
     detector = SimpleNamespace(labels=["en", "de"], classify=lambda text: (found, probability))
     monkeypatch.setattr(language, "_detector", lambda: detector)
     rules = ("c4_language", "fineweb_language")

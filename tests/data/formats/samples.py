@@ -1,6 +1,9 @@
 """Texts of each format, and the paragraphs that are read from them."""
 
+from pathlib import Path
+
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 
 from plmjax.data import formats
@@ -97,7 +100,32 @@ def read(paths, format="auto"):
     return [(d.format, formats.prose(d)) for d in formats.documents(paths, format)]
 
 
+def write_table(path: Path, table: pyarrow.Table, rows: int | None = None) -> Path:
+    """Parquet, a stream of Arrow or a file of it with an index, by the suffix, in batches of so many rows."""
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=rows)
+    else:
+        new = pyarrow.ipc.new_file if path.suffix == ".feather" else pyarrow.ipc.new_stream
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows)
+    return path
+
+
 def zstandard(content: bytes) -> bytes:
     """In two frames, as tools that compress in parallel write it."""
     half = len(content) // 2
     return b"".join(pyarrow.compress(part, codec="zstd", asbytes=True) for part in (content[:half], content[half:]))
+
+
+PAGES = ["A page.\nIts second line.", "Eine Seite, natürlich.\n\nNoch eine Zeile."]
+
+
+def record(kind: str, text: str, length: int | None = None) -> bytes:
+    """A record of WARC."""
+    content = text.encode()
+    fields = f"WARC-Type: {kind}\r\nWARC-Target-URI: http://a.example/\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
+    fields += f"Content-Type: text/plain\r\nContent-Length: {len(content) if length is None else length}\r\n"
+    return f"WARC/1.0\r\n{fields}\r\n".encode() + content + b"\r\n\r\n"
+
+
+RECORDS = [record("warcinfo", "Software-Info: ia-web-commons\r\n"), *(record("conversion", page) for page in PAGES)]

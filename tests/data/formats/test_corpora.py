@@ -1,5 +1,6 @@
 """Published corpora: their files, splits and sizes, and no byte or word changed."""
 
+import dataclasses
 import gzip
 
 import numpy as np
@@ -11,8 +12,8 @@ from plmjax.data.formats.corpora import CORPORA, SPLITS
 from plmjax.data.layouts import Blocks
 from plmjax.data.layouts.joined_text import JoinedText, ReversedText
 from plmjax.data.preparation import prepare
-from plmjax.errors import UserError
 from tests.data.formats.published import BYTES, DECLARED, LETTERS, WIKITEXT, WORDS, write
+from tests.data.mistakes import refused
 
 
 @pytest.fixture
@@ -85,12 +86,18 @@ def test_a_file_of_bytes_is_two_streams_of_bytes(small, tmp_path, name, data, mo
 
 
 @pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f600"])
-def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(character):
-    """Characters of one to four bytes."""
-    data = b"a" + character.encode()
-    for known in range(1, len(data) + 1):
-        assert corpora._after_character(data[:known], known) == (known if known in (1, len(data)) else 1)
-        assert corpora._after_character(data + b"a", known) == (1 if known == 1 else len(data))
+def test_a_cut_within_a_character_moves_behind_it_and_at_the_end_of_the_data_before_it(small, tmp_path, character):
+    """Characters of one to four bytes, of which `known` are before the cut or the end."""
+    size = len(character.encode())
+    for known in range(1, size + 1):
+        text = "a" * (900 - known) + character
+        last = "a" * (1000 - len(text.encode()) - known)
+        (tmp_path / "enwik8").write_bytes((text + last).encode() + character.encode()[:known])
+        found = "".join(document.text for document in formats.documents([tmp_path / "enwik8"], "enwik8"))
+        (test,) = formats.documents([tmp_path / "enwik8"], "enwik8", split="test")
+        assert found.startswith(f"{text}a") and found + test.text == text + last + character * (known == size)
+        train = next(formats.documents([tmp_path / "enwik8"], "enwik8")).text
+        assert train == text
 
 
 def test_a_line_is_cut_before_a_space_if_it_is_long():
@@ -104,8 +111,9 @@ def test_rows_of_several_documents_need_a_token_between_them(small, tmp_path):
     path = write("wikitext-2", tmp_path / "text")
     tokenizer = tokenizers.train("byte", 300, WIKITEXT.values(), tmp_path / "tokenizer")
     dataset = prepare([path], "wikitext-2", tokenizer, tmp_path / "dataset", progress=False)
-    with pytest.raises(UserError, match=r"an end or separator token to join documents, .* neither for 2 documents"):
-        Blocks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0)
+    refused(
+        lambda: Blocks().rows(dataset, "train", 16, tokenizer.vocabulary, seed=0), "end or separator .. 2 documents"
+    )
 
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
@@ -132,12 +140,23 @@ def test_a_vocabulary_counts_the_splits_of_its_paper(small, tmp_path):
     assert "\n".join(texts) + "\n" == WIKITEXT["train"]
 
 
-def test_articles_begin_at_titles_between_blank_lines():
-    lines = [" ", " = A = ", " ", "text = x = ", " = not a title = ", "text", " ", " = = section = = ", " ", " = B = "]
-    articles = list(corpora._articles([*lines, " ", " = J. C. = ", " ", "more"]))
-    assert [article.split("\n")[:2] for article in articles] == [lines[:2], [" = B = ", " "], [" = J. C. = ", " "]]
-    assert "\n".join(articles).split("\n") == [*lines, " ", " = J. C. = ", " ", "more"]
-    assert len(list(corpora._articles([" = A = ", " ", "text", " ", " = B = ", "text", " "]))) == 1  # no line after it
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        ([" ", " = A = ", " ", "text = x = ", " = no title = ", "text", " ", " = = part = = ", " ", "more"], [" "]),
+        ([" ", " = A = ", " ", "text", " ", " = B = ", " ", "more", " ", " = J. C. = ", " ", "x"],
+         [" ", " = B = ", " = J. C. = "]),
+        ([" = A = ", " ", "text", " ", " = B = ", "text", " "], [" = A = "]),  # no blank line after it
+    ],
+)  # fmt: skip
+def test_articles_begin_at_titles_between_blank_lines(lines, first, tmp_path, monkeypatch):
+    text = "\n".join(lines) + "\n"
+    (tmp_path / "wiki.train.tokens").write_text(text)
+    words = sum(len(line.split()) + 1 for line in lines)
+    corpus = dataclasses.replace(CORPORA["wikitext-2"], sizes={"train": words})
+    monkeypatch.setitem(CORPORA, "wikitext-2", corpus)
+    articles = [document.text for document in formats.documents([tmp_path], "wikitext-2", split="train")]
+    assert [article.split("\n")[0] for article in articles] == first and "\n".join(articles) + "\n" == text
 
 
 def test_one_split_is_prepared_alone_as_text_without_splits(small, tmp_path):
@@ -173,40 +192,3 @@ def test_the_held_out_text_of_wikitext_2_is_whole(shared_data, tmp_path):
     ).all_held_out()
     words = [word for line in text.split("\n")[:-1] for word in (*line.split(), "<eos>")]
     assert tokenizer.tokens(joined(dataset, "validation", tokenizer)) == words and len(words) == 217_646
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "message"),
-    [
-        ("enwik8", lambda path: path.write_bytes(b"x" * 999), "Expected 1,000 bytes of enwik8 as published, found 999"),
-        ("text8", lambda path: path.write_bytes(b"x" * 1001), "Expected 1,000 bytes of text8 .* found 1,001 in .*;"),
-        ("enwik8", lambda path: path.write_bytes(b"\xff" * 1000), "byte 0xff at offset 0, which is not UTF-8"),
-        ("enwik8", lambda path: path.write_bytes(b"x" * 910 + b"\xff" * 90), "byte 0xff at offset 910"),
-        ("enwik8", lambda path: path.mkdir(), "Expected the file enwik8 in .*, found none; name the folder of enwik8"),
-        ("wikitext-2", lambda path: path.write_text("x"), "Expected the folder of WikiText-2, found the file"),
-        ("wikitext-2", lambda path: path.mkdir(), "Expected the file wiki.train.tokens or train.txt in .*, found none"),
-        ("wikitext-103", lambda path: None, "Expected WikiText-103 at .*, found nothing; check the path"),
-    ],
-)
-def test_other_files_are_one_sentence(small, tmp_path, name, make, message):
-    make(tmp_path / "path")
-    with pytest.raises(UserError, match=message):
-        list(formats.documents([tmp_path / "path"], name))
-
-
-def test_a_split_of_another_size_is_one_sentence(small, tmp_path):
-    folder = write("wikitext-2", tmp_path)
-    with (folder / "wiki.valid.tokens").open("a") as file:
-        file.write("one more\n")
-    expected = rf"{WORDS['validation']} words and line ends in the validation split .* found {WORDS['validation'] + 3}"
-    with pytest.raises(UserError, match=expected):
-        list(formats.documents([folder], "wikitext-2"))
-    assert list(formats.documents([folder], "wikitext-2", split="test"))
-
-
-def test_bad_requests_are_one_sentence(small, tmp_path):
-    path = write("enwik8", tmp_path)
-    with pytest.raises(UserError, match="Expected one path for enwik8, found 2"):
-        list(formats.documents([path, path], "enwik8"))
-    with pytest.raises(UserError, match="named parts in enwik8 for --streams, found the format enwik8"):
-        list(formats.documents([path], "enwik8", parts=formats.records.Parts({"text": "text"})))

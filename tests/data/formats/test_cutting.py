@@ -1,14 +1,13 @@
-"""Texts and records that are too long to hold."""
+"""Documents of a line, between blank lines, and in files that mark no borders; texts that are too long to hold."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from plmjax.data import formats, text_files
 from plmjax.data.formats import cutting
-from plmjax.errors import UserError
-from tests.data.formats.samples import WIKI, read
+from plmjax.data.formats import text as text_format
+from tests.data.formats.samples import read
 
 
 def test_long_documents_are_cut_between_words(tmp_path, monkeypatch):
@@ -25,24 +24,10 @@ def test_every_line_has_its_number_however_a_text_is_read():
     assert list(cutting.lines(Path("a"), blocks)) == [("a line 1", "one"), ("a line 3", "two"), ("a line 4", "three")]
 
 
-def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(cutting, "LONGEST_RECORD", 1000)
-    monkeypatch.setattr(text_files, "BLOCK", 100)
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 5000}))
-    (tmp_path / "a.xml").write_text(WIKI % ("x" * 5000))
-    for name in ("a.jsonl", "a.xml"):
-        with pytest.raises(UserError, match="1000 characters"):
-            read([tmp_path / name])
-
-
 @pytest.mark.parametrize(
     ("text", "first", "rest"),
     [
-        (
-            "a" * 60 + "\n\n" + "b" * 10 + "\n" + "c" * 10 + " " + "d" * 90,
-            "a" * 60,
-            "b" * 10 + "\n" + "c" * 10 + " " + "d" * 90,
-        ),
+        ("a" * 60 + f"\n\nbbbbb\nccccc {'d' * 90}", "a" * 60, f"bbbbb\nccccc {'d' * 90}"),
         ("a" * 60 + "\n" + "b" * 10 + " " + "c" * 90, "a" * 60, "b" * 10 + " " + "c" * 90),
         ("a" * 20 + "\n\n" + "b" * 40 + " " + "c" * 90, "a" * 20 + "\n\n" + "b" * 40, "c" * 90),
         ("a" * 49 + " " + "b" * 90, "a" * 49 + " " + "b" * 50, "b" * 40),
@@ -54,3 +39,59 @@ def test_a_record_without_end_is_an_error(tmp_path, monkeypatch):
 def test_a_cut_is_at_the_best_end_in_the_second_half(text: str, first: str, rest: str, monkeypatch) -> None:
     monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
     assert cutting.cut(text) == (first, rest)
+
+
+def test_a_document_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    long = " ".join(f"word{n}" for n in range(40))
+    (tmp_path / "a.txt").write_text(f"One. And more.\n\nTwo.\n{long}\n")
+    found = [d.text for d in formats.documents([tmp_path / "a.txt"], "lines")]
+    assert found[:2] == ["One. And more.", "Two."] and " ".join(found[2:]) == long and len(found) > 4
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\n\n  \n"])
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_a_long_file_without_a_blank_line_is_many_documents(tmp_path, monkeypatch, block, ending):
+    """Its lines may be sentences or documents; the borders depend on the lines alone."""
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    lines = [f"Sentence number {n} of a text." for n in range(1234)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n" + "\n".join(lines) + ending)
+    found = [paragraphs for _, paragraphs in read([path], "text")]
+    assert [len(paragraphs) for paragraphs in found] == [50] * 24 + [34]
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_borders_that_are_marked_are_kept(tmp_path, monkeypatch):
+    """Kept whole: BERT's own format, a file that is a short document, a novel in one line."""
+    monkeypatch.setattr(text_format, "UNMARKED", 100)
+    long, short = ([f"Sentence {n}." for n in range(count)] for count in (300, 20))
+    for text, expected in (
+        ("\n".join(long) + "\n\n" + "\n".join(short), [long, short]),
+        ("\n".join(short) + "\n \n" + "\n".join(long) + "\n\n", [short, long]),
+        ("\n".join(long[:100]), [long[:100]]),
+        (" ".join(long), [[" ".join(long)]]),
+    ):
+        (tmp_path / "a.txt").write_text(text)
+        assert [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")] == expected
+
+
+def test_a_file_without_end_and_without_a_blank_line_is_cut_while_it_is_read(tmp_path, monkeypatch):
+    lines = [f"Sentence number {n} of a text." for n in range(3000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 50_000)
+    found = [paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text")]
+    assert max(map(len, found)) == 50 and len(found) >= 60
+    assert [line for paragraphs in found for line in paragraphs] == lines
+
+
+def test_a_long_document_between_blank_lines_is_cut_while_it_is_read(tmp_path, monkeypatch):
+    """A document that spans several blocks keeps all of its lines. The next document starts after it."""
+    monkeypatch.setattr(cutting, "LONGEST_DOCUMENT", 100)
+    long = [f"Line {n} of a text." for n in range(40)]
+    (tmp_path / "a.txt").write_text("\n".join(long) + "\n\nA short one.\n")
+    for block in (64, 1 << 20):
+        monkeypatch.setattr(text_files, "BLOCK", block)
+        *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "a.txt"], "text"))
+        assert last == ["A short one."] and [line for part in parts for line in part] == long
+        assert max(sum(map(len, part)) for part in parts) <= 100 < 40 * 17

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -58,26 +56,43 @@ Returns:
 """
 
 
-def test_numpy_style():
-    assert documentation.prose(DOCSTRING) == [
+OUTPUT = """>>> solve([[1]], [2])
+This line of output is not prose either, surely it is not.
+
+The sum of the values in all
+rows of the matrix and of the
+vector is what is computed here.
+"""
+PROSE = {
+    "numpy": (DOCSTRING, [
         "Solve a linear system of equations.",
         "The solution is computed with numpy.linalg.solve and a scipy.linalg.lu factorisation, see for details of it.",
         "The square matrix that holds the coefficients of the system.",
         "Values on the right-hand side of each of the equations.",
         "Solution of the system, of the same shape as the right-hand side.",
         "The matrix is not copied. An example of a literal block follows here:",
-    ]
+    ]),
+    "google": (GOOGLE, [
+        "The place of the file that is going to be read.",
+        "How many bytes of the file are read at most.",
+        "The text of the file after it has been decoded.",
+    ]),
+    "output": (OUTPUT, ["The sum of the values in all rows of the matrix and of the vector is what is computed here."]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", PROSE)
+def test_prose_of_a_documentation_string(style):
+    text, expected = PROSE[style]
+    assert documentation.prose(text) == expected
 
 
 def test_a_section_that_is_left_out_ends_at_the_next_title():
-    kept = "The sentence of a section that is kept in the corpus."
+    summary, kept = "A summary of what is done by it.", "The sentence of a section that is kept in the corpus."
     dropped = "The sentence of a section that is left out of it."
     for title in ("Returns:", "Notes\n-----"):
-        text = f"Raises:\n  {dropped}\n\n{title}\n  {kept}\n\nExamples:\n  {dropped}\n"
-        assert documentation.prose(f"A summary of what is done by it.\n\n{text}") == [
-            "A summary of what is done by it.",
-            kept,
-        ]
+        text = f"{summary}\n\nRaises:\n  {dropped}\n\n{title}\n  {kept}\n\nExamples:\n  {dropped}\n"
+        assert documentation.prose(text) == [summary, kept]
 
 
 @pytest.mark.parametrize(
@@ -92,56 +107,93 @@ def test_a_sentence_has_thirty_characters_and_five_words(text, is_prose):
     assert bool(documentation.prose(text)) == is_prose
 
 
-def test_a_document_has_two_hundred_characters(monkeypatch):
-    """Its paragraphs are in no file before it."""
-    monkeypatch.setattr(documentation, "_files", lambda: iter([(f"m{n}", Path(f"{n}")) for n in range(3)]))
-    texts = {
-        "0": ["a" * 100, "b" * 100],
-        "1": ["a" * 100, "c" * 99, "d" * 100, "c" * 99],
-        "2": ["b" * 100, "e" * 199, "a" * 100],
-    }
-    monkeypatch.setattr(documentation, "_read_all", lambda paths: [[("", texts[str(path)])] for path in paths])
-    documents = documentation.documents.__wrapped__()
-    assert [(name, len(text)) for name, text in documents] == [("m0", 201)]
+def test_sources_name_versions_and_change_with_the_files():
+    (source,) = documentation.sources()
+    assert source == documentation.sources()[0]
+    assert "numpy" in source["path"] and "Python 3." in source["path"]
+    assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64
 
 
-def test_google_style():
-    assert documentation.prose(GOOGLE) == [
-        "The place of the file that is going to be read.",
-        "How many bytes of the file are read at most.",
-        "The text of the file after it has been decoded.",
+SOURCE = '''
+"""This module would fail if somebody imported it, and its text is as long as that of a document has to be."""
+raise SystemExit
+
+def function():
+    """A function belongs to the module it stands in, which has two hundred characters with this one and the next."""
+
+def another():
+    """%s"""
+
+class Outer:
+    """A class makes a document of its own every time, if it has two hundred characters with those of its methods."""
+
+    def method(self):
+        """A method belongs to the class it stands in, and so does what it says of itself in this second sentence."""
+
+    class Inner:
+        """A class inside a class has a document too, if it is long enough, which this one is with the sentences that
+        follow. It goes on with a second sentence, and with a third one. Then it comes to its end at last."""
+
+class Short:
+    """A class whose documentation is too short to be one."""
+
+class Copy:
+    """A class makes a document of its own every time, if it has two hundred characters with those of its methods."""
+
+    def method(self):
+        """A method belongs to the class it stands in, and so does what it says of itself in this second sentence."""
+'''
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Makes the corpus of a library of some files: name -> contents. The standard library is empty."""
+
+    def make(files: dict[str, str]) -> list[tuple[str, list[str]]]:
+        (tmp_path / "stdlib").mkdir(exist_ok=True)
+        (tmp_path / "foxes").mkdir(exist_ok=True)
+        for name, contents in files.items():
+            (tmp_path / "foxes" / name).write_text(contents)
+        monkeypatch.setattr(documentation.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "stdlib")})
+        monkeypatch.setattr(documentation, "LIBRARIES", ("foxes",))
+        monkeypatch.syspath_prepend(tmp_path)
+        found = documentation.documents.__wrapped__()
+        return [(name, text.split("\n")) for name, text in found]
+
+    return make
+
+
+def test_a_module_is_parsed_into_itself_and_its_classes(corpus):
+    """None of fewer than 200 characters, and no paragraph twice; a source without prose or of Python 2 has none."""
+    files = {"broken.py": '"""Broken source is passed over in silence."""\nprint "python 2"', "plain.py": "x = 1\n"}
+    module = "The function after it says no more than this one, so that nothing is left to say."
+    found = corpus(files | {"__init__.py": "", "dens.py": SOURCE % module})
+    assert [(name, len(text)) for name, text in found] == [
+        ("foxes.dens", 3),
+        ("foxes.dens.Outer", 2),
+        ("foxes.dens.Outer.Inner", 1),
     ]
+    assert found[0][1][2] == module and found[1][1][1].startswith("A method belongs to the class it stands in, and")
 
 
-def test_a_module_is_parsed_into_itself_and_its_classes(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
-        textwrap.dedent(
-            '''
-            """This module would fail if somebody imported it."""
-            raise SystemExit
+@pytest.mark.parametrize(("length", "kept"), [(199, False), (200, True)])
+def test_a_document_has_two_hundred_characters(length, kept, corpus):
+    text = ("One fox of them all digs a den. " + "It sleeps in there by day and hunts at night, too. " * 9)[
+        : length - 1
+    ] + "."
+    assert bool(corpus({"__init__.py": f'"""{text}"""'})) == kept
 
-            def function():
-                """A function belongs to the module it stands in."""
 
-            class Outer:
-                """A class makes a document of its own every time."""
-
-                def method(self):
-                    """A method belongs to the class it stands in."""
-
-                class Inner:
-                    """A class inside a class has a document too."""
-            '''
-        )
+def test_many_files_are_read_in_order(corpus, monkeypatch):
+    """By two processes."""
+    monkeypatch.setattr(documentation.os, "cpu_count", lambda: 2)
+    text = "The module with the number {0} says what it does with all {0} of its foxes, and with their dens. " * 3
+    names = [f"m{number:03}" for number in range(130)]
+    found = corpus(
+        {f"{name}.py": f'"""{text.format(number).strip()}"""' for number, name in enumerate(names)}
+        | {"__init__.py": ""}
     )
-    assert documentation._read(path) == [
-        ("", ["This module would fail if somebody imported it.", "A function belongs to the module it stands in."]),
-        ("Outer", ["A class makes a document of its own every time.", "A method belongs to the class it stands in."]),
-        ("Outer.Inner", ["A class inside a class has a document too."]),
-    ]
-    path.write_text('"""Broken source is passed over in silence."""\nprint "python 2"')
-    assert documentation._read(path) == []
+    assert [name for name, _ in found] == [f"foxes.{name}" for name in names]
 
 
 @pytest.mark.nightly  # 9 s for the files of every installed library; what is read of one, the tests above prove
@@ -152,59 +204,9 @@ if __name__ == "__main__":
     from plmjax.data.formats import documentation
     documents = documentation.documents()
     imported = {"scipy", "sklearn", "matplotlib", "optax", "flax"} & set(sys.modules)
-    paragraphs = [line for _, text in documents for line in text.split("\\\\n")]
+    paragraphs = [line for _, text in documents for line in text.splitlines()]
     print(len(documents), sum(map(len, paragraphs)), len(paragraphs) - len(set(paragraphs)), len(imported))
 """
-    script = [sys.executable, "-c", code.replace("\\\\n", "\\n")]
-    out = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     documents, characters, repeated, imported = map(int, out.split())
     assert documents > 1000 and characters > 2_000_000 and repeated == imported == 0
-
-
-def test_sources_name_versions_and_change_with_the_files():
-    (source,) = documentation.sources()
-    assert source == documentation.sources()[0]
-    assert "numpy" in source["path"] and "Python 3." in source["path"]
-    assert source["bytes"] > 10_000_000 and len(source["digest"]) == 64
-
-
-def test_files_are_read_in_order_by_several_processes(monkeypatch):
-    class Workers:
-        def __init__(self, processes, *arguments, **options):
-            asked.append(processes)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        def results(self, function, parts):
-            return (function(*part) for part in parts)
-
-    asked = []
-    monkeypatch.setattr(documentation, "Workers", Workers)
-    monkeypatch.setattr(documentation, "_read", lambda path: [(path.name, [])])
-    monkeypatch.setattr(documentation.os, "cpu_count", lambda: 8)
-    for count, processes in ((127, []), (128, [2]), (201, [3])):
-        asked.clear()
-        found = list(documentation._read_all([Path(str(number)) for number in range(count)]))
-        assert found == [[(str(number), [])] for number in range(count)] and asked == processes
-
-
-def test_output_ends_at_a_blank_line_and_a_line_of_words_belongs_to_its_paragraph():
-    text = """>>> solve([[1]], [2])
-This line of output is not prose either, surely it is not.
-
-The sum of the values in all
-rows of the matrix and of the
-vector is what is computed here.
-"""
-    assert documentation.prose(text) == [
-        "The sum of the values in all rows of the matrix and of the vector is what is computed here."
-    ]
-
-
-def test_a_source_without_documentation_has_none(tmp_path):
-    (tmp_path / "a.py").write_text("x = 1\n")
-    assert documentation._read(tmp_path / "a.py") == []

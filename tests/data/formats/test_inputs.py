@@ -3,16 +3,15 @@
 import bz2
 import gzip
 import hashlib
+import json
 import lzma
-import os
-import sys
 
 import pytest
 
-from plmjax.data import formats, text_files
+from plmjax.data import formats, text_files, text_size
 from plmjax.data.formats import cutting, documentation
-from plmjax.errors import UserError
 from tests.data.formats.samples import BOOK, EXTRACTED, GUTENBERG, MARKUP, PARAGRAPHS, WIKI, read, zstandard
+from tests.data.mistakes import refused
 
 # name of a file -> its text, the format it is recognised as, and its documents
 FILES = {
@@ -28,11 +27,7 @@ FILES = {
     ),
     "wiki_00": (EXTRACTED * 2, "wikiextractor", [["Foxes dig.", "They sleep."]] * 2),
     "book.txt": (GUTENBERG, "books", [BOOK]),
-    "lines.jsonl": (
-        '{"text": "One.\\nTwo."}\n\n{"id": 3, "text": "Three."}',
-        "jsonl",
-        [["One.", "Two."], ["Three."]],
-    ),
+    "lines.jsonl": ('{"text": "One.\\nTwo."}\n\n{"id": 3, "text": "Three."}', "jsonl", [["One.", "Two."], ["Three."]]),
 }
 
 
@@ -65,66 +60,8 @@ def test_all_bytes_are_reported(tmp_path):
     assert sum(counts) == path.stat().st_size
 
 
-LONG = "".join(f"A sentence with the number {n * n}. \n\n" for n in range(2000)).encode()
-
-
-BAD = {
-    "empty.txt": (b"", "empty file"),
-    "empty.txt.gz": (gzip.compress(b""), "empty file"),
-    "binary.txt": (b"text \x00\x01", "zero byte at offset 5"),
-    "latin.txt": (b"\xef\xbb\xbfcaf\xe9 au lait", "0xe9 at offset 6"),
-    "cut.txt": ("end é".encode()[:-1], "0xc3 at offset 4"),
-    "utf16.txt": ("text".encode("utf-16"), "zero byte|0xff at offset 0"),
-    "cut.txt.gz": (gzip.compress(LONG)[:-100], "truncated or damaged"),
-    "flipped.txt.gz": (gzip.compress(LONG)[:-8] + bytes(8), "truncated or damaged"),
-    "cut.txt.bz2": (bz2.compress(LONG)[:-100], "truncated or damaged"),
-    "cut.txt.xz": (lzma.compress(LONG)[:-100], "truncated or damaged"),
-    "flipped.txt.xz": (lzma.compress(LONG)[:80] + bytes(20) + lzma.compress(LONG)[100:], "truncated or damaged"),
-    "cut.txt.zst": (zstandard(LONG)[:-10], "truncated or damaged"),
-    "cut.parquet": (b"PAR1" + bytes(100), "Parquet"),
-    "flipped.txt.bz2": (bz2.compress(LONG)[:40] + bytes(20) + bz2.compress(LONG)[60:], "damaged"),
-    "cut.xml": ((WIKI % "A fox.").encode()[:-40], "truncated"),
-    "latin.xml": ((WIKI % "caf\xe9").encode("latin-1"), f"at byte {(WIKI % 'caf|').index('|')}"),
-    "cut_wiki": (EXTRACTED[:-8].encode(), "last one open"),
-    "outside_wiki": ((EXTRACTED + "stray").encode(), "found 'stray'"),
-    "cut.jsonl": (b'{"text": "One."}\n{"text": "Tw', "line 2, found text that is none"),
-    "list.jsonl": (b"[1]\n", "found list"),
-    "number.jsonl": (b'{"text": 3}\n', "found the keys text; name the one"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_one_sentence(name, tmp_path):
-    content, message = BAD[name]
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
-        read([tmp_path / name])
-    assert name in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_bad_requests_are_one_sentence(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "a.txt").write_text("text")
-    for inputs, format, message in (
-        ([tmp_path / "absent"], "auto", "found nothing"),
-        ([tmp_path / "folder"], "auto", "found none"),
-        ([], "auto", "none named"),
-        ([tmp_path / "a.txt"], "txt", "did you mean 'text'"),
-        ([tmp_path / "a.txt"], "wikiextractor", "<doc"),
-        ([tmp_path / "a.txt"], "wikipedia-dump", "XML"),
-    ):
-        with pytest.raises(UserError, match=message):
-            read(inputs, format)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
-def test_a_name_that_is_no_text_is_refused(tmp_path):
-    """Its dataset could not be opened: JSON holds no half of a surrogate pair."""
-    path = tmp_path / os.fsdecode(b"a\xff.txt")
-    path.write_text("One.")
-    for inputs in ([path], [tmp_path]):
-        with pytest.raises(UserError, match=r"Expected names of files in UTF-8, found '.*a\\udcff\.txt'; rename it"):
-            formats.sources(inputs, "auto")
+def blake(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
@@ -137,8 +74,7 @@ def test_a_sample_has_the_documents_with_the_least_hashes(tmp_path):
     read = [text for part in range(3) for text in texts[part::3]]
     assert sample == [text for text in read if text in sample]  # in order
     assert 6000 <= sum(map(len, sample)) < 6000 + max(map(len, texts))
-    hashes = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
-    assert sorted(sample, key=hashes.get) == sorted(texts, key=hashes.get)[: len(sample)]
+    assert sorted(sample, key=blake) == sorted(texts, key=blake)[: len(sample)]
     assert sorted(formats.texts(paths[::-1], "text", limit_bytes=6000)) == sorted(sample)
     counts = [sum(text in texts[part::3] for text in sample) for part in range(3)]
     assert min(counts) > len(sample) / 6 and any(text in texts[500:] for text in sample)
@@ -149,15 +85,8 @@ def test_a_sample_is_full_at_exactly_the_limit(tmp_path):
     """One byte more takes one document more; a document after a full sample is read if its hash is smaller."""
     texts = [f"Document {number:02}." for number in range(20)]  # 12 bytes each
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
-    hashes = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
     for limit, count in ((36, 3), (37, 4), (12, 1)):
-        least = sorted(texts, key=hashes.get)[:count]
-        assert list(formats.texts([tmp_path / "a.txt"], "text", limit)) == sorted(least)
-
-
-def test_a_sample_is_read_from_the_named_key(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "No.", "body": "One."}\n{"text": "No.", "body": "Two."}\n')
-    assert list(formats.texts([tmp_path / "a.jsonl"], "jsonl", text_key="body")) == ["One.", "Two."]
+        assert list(formats.texts([tmp_path / "a.txt"], "text", limit)) == sorted(sorted(texts, key=blake)[:count])
 
 
 def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypatch):
@@ -171,8 +100,7 @@ def test_an_article_of_wikiextractor_that_is_too_long_is_cut(tmp_path, monkeypat
         *parts, last = (paragraphs for _, paragraphs in read([tmp_path / "wiki_00"], "wikiextractor"))
         assert [line for part in parts for line in part] == lines and last == ["Foxes dig.", "They sleep."]
         (tmp_path / "wiki_00").write_text(text.removesuffix("</doc>\n"))
-        with pytest.raises(UserError, match="found the last one open: the file is truncated"):
-            read([tmp_path / "wiki_00"], "wikiextractor")
+        refused(lambda: read([tmp_path / "wiki_00"], "wikiextractor"), "the last one open")
 
 
 def test_sources_name_the_text_whatever_it_is(tmp_path):
@@ -198,3 +126,14 @@ def test_documents_without_text_are_no_part_of_a_sample(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": "One."}\n{"text": " "}\n')
     for limit in (None, 100):
         assert list(formats.texts([tmp_path / "a.jsonl"], limit_bytes=limit)) == ["One."]
+
+
+def test_the_size_of_a_text_is_its_lines_with_their_ends_without_blank_ones(tmp_path):
+    """Of records, that of the text under the key."""
+    (tmp_path / "a.txt").write_text("Déjà vu.\n\n \nTwo  words\n天\n", encoding="utf-8")
+    expected = text_size.TextSize(bytes=11 + 11 + 4, characters=9 + 11 + 2, words=5)
+    assert text_size.measure([tmp_path / "a.txt"], "text") == expected
+    lines = [json.dumps({"text": "No.", "body": body}) for body in ("One two.", "Three.")]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    for key, size in (("body", (16, 16, 3)), ("text", (8, 8, 2))):
+        assert text_size.measure([tmp_path / "a.jsonl"], text_key=key) == text_size.TextSize(*size)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import types
 
 import numpy as np
 import pyarrow
@@ -10,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from plmjax.data import formats, text_files
-from plmjax.data.formats import records, tfds
-from plmjax.errors import UserError
+from plmjax.data.formats import records
+from tests.data.mistakes import refused
 
 
 def texts(draws: np.random.Generator, count: int) -> list[str]:
@@ -58,14 +57,6 @@ def test_ranges_have_every_document_once(format, tmp_path, monkeypatch):
     assert min(counts) == 1 and max(counts) > 40  # nearly a range for each document
 
 
-def test_a_record_belongs_to_the_range_in_which_it_begins(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("one\ntwo\nthree\n")
-    assert [text_files.boundary(path, at, formats.inputs.LINES.boundaries) for at in range(15)] == (
-        [0] + 4 * [4] + 4 * [8] + 6 * [14]
-    )
-
-
 def test_a_long_text_without_blank_lines_is_cut_at_a_line_or_a_word(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "WINDOW", 64)
     monkeypatch.setattr(text_files, "BLOCK", 16)
@@ -80,73 +71,37 @@ def test_a_long_text_without_blank_lines_is_cut_at_a_line_or_a_word(tmp_path, mo
 def test_files_that_are_read_from_their_beginning_are_one_range(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\nTwo.\n\n" * 99))
     (tmp_path / "b.tsv").write_text("text\n" + "One.\n" * 99)
-    for name, format in (("a.txt.gz", "auto"), ("b.tsv", "tsv")):
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 99}), tmp_path / "c.data")
+    cases = (("a.txt.gz", "auto"), ("a.txt.gz", "text"), ("b.tsv", "tsv"), ("c.data", "auto"), ("c.data", "parquet"))
+    for name, format in cases:
         source = formats.Input((str(tmp_path / name),), format)
         (part,) = source.ranges(50)
         assert part.begin == 0 and part.end is None and part.bytes == (tmp_path / name).stat().st_size
         assert len(list(source.documents(part))) in (99, 198)
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."] * 99}), tmp_path / "c.data")
-    for format in ("auto", "parquet"):
-        assert formats.inputs.boundaries(tmp_path / "c.data", format) == ()
-    for format in ("auto", "text"):
-        assert formats.inputs.boundaries(tmp_path / "a.txt.gz", format) == ()
-
-
-def test_ranges_of_examples_are_as_long_as_asked_or_shorter(monkeypatch):
-    splits = {
-        "train": types.SimpleNamespace(num_bytes=1001, num_examples=50),
-        "test": types.SimpleNamespace(num_bytes=0, num_examples=2),
-        "rest": types.SimpleNamespace(num_bytes=900, num_examples=3),
-    }
-    builder = types.SimpleNamespace(info=types.SimpleNamespace(splits=splits))
-    monkeypatch.setattr(tfds, "_builder", lambda name, inputs: builder)
-    assert tfds.ranges("corpus", (), 500) == [
-        ("train", 0, 16),
-        ("train", 16, 33),
-        ("train", 33, 50),
-        ("test", 0, 2),
-        ("rest", 0, 1),
-        ("rest", 1, 3),
-    ]
 
 
 def test_messages_name_the_range(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "One."}\n' * 20 + '{"txet": "Two."}\n' + '{"text": "One."}\n' * 20)
     source = formats.Input((str(path),))
-    with pytest.raises(UserError, match=r"a.jsonl \(from byte 306\) line 3, found the keys txet"):
-        for part in source.ranges(100):
-            for document in source.documents(part):
-                formats.prose(document)
-    first = next(iter(source.documents(source.ranges(100)[0])))
-    assert first.place == f"{path} line 1"
+    parts = source.ranges(100)
+    said = "a.jsonl (from byte 306) line 3 .. txet"
+    refused(lambda: (formats.prose(one) for part in parts for one in source.documents(part)), said)
+    assert next(iter(source.documents(parts[0]))).place == f"{path} line 1"
 
 
-def test_a_file_that_changed_or_went_is_one_sentence(tmp_path):
+def test_a_file_that_changes_is_noticed_also_while_it_is_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("One.\n\n" * 20)
     source = formats.Input((str(path),))
     parts = source.ranges(50)
-    path.write_text("Two.\n\n" * 20)
-    with pytest.raises(
-        UserError, match=r"Expected .*a.txt to stay as it was when this command began, found it changed"
-    ):
-        list(source.documents(parts[1]))
-    path.unlink()
-    with pytest.raises(UserError, match="found it removed; run it again"):
-        list(source.documents(parts[1]))
-
-
-def test_a_file_that_changes_while_it_is_read_is_noticed_at_its_end(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("One.\n\n" * 3)
-    source = formats.Input((str(path),))
-    (part,) = source.ranges(50)
-    found = source.documents(part)
+    found = source.documents(parts[-1])
     assert next(found).text == "One."
-    path.write_text("One.\n\n" * 4)
-    with pytest.raises(UserError, match="to stay as it was when this command began, found it changed"):
-        list(found)
+    path.write_text("Two.\n\n" * 20)
+    for read in (source.documents(parts[1]), found):
+        refused(lambda read=read: read, "a.txt to stay as it was .. changed")
+    path.unlink()
+    refused(lambda: source.documents(parts[1]), "removed .. run it again")
 
 
 def test_every_range_is_read_with_the_settings_of_the_whole(tmp_path):

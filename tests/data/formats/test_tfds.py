@@ -1,97 +1,88 @@
 """Datasets of TensorFlow Datasets, from disk."""
 
-from types import SimpleNamespace
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from plmjax.data import formats
-from plmjax.data.formats import records, tfds
-from plmjax.errors import UserError
+from plmjax.data.formats import records
+from tests.data.mistakes import refused
 
 
-def test_tfds(tmp_path):
-    """The text of every split of a dataset on disk."""
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[..., None]:
+    """Stores a dataset of two examples and one of each column, by name, in the folder of the test."""
     import tensorflow as tf
     import tensorflow_datasets as datasets
 
-    def store(name, numbers=(), **features):
-        examples = {key: ["One.\nTwo.", "Three é."] for key in features} | dict(numbers)
+    kinds = {True: datasets.features.Text(), False: datasets.features.Scalar(tf.int64)}
+
+    def store(name: str, **columns: list) -> None:
         train, test = (
-            tf.data.Dataset.from_tensor_slices({key: column[:count] for key, column in examples.items()})
+            tf.data.Dataset.from_tensor_slices({key: column[:count] for key, column in columns.items()})
             for count in (2, 1)
         )
         datasets.dataset_builders.store_as_tfds_dataset(
-            name,
-            "1.0.0",
-            data_dir=tmp_path,
-            split_datasets={"train": train, "test": test},
-            features=datasets.features.FeaturesDict(features),
-        )
+            name, "1.0.0", data_dir=tmp_path, split_datasets={"train": train, "test": test},
+            features=datasets.features.FeaturesDict(
+                {key: kinds[isinstance(column[0], str | bytes)] for key, column in columns.items()}
+            ),
+        )  # fmt: skip
 
-    text = datasets.features.Text()
-    store("letters", body=text, text=text)
+    return store
+
+
+TEXTS = ["One.\nTwo.", "Three é."]
+
+
+def test_tfds(stored, tmp_path):
+    """The text of every split of a dataset on disk."""
+    stored("letters", body=TEXTS, text=TEXTS)
     found = sorted((d.place, formats.prose(d)) for d in formats.documents([tmp_path], "tfds:letters"))
-    assert [place.removeprefix("tfds:letters/") for place, _ in found] == [
-        "test example 0",
-        "train example 0",
-        "train example 1",
-    ]
+    places = [f"tfds:letters/{name}" for name in ("test example 0", "train example 0", "train example 1")]
+    assert [place for place, _ in found] == places
     assert sorted(paragraphs for _, paragraphs in found[1:]) == [["One.", "Two."], ["Three é."]]
-    store("pairs", left=text, right=text)
-    with pytest.raises(
-        UserError, match=r"text named 'text' in the TFDS dataset 'pairs', found left, right; name .*--text_key"
-    ):
-        list(formats.documents([tmp_path], "tfds:pairs"))
+    stored("pairs", left=TEXTS, right=TEXTS)
+    refused(lambda: formats.documents([tmp_path], "tfds:pairs"), "'text' .. 'pairs' .. left, right .. --text_key")
     assert len(list(formats.documents([tmp_path], "tfds:pairs", text_key="right"))) == 3
     parts = records.Parts({"source": "left", "target": "right"})
     for document in formats.documents([tmp_path], "tfds:pairs", parts=parts):
         streams = formats.streams_of(document, parts)
         assert streams["source"] == streams["target"] and streams["source"] in (["One.", "Two."], ["Three é."])
-    numbers = {"label": [2, 1]}
-    store("scored", numbers, content=text, document=text, other=text, label=datasets.features.Scalar(tf.int64))
+    refused(lambda: formats.documents([tmp_path], "tfds:no_such_corpus"), "no_such_corpus")
+
+
+def test_numbers_stay_with_their_texts_and_ranges_have_their_own_examples(stored, tmp_path):
+    stored("scored", content=TEXTS, document=TEXTS, other=TEXTS, label=[2, 1])
     parts = records.Parts({"text": "other"}, ("label",))
     found = list(formats.documents([tmp_path], "tfds:scored", parts=parts))
     of_text = {"One.": [2.0], "Three é.": [1.0]}
     assert all(formats.fields_of(one, parts) == of_text[formats.streams_of(one, parts)["text"][0]] for one in found)
-    # A range has its own examples, under the same names.
     source = formats.Input((str(tmp_path),), "tfds:scored", parts=parts)
-    in_ranges = [document for part in source.ranges(1) for document in source.documents(part)]
-    assert len(in_ranges) == 3 and sorted(in_ranges) == sorted(found)
-    assert len(list(formats.documents([tmp_path], "tfds:scored"))) == 3  # of several usual names, the first
-    with pytest.raises(UserError, match="text named 'body' in the TFDS dataset 'scored', found content, document, ot"):
-        list(formats.documents([tmp_path], "tfds:scored", text_key="body"))
-    with pytest.raises(UserError, match="no_such_corpus"):
-        list(formats.documents([tmp_path], "tfds:no_such_corpus"))
+    for size, count in ((1, 3), (10**6, 2)):
+        ranges = source.ranges(size)
+        in_ranges = [document for part in ranges for document in source.documents(part)]
+        assert len(ranges) == count and len(in_ranges) == 3 and sorted(in_ranges) == sorted(found)
 
 
-def test_the_only_text_of_a_dataset_is_its_documents():
+@pytest.mark.parametrize(
+    ("names", "key", "expected"),
+    [
+        (("body",), "text", "body"),
+        (("title", "article"), "text", "article"),
+        (("content", "document", "other"), "text", "document"),
+        (("title", "text"), "title", "title"),
+    ],
+)
+def test_the_only_text_of_a_dataset_is_its_documents(names, key, expected, stored, tmp_path):
     """Unless another key is named, and after the usual names."""
-    import tensorflow_datasets as datasets
-
-    text = datasets.features.Text()
-    for features, key, expected in (
-        ({"body": text}, "text", "body"),
-        ({"title": text, "article": text}, "text", "article"),
-        ({"title": text, "text": text}, "title", "title"),
-    ):
-        assert tfds._text_feature("letters", features, key) == expected
-    with pytest.raises(UserError, match="named 'title' in the TFDS dataset 'letters', found body"):
-        tfds._text_feature("letters", {"body": text}, "title")
+    stored("letters", **{name: [f"Of {name}."] * 2 for name in names})
+    documents = list(formats.documents([tmp_path], "tfds:letters", text_key=key))
+    assert {document.text for document in documents} == {f"Of {expected}."}
+    refused(lambda: formats.documents([tmp_path], "tfds:letters", text_key="no"), f"'no' .. {', '.join(sorted(names))}")
 
 
-def test_a_dataset_has_one_folder_and_text_in_utf8(monkeypatch):
-    with pytest.raises(UserError, match="at most one --input with tfds:letters, the folder of its data, found 2"):
-        list(formats.documents(["a", "b"], "tfds:letters"))
-    examples = [{"text": b"One."}, {"text": b"caf\xe9"}]
-    builder = SimpleNamespace(
-        info=SimpleNamespace(features={}, splits={"train": SimpleNamespace(num_examples=2)}),
-        as_dataset=lambda split: examples,
-    )
-    library = SimpleNamespace(
-        core=SimpleNamespace(ReadInstruction=lambda split, **bounds: (split, bounds)), as_numpy=iter
-    )
-    monkeypatch.setattr(tfds.tensorflow_runtime, "tensorflow_datasets", lambda: library)
-    monkeypatch.setattr(tfds, "_builder", lambda name, inputs: builder)
-    monkeypatch.setattr(tfds, "_text_feature", lambda name, features, key: key)
-    with pytest.raises(UserError, match=r"UTF-8 text in example 1 of letters/train, found a byte .* offset 3;"):
-        list(formats.documents([], "tfds:letters"))
+def test_text_that_is_not_utf8_is_named_by_its_example(stored, tmp_path):
+    stored("letters", text=[b"caf\xe9", b"caf\xe9"])
+    refused(lambda: formats.documents([tmp_path], "tfds:letters"), "example 0 of letters/ .. offset 3")

@@ -1,8 +1,8 @@
-"""Gopher's rules at their thresholds."""
+"""Gopher's and FineWeb's rules at their thresholds."""
 
 import pytest
 
-from plmjax.data.cleaning import catalogue, gopher
+from plmjax.data.cleaning import catalogue, cleaner, gopher
 from plmjax.data.cleaning.rule import Dropped, Settings
 
 DIFFERENT = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(260)]
@@ -21,7 +21,7 @@ def drops(rule: str, text: str) -> bool:
         ("gopher_word_length", "a" * 10 + " " + "a" * 11, "a" * 10),
         ("gopher_symbols", "# # " + "word " * 8, "# " + "word " * 9),
         ("gopher_symbols", "… ... " + "word " * 8, "… " + "word " * 9),
-        ("gopher_bullets", "- a\n" * 10 + "• a", "- a\n" * 9 + "a"),
+        *(("gopher_bullets", f"{mark} a\n" * 10 + f"  {mark} a", f"{mark} a\n" * 9 + "a") for mark in "•-"),
         ("gopher_ellipses", "a...\na…\na\na", "a...\na\na\na"),
         ("gopher_letters", "a a a a 1 2", "a a a a 1"),
         ("gopher_stop_words", "the river sings", "the river and stone"),
@@ -29,6 +29,15 @@ def drops(rule: str, text: str) -> bool:
         ("gopher_repeated_lines", "aaaa\naaaa\nbbbb\ncccc", "aaaa\naaaa\nbbbb\nccccc"),
         ("gopher_top_grams", " ".join(["old stone", *DIFFERENT[:3]] * 4), " ".join(DIFFERENT)),
         ("gopher_repeated_grams", " ".join(DIFFERENT[:10] * 2), " ".join(DIFFERENT)),
+        ("fineweb_line_ends", "a.\n" * 3 + "a\n" * 22, "a.\n" * 3 + "a\n" * 21),
+        *(("fineweb_line_ends", "A line", f"A line{mark}") for mark in ".'\"!?"),
+        (
+            "fineweb_short_lines",
+            f"{'a' * 30}\n" * 67 + f"{'a' * 31}\n" * 33,
+            f"{'a' * 30}\n" * 66 + f"{'a' * 31}\n" * 34,
+        ),
+        ("fineweb_repeated_lines", "a\na\n" + "b" * 98, "a\na\n" + "b" * 99),
+        ("fineweb_lists", "a b c\n" * 11, "a b c\n" * 10),
     ],
 )
 def test_a_page_is_dropped_beyond_the_threshold(rule: str, dropped: str, kept: str) -> None:
@@ -43,13 +52,10 @@ def test_repeated_sequences_do_not_count_a_character_twice() -> None:
 
 @pytest.mark.parametrize("word", "the be to of and that have with".split())
 def test_two_stop_words_keep_a_page(word: str) -> None:
-    """Those of Rae et al. 2021, appendix A.1.1."""
+    """Those of Rae et al. 2021, appendix A.1.1. The shares of sequences are those of table A1."""
     assert not drops("gopher_stop_words", f"river {word} stone {word}") and drops("gopher_stop_words", f"river {word}")
-
-
-@pytest.mark.parametrize("mark", ["•", "-"])
-def test_bullets_drop_a_page_of_lists(mark: str) -> None:
-    assert drops("gopher_bullets", f"{mark} a\n" * 10 + f"  {mark} a")
+    assert gopher.TOP_GRAMS == {2: 0.20, 3: 0.18, 4: 0.16}
+    assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 @pytest.mark.parametrize(("size", "share"), gopher.TOP_GRAMS.items())
@@ -60,12 +66,6 @@ def test_one_sequence_of_words_has_at_most_its_share(size: int, share: float) ->
         found = catalogue.RULES["gopher_top_grams"].apply(" ".join([gram, *rest, gram]), Settings())
         assert isinstance(found, Dropped) == dropped, found
         assert not dropped or found.reason.endswith(f"{size} words")
-
-
-def test_shares_of_sequences_are_those_of_the_paper() -> None:
-    """Rae et al. 2021, table A1."""
-    assert gopher.TOP_GRAMS == {2: 0.20, 3: 0.18, 4: 0.16}
-    assert gopher.REPEATED_GRAMS == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,22 @@ def test_shares_of_sequences_are_those_of_the_paper() -> None:
 )
 def test_a_page_at_the_threshold_is_kept(rule: str, text: str) -> None:
     assert not drops(rule, text.strip())
+
+
+def test_the_variant_of_c4_keeps_lines_without_a_mark_and_of_three_words() -> None:
+    text = "\n".join(["One two three", "One two", "First one. A second. A third one. A fourth. A fifth one."])
+    left = catalogue.RULES["fineweb_few_words"].apply(text, Settings())
+    assert left.split("\n") == [text.split("\n")[0], text.split("\n")[2]]
+    assert not drops("fineweb_sentences", text) and drops("fineweb_sentences", "One. Two. Three. Four.")
+
+
+def test_the_set_keeps_prose_and_drops_a_list() -> None:
+    prose = [
+        "The river has its source in the mountains and flows through the old town to the sea. It is the longest river "
+        "of the country, and its valley has been settled for two thousand years.",
+        "Most of the towns that stand on its banks live from trade with each other. In the spring the water rises, and "
+        "the lower fields are flooded for a few weeks. People have built dams to hold it.",
+        "Ships can go up to the first falls. Beyond them the goods have to be carried by land, which takes three days.",
+    ]
+    items = [f"Item {number} of the list" for number in range(60)]
+    assert list(cleaner(["fineweb"]).texts(["\n".join(items), "\n".join(prose)])) == ["\n".join(prose)]

@@ -1,0 +1,267 @@
+"""Files and requests that give no documents: what is there, where, and what is to be done."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from plmjax.data import formats, text_files
+from plmjax.data.formats import cutting, records
+from plmjax.data.formats.corpora import CORPORA
+from plmjax.finetuning.files import text_files as example_files
+from tests.data.formats.published import DECLARED, WORDS, write
+from tests.data.formats.samples import EXTRACTED, RECORDS, WIKI, record, write_table, zstandard
+from tests.data.mistakes import refused
+
+LONG = "".join(f"A sentence with the number {n * n}. \n\n" for n in range(2000)).encode()
+DISTINCT = [f"Number {n} of many." for n in np.random.default_rng(0).integers(0, 10**9, 3000)]
+NUMBER = '{"a": "One.", "n": %s}'
+
+
+def read(*paths: Path, format: str = "auto", **options: Any) -> list:
+    """All that a preparation reads of some files."""
+    parts = options.get("parts")
+    found = list(formats.documents(paths, format, **options))
+    return [
+        (formats.streams_of(one, parts), formats.fields_of(one, parts)) if parts else formats.prose(one)
+        for one in found
+    ]
+
+
+def archive(kind: str) -> bytes:
+    held = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(held, "w") as packed:
+            packed.writestr("a.txt", "One.")
+    else:
+        with tarfile.open(fileobj=held, mode=kind) as packed:
+            packed.addfile(tarfile.TarInfo("a.txt"))
+    return held.getvalue()
+
+
+def changed(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes(20) + data[place + 20 :]
+
+
+def parquet(**columns: Any) -> bytes:
+    held = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), held, compression="none", use_dictionary=False)
+    return held.getvalue().to_pybytes()
+
+
+FILES = [
+    ("empty.txt", b"", "empty file"),
+    ("empty.txt.gz", gzip.compress(b""), "empty file"),
+    ("binary.txt", b"text \x00\x01", "zero byte at offset 5"),
+    ("latin.txt", b"\xef\xbb\xbfcaf\xe9 au lait", "0xe9 at offset 6"),
+    ("cut.txt", "end é".encode()[:-1], "0xc3 at offset 4"),
+    ("utf16.txt", "text".encode("utf-16"), "at offset"),
+    ("cut.txt.gz", gzip.compress(LONG)[:-100], "truncated or damaged"),
+    ("flipped.txt.gz", gzip.compress(LONG)[:-8] + bytes(8), "truncated or damaged"),
+    ("cut.txt.bz2", bz2.compress(LONG)[:-100], "truncated or damaged"),
+    ("flipped.txt.bz2", changed(bz2.compress(LONG), 40), "damaged"),
+    ("cut.txt.xz", lzma.compress(LONG)[:-100], "truncated or damaged"),
+    ("flipped.txt.xz", changed(lzma.compress(LONG), 80), "truncated or damaged"),
+    ("cut.txt.zst", zstandard(LONG)[:-10], "truncated or damaged"),
+    ("cut.parquet", b"PAR1" + bytes(100), "Parquet"),
+    ("odd.parquet", parquet(text=["One of them."]).replace(b"One of", b"One\xff\xfe\xff"), "Parquet .. cannot be read"),
+    ("latin.parquet", parquet(text=[b"One.", b"caf\xe9"]), "row 2 .. 0xe9 at offset 3"),
+    ("cut.xml", (WIKI % "A fox.").encode()[:-40], "truncated"),
+    ("latin.xml", (WIKI % "caf\xe9").encode("latin-1"), f"at byte {(WIKI % 'caf|').index('|')}"),
+    ("cut_wiki", EXTRACTED[:-8].encode(), "last one open"),
+    ("outside_wiki", (EXTRACTED + "stray").encode(), "'stray'"),
+    ("cut.jsonl", b'{"text": "One."}\n{"text": "Tw', "line 2 .. none"),
+    ("list.jsonl", b"[1]\n", "list"),
+    *((f"{value}.jsonl", b'{"text": %s, "id": 1}\n' % value, f"'text' .. line 1 .. {kind} .. text, id .. --text_key")
+      for value, kind in ((b"[1]", "a list"), (b"{}", "an object"), (b"3", "a number"), (b"true", "a truth value"))),
+    ("key.jsonl", b'{"body": "One.", "id": 1}\n', "'text' .. line 1 .. body, id .. --text_key"),
+    ("response.wet", record("response", "HTTP/1.1 200 OK"), "conversion .. 'response'"),
+    ("cut.wet", record("conversion", "A page.", 100), "100 bytes .. record 1 .. end of the file"),
+    ("short.wet", record("conversion", "A page.", 3), "header .. record 2"),
+    ("negative.wet", record("conversion", "A page.", -1), "Content-Length .. '-1'"),
+    ("huge.wet", record("conversion", "A page.", 1 << 40), "at most"),
+    ("latin.wet", RECORDS[1].replace(b"page", b"p\xffge"), "record 1 .. 0xff at offset 3"),
+    ("headless.wet", b"WARC/1.0\r\nWARC-Type: conversion\r\n", "header .. record 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "parts"), FILES, ids=[name for name, *_ in FILES])
+def test_bad_files(name: str, content: bytes, parts: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused(lambda: read(tmp_path / name), f"{name} .. {parts}")
+
+
+ARCHIVES = {
+    "zip": (archive("zip"), "a zip archive"),
+    "tar": (archive("w:"), "a tar archive; unpack"),
+    "tar.gz": (archive("w:gz"), "a tar archive compressed with gzip"),
+    "tar.xz": (archive("w:xz"), "a tar archive compressed with xz"),
+    "tar.zst": (pyarrow.compress(archive("w:"), codec="zstd", asbytes=True), "a tar archive compressed with Zstandard"),
+    "lz4": (b"\x04\x22\x4d\x18", "an lz4 file"),
+    "PDF": (b"%PDF-1.7\nWords.", "a PDF"),
+    "Parquet": (gzip.compress(b"PAR1\x15\x04"), "a Parquet file compressed with gzip"),
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_archives_are_named_in_any_format(kind: str, tmp_path: Path) -> None:
+    path, (content, found) = tmp_path / "a.txt", ARCHIVES[kind]
+    path.write_bytes(content)
+    for format in ("auto", "text", "jsonl", "wikipedia-dump"):
+        refused(lambda format=format: read(path, format=format), f"{path} .. {found}")
+    refused(lambda: example_files.lines(str(path)), f"{path} .. {found}")
+
+
+TABLES = {
+    "list": (pyarrow.table({"text": pyarrow.array([["One."]]), "body": ["A."]}), "list< .. text, body"),
+    "struct": (pyarrow.table({"text": pyarrow.array([{"a": "One."}]), "body": ["A."]}), "struct< .. text, body"),
+    "fixed": (pyarrow.table({"text": pyarrow.array([b"One."], pyarrow.binary(4))}), "fixed_size_binary .. text"),
+    "number": (pyarrow.table({"text": [1], "body": ["A."]}), "int64 .. text, body"),
+    "absent": (pyarrow.table({"id": [1], "body": ["A."]}), "id, body .. --text_key"),
+    "twice": (pyarrow.table([pyarrow.array(["One."])] * 2, names=["text", "text"]), "text, text"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("case", TABLES)
+def test_columns_that_are_no_text(case: str, suffix: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / f"a{suffix}", TABLES[case][0])
+    refused(lambda: read(path), f"'text' .. {path} .. {TABLES[case][1]}")
+
+
+PARTS = records.Parts({"text": "a"}, ("n",))
+RECORDS_WITH_PARTS = [
+    ("no key", '{"b": "One.", "n": 1}', PARTS, "'a' .. line 1 .. b, n .. --streams"),
+    ("5,000 digits", NUMBER % ("9" * 5000), PARTS, "line 1 .. 4300 digits"),
+    ("above every float", NUMBER % ("9" * 400), PARTS, "'n' .. line 1 .. '9999"),
+    ("underscore", NUMBER % '"1_0"', PARTS, "'n' .. line 1 .. '1_0'"),
+    ("no number", NUMBER % '"nan"', PARTS, "'n' .. line 1 .. 'nan'"),
+    ("a text", NUMBER % '"two foxes"', PARTS, "'n' .. line 1 .. 'two foxes'"),
+    ("surrogate", '{"a": "One. \\ud800", "n": 1}', PARTS, "line 1 .. half of a surrogate pair"),
+    ("named column", "en\tde", records.Parts({"a": "en", "b": "fr"}), "'fr' .. a.tsv .. en, de"),
+    ("numbered column", "one\ttwo", records.Parts({"a": "1", "b": "3"}), "'3' .. a.tsv .. 1, 2"),
+    ("a cell too many", "en\tde\na\tb\tc", records.Parts({"a": "en", "b": "de"}), "2 columns .. line 2 .. 3"),
+    ("no records", "A text.\n\nAnother one.\n", PARTS, "--streams .. the format text"),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "content", "of", "parts"), RECORDS_WITH_PARTS, ids=[row[0] for row in RECORDS_WITH_PARTS]
+)
+def test_records_that_lack_something(case: str, content: str, of: records.Parts, parts: str, tmp_path: Path) -> None:
+    name = "a.txt" if case == "no records" else "a.jsonl" if "n" in of.fields else "a.tsv"
+    (tmp_path / name).write_text(f"{content}\n")
+    refused(lambda: read(tmp_path / name, format="tsv" if name == "a.tsv" else "auto", parts=of), parts)
+
+
+@pytest.mark.parametrize(("name", "found"), [("missing", "null"), ("none", "'nan'"), ("bytes", "\"b'x'\"")])
+def test_values_of_a_column_that_are_no_numbers(name: str, found: str, tmp_path: Path) -> None:
+    columns = {"text": ["One."], "missing": pyarrow.nulls(1, pyarrow.int64()), "none": [float("nan")], "bytes": [b"x"]}
+    path = write_table(tmp_path / "a.parquet", pyarrow.table(columns))
+    refused(lambda: read(path, parts=records.Parts({"text": "text"}, (name,))), f"'{name}' .. row 1 .. {found}")
+
+
+@pytest.mark.parametrize("options", [["=en"], ["source="], ["a=1", "a=2"]])
+def test_streams_that_cannot_be_read(options: list[str]) -> None:
+    refused(lambda: records.streams(options), "--streams .. NAME=KEY")
+
+
+CORPORA_FILES = [
+    ("enwik8", lambda path: path.write_bytes(b"x" * 999), "1,000 bytes .. enwik8 .. 999"),
+    ("text8", lambda path: path.write_bytes(b"x" * 1001), "1,000 bytes .. text8 .. 1,001"),
+    ("enwik8", lambda path: path.write_bytes(b"\xff" * 1000), "0xff at offset 0"),
+    ("enwik8", lambda path: path.write_bytes(b"x" * 910 + b"\xff" * 90), "0xff at offset 910"),
+    ("enwik8", lambda path: path.mkdir(), "the file enwik8 .. none"),
+    ("wikitext-2", lambda path: path.write_text("x"), "folder of WikiText-2 .. the file"),
+    ("wikitext-2", lambda path: path.mkdir(), "wiki.train.tokens or train.txt"),
+    ("wikitext-103", lambda path: None, "WikiText-103 .. nothing"),
+]
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declarations of small corpora."""
+    for name, corpus in DECLARED.items():
+        monkeypatch.setitem(CORPORA, name, corpus)
+
+
+@pytest.mark.parametrize(("name", "make", "parts"), CORPORA_FILES, ids=[f"{row[0]} {row[2]}" for row in CORPORA_FILES])
+def test_other_files_than_those_of_a_corpus(declared, tmp_path: Path, name: str, make: Any, parts: str) -> None:
+    make(tmp_path / "path")
+    refused(lambda: read(tmp_path / "path", format=name), parts)
+
+
+def test_corpora_of_another_size_and_requests_for_them(declared, tmp_path: Path) -> None:
+    folder, path = write("wikitext-2", tmp_path / "words"), write("enwik8", tmp_path / "bytes")
+    with (folder / "wiki.valid.tokens").open("a") as file:
+        file.write("one more\n")
+    known = WORDS["validation"]
+    refused(lambda: read(folder, format="wikitext-2"), f"{known} words .. validation .. {known + 3}")
+    assert read(folder, format="wikitext-2", split="test")
+    refused(lambda: read(path, path, format="enwik8"), "one path .. 2")
+    refused(lambda: formats.documents([path], "enwik8", parts=PARTS), "--streams .. enwik8")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "format", "parts"),
+    [
+        (["absent"], "auto", "absent .. nothing"),
+        (["folder"], "auto", "folder .. none"),
+        ([], "auto", "none named"),
+        (["a.txt"], "txt", "did you mean 'text'"),
+        (["a.txt"], "wikiextractor", "<doc"),
+        (["a.txt"], "wikipedia-dump", "XML"),
+        (["a", "b"], "tfds:letters", "at most one --input .. tfds:letters .. 2"),
+    ],
+)
+def test_bad_requests(inputs: list[str], format: str, parts: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    refused(lambda: read(*(tmp_path / name for name in inputs), format=format), parts)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """Its dataset could not be opened: JSON holds no half of a surrogate pair."""
+    path = tmp_path / os.fsdecode(b"a\xff.txt")
+    path.write_text("One.")
+    for inputs in ([path], [tmp_path]):
+        refused(lambda inputs=inputs: formats.sources(inputs, "auto"), "\\udcff.txt' .. rename it")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.xml"])
+def test_a_record_without_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(text_files, "BLOCK", 100)
+    long = "x" * 5000
+    (tmp_path / name).write_text(json.dumps({"text": long}) if name == "a.jsonl" else WIKI % long)
+    refused(lambda: read(tmp_path / name), "1000 characters")
+
+
+def test_an_arrow_file_that_is_cut(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.arrow", pyarrow.table({"text": DISTINCT}))
+    path.write_bytes(path.read_bytes()[:-2000])
+    refused(lambda: read(path), "a.arrow .. Arrow .. cannot be read")
+
+
+@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"_data_files": [{}]}', '{"_data_files": []}', ""])
+def test_a_folder_of_save_to_disk_that_is_damaged(state: str, tmp_path: Path) -> None:
+    """Its state, or a file that the state names."""
+    names = json.dumps(
+        {"_data_files": [{"filename": "data-00001-of-00002.arrow"}], "_fingerprint": "a8e8", "_split": None}
+    )
+    (tmp_path / "state.json").write_text(state or names)
+    (tmp_path / "dataset_info.json").write_text("{}")
+    refused(lambda: read(tmp_path), "state.json" if state else "data-00001-of-00002.arrow .. state.json")
