@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -55,3 +56,18 @@ def write(directory: Path, train: list, validation: list, vocab_size: int, shard
 def phase(sequence_length: int, batch_size: int, index: int = 0) -> SimpleNamespace:
     """A phase with the settings that a source reads."""
     return SimpleNamespace(index=index, sequence_length=sequence_length, batch_size=batch_size)
+
+
+def take(batches: Any, count: int) -> list[dict[str, np.ndarray]]:
+    """The next batches of a run, which ends."""
+    try:
+        return [next(batches) for _ in range(count)]
+    finally:
+        batches.close()
+
+
+def assert_same(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray], rows: Any = slice(None)) -> None:
+    """A batch has the fields and numbers of another one, or of some of its rows."""
+    assert batch.keys() == expected.keys()
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, expected[name][rows], err_msg=name)

@@ -3,14 +3,10 @@
 import numpy as np
 import pytest
 
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.layouts import ContinuedPairs, continued_pairs
-from plmjax.errors import UserError
 from tests.data.corpora import documents, write
-
-V = 300
-WORDS = Vocabulary.placeholder(V)
+from tests.data.layouts.rows import WORDS, V, rows_of, shapes
 
 
 class CountedDraws:
@@ -86,10 +82,6 @@ def published(texts, length, layout, seed):
     return rows
 
 
-def rows_of(dataset, layout, length, split="train", vocabulary=WORDS, seed=0):
-    return layout.rows(dataset, split, length, vocabulary, seed)
-
-
 @pytest.mark.parametrize(
     ("count", "sentences", "words", "length", "layout"),
     [
@@ -109,11 +101,8 @@ def test_is_the_published_procedure(tmp_path, count, sentences, words, length, l
         assert fields["input_ids"][row].tolist() == ids, row
         assert fields["token_type_ids"][row].tolist() == types, row
         assert fields["backwards"][row] == backwards
-    assert {name: (array.shape, array.dtype) for name, array in fields.items()} == {
-        name: (shape.shape, shape.dtype)
-        for name, shape in layout.batch(rows.count, length).items()
-        if name not in ("row_ids", "begins")
-    }
+    promised = shapes(layout.batch(rows.count, length))
+    assert shapes(fields) == {name: promised[name] for name in promised if name not in ("row_ids", "begins")}
     assert fields["segment_ids"].all() and (fields["positions"] == np.arange(length)).all()
 
 
@@ -168,27 +157,15 @@ def test_held_out_rows_occur_once_and_are_the_same_for_every_seed(tmp_path):
     assert (trained[0] != trained[1]).any()
 
 
-def test_synthetic_batches_have_the_layouts_fields():
+def test_synthetic_batches_have_the_layouts_fields(tmp_path):
     layout = ContinuedPairs()
-    made, shapes = layout.synthetic(4, 32, V, 0), layout.batch(4, 32)
-    assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
-        name: (shape.shape, shape.dtype) for name, shape in shapes.items()
-    }
+    made = layout.synthetic(4, 32, V, 0)
+    assert shapes(made) == shapes(layout.batch(4, 32))
     assert (made["input_ids"][:, -1] == WORDS.cls).all() and (made["input_ids"] == WORDS.sep).sum() == 8
     assert (made["input_ids"][:, [23, 30]] == WORDS.sep).all()
     assert (made["token_type_ids"] == [0] * 24 + [1] * 7 + [2]).all()
-
-
-def test_what_gives_no_rows_is_refused(tmp_path):
-    dataset = write(tmp_path, documents(1, V, sentences=2, words=3), [], V)
-    assert rows_of(dataset, ContinuedPairs(), 64).count == 0
-    with pytest.raises(UserError, match=r"rows of 10 to .* found a sequence length of 8"):
-        rows_of(dataset, ContinuedPairs(), 8)
-    with pytest.raises(UserError, match=r"an even sequence length .* found 33"):
-        rows_of(dataset, ContinuedPairs(), 33)
-    for tokens in ({"end": 3}, {"cls": 2, "end": 3}, {"sep": 2, "end": 3}):
-        with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\]"):
-            rows_of(dataset, ContinuedPairs(), 32, vocabulary=Vocabulary(V, **tokens))
+    short = write(tmp_path, documents(1, V, sentences=2, words=3), [], V)
+    assert rows_of(short, layout, 64).count == 0
 
 
 @pytest.mark.parametrize("batch", [5, 1])

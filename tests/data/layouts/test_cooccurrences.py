@@ -10,8 +10,8 @@ from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, pipeline
 from plmjax.data.layouts import Cooccurrences
 from plmjax.data.layouts.cooccurrences import CooccurrenceRows
-from plmjax.errors import UserError
 from tests.data.corpora import documents, phase, write
+from tests.data.layouts.rows import shapes
 
 SIZE, LENGTH, ROWS = 40, 16, 4
 VOCABULARY = dataclasses.replace(Vocabulary.placeholder(SIZE), continuation=np.zeros(SIZE, bool))
@@ -40,14 +40,9 @@ def test_every_cell_is_there_once(dataset):
     source = pipeline.DatasetSource(LAYOUT, dataset, VOCABULARY, 0)
     one = phase(LENGTH, ROWS)
     batch = next(train := source.train(one, 0))
-    assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
-        name: (shape.shape, shape.dtype) for name, shape in LAYOUT.batch(ROWS, LENGTH).items()
-    }
     train.close()
     made = LAYOUT.synthetic(ROWS, LENGTH, SIZE, 0)
-    assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
-        name: (array.shape, array.dtype) for name, array in batch.items()
-    }
+    assert shapes(made) == shapes(batch) == shapes(LAYOUT.batch(ROWS, LENGTH))
     assert made["context_ids"].min() >= 5 and made["cooccurrences"].min() > 0
     steps = LAYOUT.rows(dataset, "train", LENGTH, VOCABULARY, 0).count // ROWS
     trained, held_out = cells_of(source.train(one, 0), steps), cells_of(source.evaluation(one), 10**6)
@@ -64,48 +59,22 @@ def test_every_cell_is_there_once(dataset):
     assert weight.sum() == pytest.approx(cells.total, rel=0.01) and not weight[:5].any()
 
 
-def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(dataset, tmp_path):
+def test_a_word_is_a_target_as_often_as_its_share_of_the_counted_words(tmp_path):
+    """Unknown tokens stand beside no word, and have no share of the weight."""
+    texts = [[[*sentence, 1, 1] for sentence in document] for document in documents(20, SIZE)]
+    dataset = write(tmp_path / "set", texts, [], SIZE)
     times, words = np.array(dataset.unigram_counts()), np.isin(np.arange(SIZE), VOCABULARY.special, invert=True)
-    least = int(np.median(times[words]))
-    layout = dataclasses.replace(LAYOUT, path=str(tmp_path / "count"), least=least)
-    settings = cooccurrence.Counting(layout.window, layout.symmetric, least)
-    cells = cooccurrence.count(dataset, VOCABULARY.special, tmp_path / "count", settings, processes=1)
-    times = np.where(words & (times >= least), times, 0)
-    assert 0 < np.count_nonzero(times) < words.sum()
-    found = layout.target_counts(dataset, VOCABULARY)
-    np.testing.assert_allclose(found, times * (cells.total / times.sum()), atol=0.5)
-
-
-def test_counts_of_something_else_are_named(dataset, tmp_path):
-    other = write(tmp_path / "other", documents(3, SIZE, seed=7), [], SIZE)
-    LAYOUT.prepare(other, VOCABULARY)
-    folder = str(other.directory / "cooccurrence")
-    for layout, of, message in (
-        (Cooccurrences(path=folder, window=3, least=2), dataset, "found that .* counts another"),
-        (Cooccurrences(path=folder), other, r"found --data\.layout\.window 3, --data\.layout\.least 2; set these or"),
-        (Cooccurrences(path=str(tmp_path)), other, "found a folder without one"),
-    ):
-        with pytest.raises(UserError, match=message):
-            layout.rows(of, "train", LENGTH, VOCABULARY, 0)
-    with pytest.raises(UserError, match=r"Expected --data\.layout\.held_out from 0 to"):
-        Cooccurrences(held_out=1.5)
-    with pytest.raises(UserError, match="Expected a window from 1 to 22 words"):
-        Cooccurrences(window=0)
-
-
-def test_a_token_that_is_no_word_is_never_a_target(tmp_path):
-    """A text with unknown tokens: they stand beside no word, and have no share of the weight."""
-    texts = [[[*sentence, 1, 1] for sentence in document] for document in documents(8, SIZE)]
-    dataset = write(tmp_path, texts, [], SIZE)
-    counting = cooccurrence.Counting(LAYOUT.window, LAYOUT.symmetric, LAYOUT.least)
-    folder = dataset.directory / "cooccurrence"
-    cells = cooccurrence.count(dataset, VOCABULARY.special, folder, counting, processes=1)
-    times = np.array(dataset.unigram_counts())
-    assert 1 in VOCABULARY.special and times[1] > times[5:].max() and times[5:].min() >= LAYOUT.least
-    words = np.where(np.arange(SIZE) >= 5, times, 0)
-    found = LAYOUT.target_counts(dataset, VOCABULARY)
-    np.testing.assert_allclose(found, words * (cells.total / words.sum()), atol=0.5)
-    assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()
+    assert not words[1] and times[1] > times[words].max()
+    for least in (2, int(np.median(times[words]))):
+        folder = tmp_path / str(least)
+        layout = dataclasses.replace(LAYOUT, path=str(folder), least=least)
+        settings = cooccurrence.Counting(layout.window, layout.symmetric, least)
+        cells = cooccurrence.count(dataset, VOCABULARY.special, folder, settings, processes=1)
+        counted = np.where(words & (times >= least), times, 0)
+        assert (np.count_nonzero(counted) < words.sum()) == (least > 2)
+        found = layout.target_counts(dataset, VOCABULARY)
+        np.testing.assert_allclose(found, counted * (cells.total / counted.sum()), atol=0.5)
+        assert not np.isin(cells.read(0, cells.count)["row"], VOCABULARY.special).any()
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ import pytest
 from plmjax.data.layouts import (
     Blocks,
     FullSentences,
+    Layout,
     PairedStreams,
     Segments,
     SentenceOrder,
     SentencePairs,
     Streams,
     TwoWayStreams,
+    Windows,
 )
-from plmjax.errors import UserError
+from tests.data.layouts.rows import rows_of, shapes
 
 TWO_WAY = ("input_ids", "segment_ids", "next_ids", "next_weights", "document_starts")
 ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
@@ -31,6 +33,7 @@ ROWS = {"input_ids", "segment_ids", "positions", "row_ids"}
         (Segments(pack=3), ("token_type_ids", "cls_positions")),
         (Blocks(), ("next_ids", "next_weights")),
         (Streams(), ("next_ids", "next_weights", "begins", "document_starts")),
+        (Windows(overlap=5), ("next_ids", "next_weights", "begins", "document_starts", "overlap")),
         (
             TwoWayStreams(),
             ("next_ids", "next_weights", "begins", "document_starts", *(f"backward_{name}" for name in TWO_WAY)),
@@ -45,25 +48,22 @@ def test_fields_and_shapes(layout, more):
     for name, field in batch.items():
         per_sequence = name.startswith(("cls_", "next_sentence_", "sentence_order_"))
         several = (4, getattr(layout, "pack", 1))
-        assert field.shape == ((4,) if name in ("row_ids", "begins") else several if per_sequence else (4, 16)), name
+        assert field.shape == (
+            (4,) if name in ("row_ids", "begins", "overlap") else several if per_sequence else (4, 16)
+        ), name
         floats, flags = name.endswith("_weights"), name.endswith("document_starts")
         assert field.dtype == (jnp.float32 if floats else jnp.bool_ if flags else jnp.int32), name
     made = layout.synthetic(4, 16, 100, seed=0)
-    assert {name: (array.shape, array.dtype) for name, array in made.items()} == {
-        name: (field.shape, field.dtype) for name, field in batch.items()
-    }
+    assert shapes(made) == shapes(batch)
     assert layout.tokens(4, 16) == (128 if isinstance(layout, PairedStreams | TwoWayStreams) else 64)
 
 
 def test_needs_no_tensorflow():
+    """What a layout has to define it says."""
+    with pytest.raises(NotImplementedError, match="`rows`"):
+        rows_of(None, Layout())
     program = "import sys, plmjax.data.layouts; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=300).returncode == 0
-
-
-@pytest.mark.parametrize("count", [{"pack": 0}, {"duplicates": 0}])
-def test_counts_below_one_are_named(count: dict[str, int]) -> None:
-    with pytest.raises(UserError, match=r"pack and --data\.layout\.duplicates of at least 1"):
-        SentencePairs(**count)
 
 
 def test_a_synthetic_batch_is_full_of_tokens_that_follow_from_its_seed() -> None:

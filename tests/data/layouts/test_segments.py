@@ -6,14 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.layouts import Segments, segments
-from plmjax.errors import UserError
 from tests.data.corpora import documents, write
-
-V = 300
-WORDS = Vocabulary.placeholder(V)
+from tests.data.layouts.rows import WORDS, PythonDraws, V, all_fields, rows_of
 
 
 class CountedDraws:
@@ -36,27 +32,6 @@ class CountedDraws:
 
     def coin(self, number):
         return bool(order.chance(order.fold(self.key, segments._COINS + number), 0.5)[0])
-
-
-class PythonDraws:
-    """The same questions answered by Python's generator, as in the published program."""
-
-    def __init__(self, generator):
-        self.generator = generator
-
-    def begin(self, sentence):
-        pass
-
-    def is_short(self, probability):
-        return self.generator.random() < probability
-
-    is_single = is_short
-
-    def short_length(self, low, high):
-        return self.generator.randint(low, high)
-
-    def coin(self, number):
-        return self.generator.random() < 0.5
 
 
 def published(texts, longest, layout, draws):
@@ -91,10 +66,6 @@ def published(texts, longest, layout, draws):
     return found
 
 
-def rows_of(dataset, layout, length, split="train", vocabulary=WORDS, seed=0):
-    return layout.rows(dataset, split, length, vocabulary, seed)
-
-
 def sequences(fields):
     """(A, B) of every sequence in some rows, row after row, checked for its place in the row."""
     found = []
@@ -116,10 +87,6 @@ def sequences(fields):
     return found
 
 
-def all_fields(rows):
-    return rows.fields(np.arange(rows.count))
-
-
 @pytest.mark.parametrize(
     ("count", "sentences", "words", "longest", "layout"),
     [
@@ -139,14 +106,6 @@ def test_is_the_published_procedure(tmp_path, monkeypatch, count, sentences, wor
     expected = published(texts, longest, layout, CountedDraws(9))
     assert sequences(all_fields(rows_of(dataset, layout, longest, seed=9))) == expected
     assert any(b for _, b in expected) == (sentences > 2 and layout.single_probability < 1)
-
-
-def test_a_later_sentence_may_go_to_the_first_segment(tmp_path):
-    """The release does so where the first segment has room left, so that a segment is no run of the text."""
-    texts = [[[7] * 20, [8] * 30, [9] * 5, [10] * 40]] * 200
-    dataset = write(tmp_path, texts, [], V)
-    found = sequences(all_fields(rows_of(dataset, Segments(single_probability=0.0, short_probability=0.0), 80)))
-    assert {tuple(sorted(set(a))) for a, _ in found} == {(7, 8), (7, 9)}
 
 
 @pytest.mark.nightly
@@ -178,19 +137,7 @@ def test_packed_segments_are_the_unpacked_ones(tmp_path, pack):
     assert sorted(sequences(all_fields(packed))) == sorted(sequences(all_fields(single)))
 
 
-def test_held_out_segments_are_the_same_for_every_seed(tmp_path):
-    dataset = write(tmp_path, documents(10, V), documents(8, V, seed=1), V)
-    first, second = (all_fields(rows_of(dataset, Segments(), 64, "validation", seed=seed)) for seed in (0, 1))
-    np.testing.assert_array_equal(first["input_ids"], second["input_ids"])
-    first, second = (rows_of(dataset, Segments(), 64, seed=seed) for seed in (0, 1))
-    assert not np.array_equal(first._records, second._records)
-
-
-def test_mistakes_are_named(tmp_path):
-    dataset = write(tmp_path, documents(3, V), [], V)
-    with pytest.raises(UserError, match=r"Expected rows of 5 to 65538 tokens for the layout Segments, found .* 4;"):
-        rows_of(dataset, Segments(), 4)
-    with pytest.raises(UserError, match=r"tokenizer with \[CLS\] and \[SEP\].* the layout Segments, found one without"):
-        rows_of(dataset, Segments(), 64, vocabulary=Vocabulary(size=V, end=2))
-    with pytest.raises(UserError, match=r"data\.layout\.pack of at least 1, found 0"):
-        Segments(pack=0)
+def test_held_out_segments_are_the_same_for_every_seed(dataset):
+    for split in ("train", "validation"):
+        first, second = (sequences(all_fields(rows_of(dataset, Segments(), split=split, seed=seed))) for seed in (0, 1))
+        assert (first == second) == (split == "validation")

@@ -8,10 +8,8 @@ import pytest
 from plmjax.data import order
 from plmjax.data.layouts import SentenceOrder, SentencePairs
 from plmjax.data.layouts import sentence_pairs as pairs
-from plmjax.errors import UserError
 from tests.data.corpora import documents, write
-
-V = 300
+from tests.data.layouts.rows import PythonDraws, V
 
 
 class CountedDraws:
@@ -54,35 +52,6 @@ class CountedDraws:
             tossed["words"] += 1
             tossed["bits"] = list(f"{bits:064b}")
         return tossed["bits"].pop(0) == "1"
-
-
-class PythonDraws:
-    """The same questions answered by Python's generator, as in the published program."""
-
-    def __init__(self, generator):
-        self.generator = generator
-
-    def next_pair(self):
-        pass
-
-    def is_short(self, probability):
-        return self.generator.random() < probability
-
-    is_random = is_swapped = is_short
-
-    def short_length(self, low, high):
-        return self.generator.randint(low, high)
-
-    split_at = short_length
-
-    def document(self, attempt, high):
-        return self.generator.randint(0, high)
-
-    def start(self, high):
-        return self.generator.randint(0, high)
-
-    def front(self, part):
-        return self.generator.random() < 0.5
 
 
 def published(texts, index, sequence_length, layout, draws):
@@ -155,7 +124,9 @@ def drawn(split, layout, sequence_length, seed, passes):
         (10, 30, 20, 64, SentenceOrder(random_next_probability=0.5, swap_probability=0.2)),
     ],
 )
-def test_equals_the_published_procedure_draw_for_draw(tmp_path, count, sentences, words, sequence_length, layout):
+def test_equals_the_published_procedure_draw_for_draw(
+    tmp_path, monkeypatch, count, sentences, words, sequence_length, layout
+):
     texts = documents(count, V, seed=4, sentences=sentences, words=words)
     split = write(tmp_path, texts, [], V).split("train")
     expected = [
@@ -164,6 +135,9 @@ def test_equals_the_published_procedure_draw_for_draw(tmp_path, count, sentences
         for pass_ in range(3)
         for pair in published(texts, document, sequence_length, layout, CountedDraws(9, pass_, document))
     ]
+    assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
+    monkeypatch.setattr(pairs, "_TASK_PAIRS", 100)  # however the work is dealt
+    monkeypatch.setattr(pairs, "_LANES", 7)
     assert drawn(split, layout, sequence_length, seed=9, passes=3) == expected
 
 
@@ -191,31 +165,6 @@ def test_has_the_published_distribution(tmp_path, layout):
         assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
 
 
-def test_neighbours_stand_in_order_or_swapped(tmp_path):
-    """Label 0: B follows A, up to what was cut off. Label 1: B ends before A begins; half of all pairs."""
-    split = write(tmp_path, documents(40, V, seed=4), [], V).split("train")
-    found = np.concatenate(list(pairs.draw_pairs(split, SentenceOrder(), 64, 0, 50)))
-    a_end = found["a_start"] + found["a_length"]
-    b_end = found["b_start"] + found["b_length"]
-    document = np.searchsorted(split.document_tokens, found[["a_start", "b_start"]].tolist(), "right")
-    together = document[:, 0] == document[:, 1]  # the others' A is a last sentence that stood alone
-    in_order, swapped = (found["label"] == label for label in (0, 1))
-    assert together[in_order].all() and (a_end <= found["b_start"])[in_order].all()
-    assert (b_end <= found["a_start"])[swapped & together].mean() > 0.99  # a lone sentence's B may be of its document
-    share = (swapped & together).sum() / together.sum()
-    assert abs(share - 0.5) < 4 * 0.5 / together.sum() ** 0.5 and 0.8 < together.mean() < 1
-
-
-def test_does_not_depend_on_how_the_work_is_dealt(tmp_path, monkeypatch):
-    split = write(tmp_path, documents(50, V), [], V).split("train")
-    whole = np.concatenate(list(pairs.draw_pairs(split, SentencePairs(), 64, 1, 4)))
-    monkeypatch.setattr(pairs, "_TASK_PAIRS", 100)
-    monkeypatch.setattr(pairs, "_LANES", 7)
-    parts = list(pairs.draw_pairs(split, SentencePairs(), 64, 1, 4))
-    assert len(parts) > 5
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
-
-
 SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
 
 
@@ -227,11 +176,7 @@ SINGLE, SEVERAL = [[5, 6, 7]], [[5, 6], [7, 8]]
         ([SEVERAL] * 3, [SEVERAL], ["the held-out text has one document, so that random pairs are of it too; "]),
         ([SEVERAL], [], ["the training text has one document, so that random pairs are of it too; an empty line"]),
         ([SINGLE] * 3 + [SEVERAL], [SEVERAL] * 2, ["75% of the documents of the training text have one sentence"]),
-        (
-            [SEVERAL] * 3,
-            [SINGLE] * 2,
-            ["100% of the documents of the held-out text have one sentence, whose"],
-        ),
+        ([SEVERAL] * 3, [SINGLE] * 2, ["100% of the documents of the held-out text have one sentence, whose"]),
     ],
 )
 def test_text_whose_labels_say_little_is_told(tmp_path, train, validation, lines):
@@ -239,20 +184,3 @@ def test_text_whose_labels_say_little_is_told(tmp_path, train, validation, lines
     layout.prepare(dataset, None)
     found = list(layout.remarks(dataset))
     assert len(found) == len(lines) and all(line in whole for line, whole in zip(lines, found, strict=True))
-
-
-@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
-def test_text_whose_labels_are_all_the_same_is_refused(tmp_path, layout):
-    """An empty line after every sentence makes it a document: B is always from elsewhere."""
-    with pytest.raises(UserError, match=r"documents of several sentences .*, found 4 of one sentence each in"):
-        layout.prepare(write(tmp_path, [SINGLE] * 4, [SEVERAL] * 2, V), None)
-
-
-def test_truncation_takes_from_the_longer_part_one_by_one():
-    lengths = np.random.default_rng(0).integers(1, 90, (500, 2))
-    from_a, from_b = pairs.truncation(lengths[:, 0], lengths[:, 1], 61)
-    for (a, b), taken_a, taken_b in zip(lengths.tolist(), from_a, from_b, strict=True):
-        left_a, left_b = a, b
-        while left_a + left_b > 61:
-            left_a, left_b = (left_a - 1, left_b) if left_a > left_b else (left_a, left_b - 1)
-        assert (a - taken_a, b - taken_b) == (left_a, left_b)

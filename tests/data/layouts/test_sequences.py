@@ -1,50 +1,32 @@
 """Rows of sequences: pairs unpacked and packed against plain versions of themselves; and the index on disk."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import packing, store
-from plmjax.data.layouts import Blocks, Layout, SentenceOrder, SentencePairs, sentence_pairs
-from plmjax.errors import UserError
-from tests.data.corpora import documents, write
-
-V = 300
-WORDS = Vocabulary.placeholder(V)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("dataset"), documents(40, V), documents(8, V, seed=1), V)
-
-
-def rows_of(dataset, layout, length=64, split="train", vocabulary=WORDS, seed=0):
-    return layout.rows(dataset, split, length, vocabulary, seed)
-
-
-def all_fields(rows):
-    return rows.fields(np.arange(rows.count))
+from plmjax.data.layouts import Blocks, FullSentences, SentenceOrder, SentencePairs, sentence_pairs
+from tests.data.corpora import assert_same, documents, write
+from tests.data.layouts.rows import TEXTS, WORDS, V, all_fields, rows_of
+from tests.data.mistakes import refused
 
 
 def texts_of(fields):
     """(tokens, token types, label) of every sequence in some rows, row after row, checked for its place in the row."""
     found = []
     (task,) = (name.removesuffix("_labels") for name in fields if name.endswith("_labels"))
-    for row in range(len(fields["input_ids"])):
-        segments, begin = fields["segment_ids"][row], 0
-        used = int((fields[f"{task}_weights"][row] > 0).sum())
+    for row, segments in enumerate(fields["segment_ids"]):
+        begin, used = 0, int((fields[f"{task}_weights"][row] > 0).sum())
         for slot in range(used):
             length = int((segments == slot + 1).sum())
             here = slice(begin, begin + length)
-            assert length and (segments[here] == slot + 1).all()
-            assert fields["cls_positions"][row, slot] == begin
+            assert length and (segments[here] == slot + 1).all() and fields["cls_positions"][row, slot] == begin
             np.testing.assert_array_equal(fields["positions"][row, here], np.arange(length))
-            label = int(fields[f"{task}_labels"][row, slot])
             tokens, types = (fields[name][row, here].tolist() for name in ("input_ids", "token_type_ids"))
-            found.append((tuple(tokens), tuple(types), label))
+            found.append((tuple(tokens), tuple(types), int(fields[f"{task}_labels"][row, slot])))
             begin += length
         assert set(fields[f"{task}_weights"][row]) <= {0.0, 1.0}
         for name in ("input_ids", "segment_ids", "positions", "token_type_ids"):
@@ -79,31 +61,23 @@ def test_packed_pairs_are_the_unpacked_ones(dataset, monkeypatch, kind, pack):
     assert sorted(texts_of(all_fields(packed))) == sorted(texts_of(all_fields(single)))
 
 
-def test_pairs_packed_into_a_row_come_from_all_over_the_text(dataset):
-    rows = rows_of(dataset, SentencePairs(duplicates=2, short_probability=1.0, pack=3))
-    starts = rows._records["a_start"][rows._offsets[:-1]]
-    seconds = rows._records["a_start"][np.minimum(rows._offsets[:-1] + 1, len(rows._records) - 1)]
-    assert abs(np.corrcoef(starts, seconds)[0, 1]) < 0.3
-
-
-def test_the_index_is_made_once_and_named_by_what_it_depends_on(dataset, monkeypatch):
+def test_the_index_is_made_once_and_named_by_what_it_depends_on(tmp_path, monkeypatch):
+    dataset = write(tmp_path / "one", TEXTS["train"], TEXTS["validation"], V)
     layout = SentencePairs(duplicates=3)
     before = all_fields(rows_of(dataset, layout))
     rows_of(dataset, layout, split="validation")
     monkeypatch.setattr(sentence_pairs, "draw_pairs", lambda *arguments: pytest.fail("drawn again"))
-    for name, array in all_fields(rows_of(dataset, layout)).items():
-        np.testing.assert_array_equal(array, before[name])
-    for changed in ({"seed": 1}, {"length": 65}):
-        with pytest.raises(pytest.fail.Exception):
-            rows_of(dataset, layout, **changed)
-    with pytest.raises(pytest.fail.Exception):
-        rows_of(dataset, SentencePairs(duplicates=3, short_probability=0.2))
-    with pytest.raises(pytest.fail.Exception):
-        rows_of(dataset, SentenceOrder(duplicates=3, random_next_probability=0.5, swap_probability=0.0))
+    assert_same(all_fields(rows_of(dataset, layout)), before)
+    swapped = SentenceOrder(duplicates=3, random_next_probability=0.5, swap_probability=0.0)
+    shorter = SentencePairs(duplicates=3, short_probability=0.2)
     rows_of(dataset, SentencePairs(duplicates=7), split="validation", seed=5)  # one pass, the same for every run
-    monkeypatch.setattr(dataset, "fingerprint", "another text in the same folder")
+    for made, changed in ((layout, {"seed": 1}), (layout, {"length": 65}), (shorter, {}), (swapped, {})):
+        with pytest.raises(pytest.fail.Exception):
+            rows_of(dataset, made, **changed)
+    other = write(tmp_path / "other", TEXTS["train"][1:], TEXTS["validation"], V)
+    shutil.copytree(tmp_path / "one" / "index", tmp_path / "other" / "index")
     with pytest.raises(pytest.fail.Exception):
-        rows_of(dataset, layout)
+        rows_of(other, layout)
 
 
 def test_an_interrupted_index_is_made_again(tmp_path, monkeypatch):
@@ -128,8 +102,7 @@ def test_a_damaged_index_is_made_again(tmp_path, damage):
     (path,) = (tmp_path / "index").glob("*/sequences.bin")
     contents = path.read_bytes()
     path.write_bytes(contents[:-1] if damage == "truncated" else contents[:8] + bytes([contents[8] ^ 1]) + contents[9:])
-    for name, array in all_fields(rows_of(dataset, SentencePairs(pack=2))).items():
-        np.testing.assert_array_equal(array, before[name])
+    assert_same(all_fields(rows_of(dataset, SentencePairs(pack=2))), before)
 
 
 def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp_path, monkeypatch):
@@ -148,59 +121,26 @@ def test_a_dataset_that_may_not_be_written_to_is_indexed_in_the_cache_folder(tmp
     assert rows_of(dataset, SentencePairs()).count == count
 
 
-def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    dataset = write(tmp_path, documents(10, V), [], V)
-
-    def full(*arguments):
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(sentence_pairs, "draw_pairs", full)
-    with pytest.raises(UserError, match=r"Expected to write the index .*No space left"):
-        rows_of(dataset, SentencePairs())
-
-
 @pytest.mark.parametrize(
-    "layout, length, vocabulary, message",
-    [
-        (SentencePairs(), 4, WORDS, "rows of 5 to 65538 tokens .* length of 4;"),
-        (SentencePairs(), 70_000, WORDS, "rows of 5 to 65538 tokens .* length of 70000;"),
-        (SentencePairs(), 64, Vocabulary(size=V, end=2), r"\[CLS\] and \[SEP\]"),
-    ],
+    "layout", [SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Blocks(), FullSentences()], ids=repr
 )
-def test_layouts_that_cannot_be_are_named(dataset, layout, length, vocabulary, message):
-    with pytest.raises(UserError, match=message):
-        rows_of(dataset, layout, length, vocabulary=vocabulary)
-
-
-def test_an_unknown_layout_is_refused(dataset):
-    with pytest.raises(NotImplementedError, match=r"Layout must define `rows`\."):
-        rows_of(dataset, Layout())
-
-
-def test_pieces_of_any_size_give_the_same_rows(tmp_path, monkeypatch):
-    texts = documents(30, V)
-    whole = write(tmp_path / "whole", texts, [], V, shards=1)
+def test_pieces_of_any_size_give_the_same_rows(layout, tmp_path, monkeypatch):
+    whole = write(tmp_path / "whole", TEXTS["train"], [], V, shards=1)
     monkeypatch.setattr(store.writer, "PIECE_TOKENS", 700)
-    parts = write(tmp_path / "parts", texts, [], V, shards=4)
-    for layout in (SentencePairs(duplicates=2), SentencePairs(duplicates=2, pack=3), Blocks()):
-        expected, found = all_fields(rows_of(whole, layout)), all_fields(rows_of(parts, layout))
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    parts = write(tmp_path / "parts", TEXTS["train"], [], V, shards=4)
+    assert_same(*(all_fields(rows_of(dataset, layout)) for dataset in (parts, whole)))
 
 
 @pytest.mark.parametrize("number", [13, 28], ids=os.strerror)
 def test_a_folder_that_no_index_can_be_made_in_is_named(number, tmp_path, monkeypatch):
-    """A disk that is full, or no folder at all that may be written to."""
+    """A disk that is full, at once or later, or no folder at all that may be written to."""
     dataset = write(tmp_path, documents(10, V), [], V)
 
-    def refused(self, *arguments, **settings):
-        raise OSError(number, os.strerror(number), str(self))
+    def refuse(*arguments, **settings):
+        raise OSError(number, os.strerror(number), str(arguments[0]))
 
-    monkeypatch.setattr(Path, "mkdir", refused)
-    with pytest.raises(UserError, match=f"Expected room for the index of {tmp_path} in .*{os.strerror(number)}"):
-        rows_of(dataset, SentencePairs())
-
-
-def test_nobody_writes_into_an_index_that_is_read(dataset):
-    rows = rows_of(dataset, SentencePairs(pack=2))
-    assert not rows._records.flags.writeable and not rows._offsets.flags.writeable
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        refused(lambda: rows_of(dataset, SentencePairs()), f"room for the index of {tmp_path} .. {os.strerror(number)}")
+    monkeypatch.setattr(sentence_pairs, "draw_pairs", refuse)
+    refused(lambda: rows_of(dataset, SentencePairs()), f"to write the index .. {os.strerror(number)}")

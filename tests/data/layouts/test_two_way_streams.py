@@ -9,7 +9,6 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.data.pipeline import DatasetSource
-from plmjax.errors import UserError
 from tests.data.corpora import documents, phase, write
 
 V = 100
@@ -82,8 +81,3 @@ def test_every_target_is_counted(dataset):
     read = rows.fields(np.arange(rows.count))
     asked = np.concatenate([read["next_ids"].ravel(), read["backward_next_ids"].ravel()])
     np.testing.assert_array_equal(layout.target_counts(dataset, WORDS), np.bincount(asked, minlength=V))
-
-
-def test_a_tokenizer_without_marks_is_named(dataset):
-    with pytest.raises(UserError, match="Expected a tokenizer with a begin and an end token"):
-        TwoWayStreams().rows(dataset, "train", 8, Vocabulary(size=V, sep=3), seed=0)

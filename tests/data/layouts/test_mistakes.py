@@ -1,0 +1,115 @@
+"""Rows that cannot be, and texts that have none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data import cooccurrence, store
+from plmjax.data.layouts import (
+    Blocks,
+    ContinuedPairs,
+    Cooccurrences,
+    FullSentences,
+    Layout,
+    PairedStreams,
+    Segments,
+    SentenceOrder,
+    SentencePairs,
+    Streams,
+    TwoWayStreams,
+    Windows,
+)
+from tests.data.corpora import Words, documents, write
+from tests.data.layouts.rows import WORDS, V, rows_of
+from tests.data.mistakes import refused
+
+END, SEP = Vocabulary(size=V, end=2), Vocabulary(size=V, sep=3)
+
+ROWS = [
+    (SentencePairs(), 4, WORDS, "5 to 65538 .. 4;"),
+    (SentencePairs(), 70_000, WORDS, "5 to 65538 .. 70000;"),
+    (SentencePairs(), 64, END, "[CLS] and [SEP]"),
+    (SentenceOrder(), 4, WORDS, "5 to 65538 .. 4;"),
+    (Segments(), 4, WORDS, "5 to 65538 .. Segments .. 4;"),
+    (Segments(), 64, END, "[CLS] and [SEP] .. Segments"),
+    (ContinuedPairs(), 8, WORDS, "10 to .. 8"),
+    (ContinuedPairs(), 33, WORDS, "even sequence length .. 33"),
+    *((ContinuedPairs(), 32, Vocabulary(V, **tokens), "[CLS] and [SEP]")
+      for tokens in ({"end": 3}, {"cls": 2, "end": 3}, {"sep": 2, "end": 3})),
+    (FullSentences(), 2, WORDS, "3 to .. 2;"),
+    (FullSentences(), 64, END, "<s> and </s>"),
+    *((layout(), 64, Vocabulary(size=V), "end or separator token .. neither") for layout in (Blocks, Streams)),
+    *((layout(overlap=16), 16, WORDS, "overlap below .. 16 tokens of 16") for layout in (Blocks, Streams)),
+    (TwoWayStreams(), 8, SEP, "a begin and an end token"),
+    (Windows(overlap=16), 32, WORDS, "below half the sequence length .. 16 tokens of 32"),
+    (PairedStreams(), 48, WORDS, "'source' .. found text .. --streams"),
+    *((PairedStreams("text", "text"), 48, Vocabulary(size=V, **tokens), "an end token and a begin .. PairedStreams")
+      for tokens in ({"end": 3}, {"begin": 2})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "length", "vocabulary", "parts"),
+    ROWS,
+    ids=[f"{n} {type(row[0]).__name__}" for n, row in enumerate(ROWS)],
+)
+def test_rows(layout: Layout, length: int, vocabulary: Vocabulary, parts: str, dataset) -> None:
+    if isinstance(layout, Windows):
+        refused(lambda: layout.check(length), parts)
+        Windows(overlap=15).check(length)
+    else:
+        refused(lambda: rows_of(dataset, layout, length, vocabulary=vocabulary), parts)
+
+
+SETTINGS = {
+    "pack": (lambda: SentencePairs(pack=0), "--data.layout.pack and --data.layout.duplicates of at least 1"),
+    "duplicates": (lambda: SentencePairs(duplicates=0), "--data.layout.duplicates of at least 1"),
+    "pack of segments": (lambda: Segments(pack=0), "--data.layout.pack of at least 1 .. 0"),
+    "pack of streams": (lambda: PairedStreams(pack=0), "--data.layout.pack of at least 1 .. 0"),
+    "start": (lambda: PairedStreams(start="bos"), "--data.layout.start .. 'bos'"),
+    "overlap of blocks": (lambda: Blocks(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
+    "overlap of streams": (lambda: Streams(overlap=-1), "--data.layout.overlap of 0 or more .. -1"),
+    "overlap of windows": (lambda: Windows(overlap=0), "overlap of at least 1 .. 0 .. the layout Streams"),
+    "held_out": (lambda: Cooccurrences(held_out=1.5), "--data.layout.held_out from 0 to"),
+    "window": (lambda: Cooccurrences(window=0), "a window from 1 to 22"),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_settings(case: str) -> None:
+    make, parts = SETTINGS[case]
+    refused(make, parts)
+
+
+@pytest.mark.parametrize("layout", [SentencePairs(), SentenceOrder()], ids=lambda layout: type(layout).__name__)
+def test_text_whose_labels_are_all_the_same(layout: SentencePairs, tmp_path: Path) -> None:
+    """An empty line after every sentence makes it a document: B is always from elsewhere."""
+    alone = write(tmp_path, [[[5, 6, 7]]] * 4, [[[5, 6], [7, 8]]] * 2, V)
+    refused(lambda: layout.prepare(alone, None), "documents of several sentences .. 4 of one sentence each")
+
+
+def test_another_stream_than_the_text(tmp_path: Path) -> None:
+    writer = store.ShardWriter(tmp_path, "train", 0, V, ("english", "german"))
+    writer.add({"english": [[7]], "german": [[8]]})
+    store.finish(tmp_path, {"train": [writer.close()]}, Words(V), [], {})
+    dataset = store.open_dataset(tmp_path)
+    for layout, name in ((PairedStreams(), "'source'"), (FullSentences(), "'text'")):
+        refused(lambda layout=layout: rows_of(dataset, layout, 48), f"{name} .. english, german")
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts"),
+    [
+        (lambda folder: (Cooccurrences(path=folder, window=3, least=2), True), "counts another"),
+        (lambda folder: (Cooccurrences(path=folder), False), "--data.layout.window 3, --data.layout.least 2"),
+        (lambda folder: (Cooccurrences(path=str(Path(folder).parents[1])), False), "a folder without one"),
+    ],
+)
+def test_counts_of_something_else(layout: Callable, parts: str, dataset, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", documents(3, V, seed=7), [], V)
+    folder = tmp_path / "other" / "cooccurrence"
+    cooccurrence.count(other, WORDS.special, folder, cooccurrence.Counting(3, True, 2), processes=1)
+    made, of_another = layout(str(folder))
+    refused(lambda: rows_of(dataset if of_another else other, made, 16), parts)
