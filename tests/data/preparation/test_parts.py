@@ -1,72 +1,45 @@
-"""The folder of a preparation: which dataset counts as the same, and which files are of an unfinished one."""
+"""The parts of a preparation: its folder, units of about equal size, batches, the held-out share, and its progress."""
 
+import hashlib
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
+import numpy as np
 import pytest
 
-from plmjax.data import store
-from plmjax.data.preparation import files, output_folder
-from plmjax.errors import UserError
+from plmjax.data import formats, store
+from plmjax.data.preparation import files, output_folder, prepare, run
+from plmjax.data.preparation import units as module
+from plmjax.data.preparation.conversion import split_of
+from plmjax.data.preparation.progress import Bar
+from plmjax.data.preparation.units import units
 from plmjax.files import locks
+from tests.data.random_texts import CLEAN, document
 
 SOURCES = [{"path": f"{number}.txt", "bytes": number, "digest": f"sha256:{number}"} for number in range(12)]
 DESCRIPTION = {"format": "text", "validation": 0.1, "clean": ["c4"]}
 WORDS = SimpleNamespace(fingerprint="f00d")
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """A folder with a ledger, which holds no more of a dataset."""
+def test_a_file_that_was_moved_is_the_same_text(tmp_path: Path) -> None:
     ledger = {"sources": SOURCES, "description": DESCRIPTION, "tokenizer": {"fingerprint": "f00d"}}
     (tmp_path / store.LEDGER).write_text(json.dumps(ledger))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"description": DESCRIPTION | {"split": "test"}}, "split"),
-        ({"description": {"format": "text", "validation": 0.1}}, "clean"),
-        ({"description": DESCRIPTION | {"validation": 0.2, "format": "auto"}}, "format, another validation"),
-        ({"sources": SOURCES[:11]}, "text"),
-        ({"sources": [*SOURCES, SOURCES[0]]}, "text"),
-        ({"sources": [*SOURCES[:11], SOURCES[11] | {"digest": "sha256:x"}]}, "text"),
-        ({"sources": [SOURCES[1], SOURCES[0], *SOURCES[2:]]}, "text"),
-        ({"tokenizer": SimpleNamespace(fingerprint="beef")}, "tokenizer"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_either_of_two_datasets_has_alone_is_a_difference(changes: dict[str, Any], named: str, finished: Path):
-    asked = {"sources": SOURCES, "description": DESCRIPTION, "tokenizer": WORDS} | changes
-    with pytest.raises(UserError, match=f"found a finished dataset with another {named}; name another output"):
-        output_folder.is_finished(finished, **asked)
-    assert output_folder.digest(**asked) != output_folder.digest(SOURCES, DESCRIPTION, WORDS)
-
-
-def test_a_file_that_was_moved_is_the_same_text(finished: Path) -> None:
     moved = [source | {"path": f"elsewhere/{source['path']}"} for source in SOURCES]
     # The folder holds no sound dataset, so that it is made again; its text is no other one.
-    assert not output_folder.is_finished(finished, moved, DESCRIPTION, WORDS)
+    assert not output_folder.is_finished(tmp_path, moved, DESCRIPTION, WORDS)
     assert output_folder.digest(moved, DESCRIPTION, WORDS) == output_folder.digest(SOURCES, DESCRIPTION, WORDS)
     without, elsewhere = ([{"path": name, "bytes": 3}] for name in ("a", "b"))  # such as a dataset of TFDS
     assert output_folder.digest(without, {}, WORDS) != output_folder.digest(elsewhere, {}, WORDS)
-    assert not output_folder.is_finished(finished / "new", SOURCES, DESCRIPTION, WORDS)
+    assert not output_folder.is_finished(tmp_path / "new", SOURCES, DESCRIPTION, WORDS)
 
 
 @pytest.mark.parametrize(("begun", "units_stay"), [("same", True), ("other", False)])
-def test_units_of_the_same_stay_and_all_other_files_of_a_preparation_are_removed(
-    begun: str, units_stay: bool, tmp_path: Path
-) -> None:
+def test_units_of_the_same_stay_and_all_other_files_of_a_preparation_are_removed(begun, units_stay, tmp_path) -> None:
     (tmp_path / output_folder.BEGUN).write_text(json.dumps({"made_from": begun}) + "\n")
-    for name in (
-        "corpus-train.tfrecord-00011",
-        "train.text.sentences.npy",
-        "ledger.json.writing",
-        *store.TFDS_METADATA,
-    ):
+    written = ("corpus-train.tfrecord-00011", "train.text.sentences.npy", "ledger.json.writing")
+    for name in (*written, *store.TFDS_METADATA):
         (tmp_path / name).write_text("x")
     for name in ("tokenizer", "checked", files.FOLDER):
         (tmp_path / name).mkdir()
@@ -79,17 +52,87 @@ def test_units_of_the_same_stay_and_all_other_files_of_a_preparation_are_removed
     assert {path.name for path in tmp_path.iterdir()} - {locks.NAME} == {"letter.txt"}
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="found files in"), output_folder.locked(tmp_path, "same"):
-        raise AssertionError
-    assert not (tmp_path / output_folder.BEGUN).exists()
+def test_small_files_share_a_unit_and_large_ones_are_cut(tmp_path):
+    for name, lines in (("a", 10), ("b", 10), ("c", 300), ("d", 1)):
+        (tmp_path / f"{name}.txt").write_text("A line of text.\n\n" * lines)
+    source = formats.Input((str(tmp_path),))
+    found = units(source, 321 * 17, 1000)
+    assert [unit.index for unit in found] == list(range(len(found)))
+    ranges = [part for unit in found for part in unit.ranges]
+    assert ranges == source.ranges(1000)
+    # A unit ends with the range that makes it large enough.
+    assert all(unit.bytes >= 1000 and unit.bytes - unit.ranges[-1].bytes < 1000 for unit in found[:-1])
+    assert len(found[0].ranges) == 3 and len(found) == 6
 
 
-@pytest.mark.parametrize(
-    "contents", ["{", "[]", '{"sources": [], "description": {}}', '{"sources": [], "description": {}, "tokenizer": 3}']
-)
-def test_a_damaged_ledger_is_one_sentence(contents: str, tmp_path: Path) -> None:
-    (tmp_path / store.LEDGER).write_text(contents)
-    with pytest.raises(UserError, match="found a damaged one; remove the folder and repeat"):
-        output_folder.is_finished(tmp_path, SOURCES, DESCRIPTION, WORDS)
+def test_a_unit_is_full_at_exactly_its_size(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_bytes(b"A line of text.\n" * 10)
+    for size, sizes in ((160, [160, 160, 160]), (161, [320, 160])):
+        assert [unit.bytes for unit in units(formats.Input((str(tmp_path),)), 480, size)] == sizes
+
+
+def test_the_number_of_units_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 4)
+    (tmp_path / "a.txt").write_text("A line of text.\n\n" * 500)
+    assert len(units(formats.Input((str(tmp_path),)), 8500, 100)) == 4
+
+
+def test_examples_of_tfds_are_cut(tmp_path):
+    """Ranges without a number of bytes are a unit each."""
+
+    class Source(formats.Input):
+        def ranges(self, size):
+            return [formats.Range("train", begin, begin + 10) for begin in range(0, 30, 10)]
+
+    assert [unit.ranges[0].begin for unit in units(Source(()), 0)] == [0, 10, 20]
+
+
+def test_a_document_is_held_out_by_the_hash_of_its_sentences() -> None:
+    """Below the share alone, which a hash of 53 bits can equal."""
+    text = ["A first one.", "Another."]
+    share = int.from_bytes(hashlib.blake2b(b"A first one.\nAnother.", digest_size=8).digest(), "little") / 2**64
+    assert split_of(text, share * (1 - 1e-12)) == "train" and split_of(text, share * (1 + 1e-12)) == "validation"
+    assert split_of(text, 0.0) == "train"
+
+
+def test_a_piece_ends_with_the_document_that_reaches_its_size_in_all_streams(tokenizer, tmp_path: Path) -> None:
+    """The documents have 4, 6, 4, 11 and 4 tokens of both streams: 10, 25 and 29 up to an end."""
+    counts = {"source": [3, 2, 3, 5, 1], "target": [1, 4, 1, 6, 3]}
+    texts = [{name: " ".join(["river"] * own[n]) for name, own in counts.items()} | {"n": n} for n in range(5)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, texts)))
+    options = {"streams": {name: name for name in counts}, "fields": ["n"], "validation": 0, "progress": False}
+    for size, documents in ((10, [2, 2, 1]), (11, [3, 1, 1]), (29, [5]), (30, [5]), (None, [5])):
+        dataset = prepare([tmp_path / "a.jsonl"], "auto", tokenizer, tmp_path / str(size), piece_tokens=size, **options)
+        (shard,) = dataset.ledger["splits"]["train"]["shards"]
+        assert [piece["source/document_lengths"][1] for piece in shard["pieces"]] == documents
+        assert [np.diff(dataset.split("train", name).document_tokens).tolist() for name in counts] == [*counts.values()]
+        assert dataset.fields("train")["n"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_log_has_a_line_every_ten_seconds(monkeypatch, capsys) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
+    with Bar(50_000_000, True) as bar, Bar(0, False) as silent:
+        for seconds in (4, 5.9, 0.1, 9.9, 0.2):
+            now[0] += seconds
+            bar.add_tokens(1000)
+            bar.advance(1_000_000)
+            silent.advance(1)
+    assert capsys.readouterr().out.splitlines() == [
+        "prepare    2.0 of 50.0 MB  3,000 tokens  300 tokens/s",
+        "prepare    4.0 of 50.0 MB  5,000 tokens  249 tokens/s",
+    ]
+
+
+@pytest.mark.parametrize(("clean", "processes"), [((), 1), (CLEAN, 1), ((), 2), (CLEAN, 2)])
+def test_as_many_bytes_are_shown_as_there_are(clean, processes, tokenizer, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Whatever the number of stages and of processes, the input counts once."""
+    for part in range(3):
+        (tmp_path / f"{part}.txt").write_text("\n\n".join(document(seed) for seed in range(200)))
+    monkeypatch.setattr("time.monotonic", itertools.count(0.0, 11.0).__next__)
+    monkeypatch.setattr(run, "UNIT_BYTES", 90_000)
+    prepare([tmp_path], "text", tokenizer, tmp_path / "out", clean=clean, processes=processes)
+    lines = [line for line in capsys.readouterr().out.splitlines() if " MB  " in line]
+    assert lines[-1].split("MB")[0] == "prepare    0.3 of 0.3 " and "  0 tokens" not in lines[-1]

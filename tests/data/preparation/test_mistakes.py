@@ -1,0 +1,159 @@
+"""What cannot be prepared, and folders that hold something else: one sentence, and nothing is lost."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plmjax.data import store, tokenizers
+from plmjax.data.preparation import files, output_folder, prepare, run
+from plmjax.data.preparation.conversion import Sizes
+from plmjax.files import seals
+from tests.data.mistakes import refused
+from tests.data.random_texts import document
+
+JUNK = "lorem ipsum and what not follows here.\n" + document(1)
+
+
+@pytest.fixture
+def prepared(tokenizer, tmp_path: Path) -> Callable[..., store.Dataset]:
+    """Prepares some text into a folder `out`, with other options than usual."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "0.txt").write_text("\n\n".join(map(document, range(20))))
+    (tmp_path / "corpus" / "1.txt").write_text("\n\n".join(map(document, range(20, 40))))
+    (tmp_path / "blank.txt").write_text(" \n\n \n")
+    (tmp_path / "junk.txt").write_text(JUNK)
+    (tmp_path / "river.txt").write_text("river\n")
+    (tmp_path / "words.txt").write_text("lorem\n")
+
+    def call(**options: Any) -> store.Dataset:
+        usual = {"inputs": ["corpus"], "format": "auto", "tokenizer": tokenizer, "progress": False, "processes": 1}
+        options = usual | options
+        options["inputs"] = [tmp_path / name for name in options["inputs"]]
+        if options.get("bad_words"):
+            options["bad_words"] = tmp_path / options["bad_words"]
+        return prepare(output=tmp_path / "out", **options)
+
+    return call
+
+
+OPTIONS = [
+    ({"validation": 1.0}, "share of validation .. 1.0"),
+    ({"language": "xx"}, "'xx'"),
+    ({"max_unknown": 1.5}, "--max_unknown .. 1.5"),
+    ({"format": "wikipedia"}, "wikipedia"),
+    ({"processes": 0}, "at least one process .. 0"),
+    ({"piece_tokens": 0}, "at least one token .. 0"),
+    ({"inputs": []}, "none named"),
+    ({"inputs": ["absent"]}, "absent .. nothing"),
+    ({"inputs": ["blank.txt"]}, "blank.txt .. no running text"),
+    ({"inputs": ["junk.txt"], "clean": ["c4_lines"]}, "--clean dropped all 1, 1 of them by c4_lorem_ipsum"),
+    ({"inputs": ["corpus/0.txt"], "validation": 1 - 1e-9}, "all 20 held out"),
+    ({"clean": ["c4_line"]}, "--clean .. 'c4_line' .. did you mean"),
+    ({"clean": ["c4_lines"], "streams": {"source": "en"}}, "--clean .. --streams"),
+    ({"clean": ["c4_lines"], "fields": ["label"]}, "--clean .. plmjax prepare --fields"),
+    ({"clean": ["c4_lines"], "format": "enwik8"}, "--clean .. the corpus enwik8"),
+    ({"clean": ["c4_bad_words"]}, "--bad_words .. c4_bad_words .. no list"),
+    ({"clean": ["c4_lines"], "bad_words": "words.txt"}, "a list without it"),
+    ({"clean": ["c4_bad_words"], "bad_words": "absent.txt"}, "absent.txt .. no file"),
+    ({"streams": {"Source": "en"}}, "small letters .. 'Source'"),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), OPTIONS, ids=[str(options) for options, _ in OPTIONS])
+def test_options(options: dict[str, Any], parts: str, prepared, tmp_path: Path) -> None:
+    refused(lambda: prepared(**options), parts)
+    assert not (tmp_path / "out" / store.LEDGER).exists()
+
+
+def test_a_finished_dataset_of_something_else_is_kept(prepared, tmp_path: Path) -> None:
+    settings = {"clean": ["c4_bad_words"], "bad_words": "words.txt"}
+    prepared(**settings)
+    ledger = (tmp_path / "out" / store.LEDGER).read_bytes()
+    other = tokenizers.train("word", 100, [document(0)], tmp_path / "other")
+    for changed, named in (
+        ({"tokenizer": other}, "tokenizer"),
+        ({"inputs": ["corpus/0.txt"]}, "text"),
+        ({"validation": 0.1}, "validation"),
+        ({"format": "text"}, "format"),
+        ({"language": "de"}, "language"),
+        ({"piece_tokens": 50}, "piece_tokens"),
+        ({"text_key": "body"}, "text_key"),
+        ({"fields": ["label"], "clean": (), "bad_words": ""}, "fields"),
+        ({"bad_words": "river.txt"}, "bad_words"),
+        ({"clean": ["c4_bad_words", "c4_lines"]}, "cleaning"),
+        ({"clean": (), "bad_words": ""}, "cleaning"),
+    ):
+        refused(lambda changed=changed: prepared(**settings | changed), f"another .. {named} .. name another output")
+    assert (tmp_path / "out" / store.LEDGER).read_bytes() == ledger
+
+
+def test_a_folder_of_others_is_left_alone(prepared, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "features.json").write_text("mine")
+    refused(prepared, "new or empty folder")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.json"]
+
+
+@pytest.mark.parametrize(("number", "found"), [(errno.ENOSPC, "the disk full"), (errno.EFBIG, "the size of a file")])
+def test_a_full_disk(prepared, tmp_path: Path, monkeypatch, number: int, found: str) -> None:
+    def full(self, *arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store.ShardWriter, "extend", full)
+    refused(prepared, f"room for the dataset in {tmp_path / 'out'} .. {found}")
+    assert not (tmp_path / "out" / store.LEDGER).exists()
+
+
+def test_an_error_of_a_document_reaches_the_user(prepared, tmp_path: Path, monkeypatch) -> None:
+    """From the process that reads it."""
+    monkeypatch.setattr(run, "SIZES", Sizes(batch_characters=2000))
+    lines = [json.dumps({"text": document(seed)}) for seed in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"txet": 1}', *lines]))
+    refused(lambda: prepared(inputs=["a.jsonl"], processes=2), "a.jsonl line 41 .. txet")
+
+
+@pytest.mark.parametrize(
+    "contents", ["{", "[]", '{"sources": [], "description": {}}', '{"sources": [], "description": {}, "tokenizer": 3}']
+)
+def test_a_damaged_ledger(contents: str, prepared, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / store.LEDGER).write_text(contents)
+    refused(prepared, "a damaged one; remove the folder")
+
+
+def test_a_unit_that_is_changed_while_it_is_read(tmp_path: Path) -> None:
+    seals.write(tmp_path / files.WRITTEN, "text", [], {"shards": {}})
+    assert files.counts(tmp_path / files.WRITTEN, "text") == {"shards": {}}
+    refused(lambda: files.counts(tmp_path / files.WRITTEN, "another text"), "unit.json .. changed")
+
+
+SOURCES = [{"path": f"{number}.txt", "bytes": number, "digest": f"sha256:{number}"} for number in range(12)]
+KNOWN = {
+    "sources": SOURCES,
+    "description": {"format": "text", "clean": ["c4"]},
+    "tokenizer": SimpleNamespace(fingerprint="f00d"),
+}
+CHANGES = [
+    ({"description": KNOWN["description"] | {"split": "test"}}, "split"),
+    ({"description": {"format": "text"}}, "clean"),
+    ({"description": {"clean": ["c5"], "format": "auto"}}, "clean, another format"),
+    ({"sources": SOURCES[:11]}, "text"),
+    ({"sources": [*SOURCES, SOURCES[0]]}, "text"),
+    ({"sources": [*SOURCES[:11], SOURCES[11] | {"digest": "sha256:x"}]}, "text"),
+    ({"sources": [SOURCES[1], SOURCES[0], *SOURCES[2:]]}, "text"),
+    ({"tokenizer": SimpleNamespace(fingerprint="beef")}, "tokenizer"),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), CHANGES, ids=[f"{n} {named}" for n, (_, named) in enumerate(CHANGES)])
+def test_what_either_of_two_datasets_has_alone_is_a_difference(changes: dict[str, Any], named: str, tmp_path) -> None:
+    ledger = {"sources": SOURCES, "description": KNOWN["description"], "tokenizer": {"fingerprint": "f00d"}}
+    (tmp_path / store.LEDGER).write_text(json.dumps(ledger))
+    refused(lambda: output_folder.is_finished(tmp_path, **KNOWN | changes), f"another {named};")
+    assert output_folder.digest(**KNOWN | changes) != output_folder.digest(**KNOWN)
