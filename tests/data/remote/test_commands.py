@@ -9,6 +9,7 @@ import pytest
 from plmjax.commands import cli
 from plmjax.data import remote, store, tokenizers
 from plmjax.files import storage
+from tests.data.mistakes import refused
 from tests.object_store import ObjectStore
 from tests.small_runs import SMALL_BERT
 
@@ -17,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
-def served(
-    object_store: ObjectStore, prose: Path, small_run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, int]:
+def served(object_store, prose: Path, small_run: Path, tmp_path_factory) -> tuple[str, int]:
     """The address of a dataset of many small pieces, and the number of its bytes."""
     folder = tmp_path_factory.mktemp("prepared") / "set"
     tokenizer = ["--tokenizer", str(small_run / "tokenizer")]
@@ -49,9 +48,7 @@ def trained(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.nightly
-def test_a_run_that_is_stopped_goes_on_to_the_same_end(
-    trained: Path, options: list[str], tmp_path: Path, cache: Path
-) -> None:
+def test_a_run_that_is_stopped_goes_on_to_the_same_end(trained: Path, options: list[str], tmp_path, cache) -> None:
     assert not list((cache / "datasets").rglob("corpus-train*"))
     assert "eval/loss" in (trained / "metrics.jsonl").read_text()
     stopped = tmp_path / "run"
@@ -64,58 +61,51 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_end(
 
 
 @pytest.mark.nightly
-def test_bench_and_evaluate_read_no_more_than_the_limit(
-    trained: Path, options: list[str], cache: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_bench_and_evaluate_read_no_more_than_the_limit(trained: Path, options: list[str], cache, capsys) -> None:
     cli.run(["bench", TINY, *options, "--json"])
     assert '"input": "dataset"' in capsys.readouterr().out
     cli.run(["evaluate", str(trained)])
     assert not list((cache / "datasets").rglob("corpus-train*"))
 
 
+MISTAKES = [
+    (["--data.cache_limit", "1kB"], "cache_limit of more than"),
+    (["--data.cache_limit", "60kB"], "two windows of 4 pieces"),
+    (["--data.cache_limit", "plenty"], "a size such as 10GB"),
+    (["--data.shuffle_window", "0"], "--data.shuffle_window of at least 1"),
+    (["--training.batch_size", "4096"], "raise --data.shuffle_window"),
+]
+
+
+@pytest.mark.parametrize(("changed", "part"), MISTAKES, ids=[" ".join(changed) for changed, _ in MISTAKES])
+def test_mistakes(changed: list[str], part: str, options: list[str], tmp_path: Path, fails: Callable[..., str]) -> None:
+    assert part in fails("pretrain", TINY, "--workdir", tmp_path, *options, *changed)
+
+
 @pytest.mark.nightly
-def test_other_limits_and_windows_are_another_run(
-    trained: Path, options: list[str], served: tuple[str, int], fails: Callable[..., str]
-) -> None:
-    said = fails("pretrain", TINY, "--workdir", trained, *options, "--data.shuffle_window", 2)
-    assert "Expected data.shuffle_window = 4, found 2" in said
-    said = fails("pretrain", TINY, "--workdir", trained, *options, "--data.cache_limit", "10GB")
-    assert f"Expected data.cache_limit = {served[1] // 2}, found 10GB" in said
-
-
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        (["--data.cache_limit", "1kB"], "cache_limit of more than"),
-        (["--data.cache_limit", "60kB"], "and two windows of 4 pieces"),
-        (["--data.cache_limit", "plenty"], "a size such as 10GB"),
-        (["--data.shuffle_window", "0"], "--data.shuffle_window of at least 1, found 0"),
-        (["--training.batch_size", "4096"], "raise --data.shuffle_window"),
-    ],
-    ids=lambda value: value[1] if isinstance(value, list) else "",
-)
-def test_bad_input_is_one_sentence(
-    changed: list[str], sentence: str, options: list[str], tmp_path: Path, fails: Callable[..., str]
-) -> None:
-    assert sentence in fails("pretrain", TINY, "--workdir", tmp_path, *options, *changed)
-
-
-def test_a_layout_that_needs_the_whole_text_is_one_sentence(served: tuple[str, int], fails: Callable[..., str]) -> None:
+def test_other_limits_and_windows_are_another_run(trained, options, served, small_run, fails) -> None:
+    same = ["pretrain", TINY, "--workdir", trained, *options]
+    assert "data.shuffle_window = 4, found 2" in fails(*same, "--data.shuffle_window", 2)
+    assert f"data.cache_limit = {served[1] // 2}, found 10GB" in fails(*same, "--data.cache_limit", "10GB")
     place = ["--data.path", served[0], "--data.cache_limit", "100kB"]
-    assert "found Streams, which needs the whole text" in fails(
-        "pretrain", "experiments/transformer_xl_tiny.py", *place
-    )
+    assert "Streams, which needs the whole text" in fails("pretrain", "experiments/transformer_xl_tiny.py", *place)
+    same[3] = trained.with_name("new")
+    assert "a bucket for --data.cache_limit" in fails(*same, "--data.path", small_run / "dataset")
+
+
+SIZES = {"10GB": 10**10, "512MiB": 2**29, "1.5e9": 1_500_000_000, "3 kB": 3000, "7": 7, "2t": 2 * 10**12}
+
+
+@pytest.mark.parametrize("text", [*SIZES, "", "much", "-1GB", "0", "10 apples", "1.2.3MB", "1e999"])
+def test_sizes_are_read_as_they_are_written(text: str) -> None:
+    if text in SIZES:
+        assert remote.parse_bytes("--data.cache_limit", text) == SIZES[text]
+    else:
+        refused(lambda: remote.parse_bytes("--data.cache_limit", text), "10GB or 512MiB .. --data.cache_limit")
 
 
 @pytest.mark.nightly
-def test_a_mixture_is_read_within_the_limit(
-    small_run: Path,
-    options: list[str],
-    served: tuple[str, int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fails: Callable[..., str],
-) -> None:
+def test_a_mixture_is_read_within_the_limit(small_run, options, served, tmp_path, monkeypatch, fails) -> None:
     """One source is in a bucket and exceeds the limit, one is on the disk. A stopped run ends in the same bytes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = options.index("--data.path")
@@ -132,25 +122,12 @@ def test_a_mixture_is_read_within_the_limit(
     assert whole.read_bytes() == parts.read_bytes()
     cli.run(["evaluate", str(tmp_path / "whole")])
     without = [word for word in rest if not word.startswith("pieces=")]
-    said = fails("pretrain", TINY, "--workdir", tmp_path / "local", *without)
-    assert "a dataset in a bucket for --data.cache_limit" in said
-
-
-def test_a_limit_without_a_bucket_is_one_sentence(
-    small_run: Path, options: list[str], tmp_path: Path, fails: Callable[..., str]
-) -> None:
-    said = fails("pretrain", TINY, "--workdir", tmp_path, *options, "--data.path", small_run / "dataset")
-    assert "a dataset in a bucket for --data.cache_limit" in said
+    assert "a bucket for --data.cache_limit" in fails("pretrain", TINY, "--workdir", tmp_path / "local", *without)
 
 
 @pytest.mark.nightly
-def test_a_service_that_fails_in_training_is_one_sentence(
-    served: tuple[str, int],
-    options: list[str],
-    tmp_path: Path,
-    object_store: ObjectStore,
-    fails: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_dataset_that_changes_in_training_is_one_sentence(
+    served: tuple[str, int], options: list[str], tmp_path: Path, object_store: ObjectStore, fails, monkeypatch
 ) -> None:
     monkeypatch.setattr(remote.ranges, "TRIES", 1)
     bucket = object_store.buckets["large"]
@@ -159,10 +136,9 @@ def test_a_service_that_fails_in_training_is_one_sentence(
         if "corpus-train" in name:
             object_store.put("large", name, bytes(len(kept[name].contents)))
     try:
-        said = fails("pretrain", TINY, "--workdir", tmp_path, *options)
+        assert "their checksum differs" in fails("pretrain", TINY, "--workdir", tmp_path, *options)
     finally:
         bucket.update(kept)
-    assert "their checksum differs" in said
 
 
 def test_tokenizers_are_read_from_the_bucket(served: tuple[str, int], small_run: Path) -> None:

@@ -53,19 +53,8 @@ def limit_of(dataset: store.Dataset) -> int:
     return int(0.4 * sum(entry["bytes"] for entry in store.all_files(dataset.ledger).values()))
 
 
-def take(source: MixtureSource, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
-    batches = source.train(PHASE, start, places)
-    try:
-        return [next(batches) for _ in range(count)]
-    finally:
-        batches.close()
-
-
-def assert_same(first: list[dict], second: list[dict], rows: np.ndarray | slice = slice(None)) -> None:
-    for one, other in zip(first, second, strict=True):
-        assert one.keys() == other.keys()
-        for name, array in one.items():
-            np.testing.assert_array_equal(array, other[name][rows], err_msg=name)
+def taken(source: MixtureSource, start: int, count: int, places: np.ndarray | None = None) -> list[dict]:
+    return corpora.take(source.train(PHASE, start, places), count)
 
 
 @pytest.mark.parametrize("layout", [Blocks(), SentencePairs(duplicates=2)], ids=repr)
@@ -73,15 +62,16 @@ def test_rows_of_any_host_and_any_start_are_those_of_the_whole_run(mixed, folder
     limit = limit_of(folders[0])
     source = opened(mixed, limit, layout)
     assert isinstance(mixture.open_sources(mixed, limit, V)["large"], remote.RemoteDataset)
-    every = take(source, 0, 24)
-    assert_same(take(source, 17, 7), every[17:])
-    for places in (np.arange(4), np.arange(4, 8)):
-        assert_same(take(opened(mixed, limit, layout), 3, 21, places), every[3:], places)
+    every = taken(source, 0, 24)
+    for start, places in ((17, np.arange(8)), (3, np.arange(4)), (3, np.arange(4, 8))):
+        one = source if start == 17 else opened(mixed, limit, layout)
+        for batch, expected in zip(taken(one, start, 24 - start, places), every[start:], strict=True):
+            corpora.assert_same(batch, expected, places)
 
 
 def test_the_source_that_is_whole_gives_the_same_rows_beside_it(mixed, folders) -> None:
     """So does the pattern of the sources; the other source has an order of its own."""
-    found, whole = (take(opened(mixed, limit, Blocks()), 0, 12) for limit in (limit_of(folders[0]), None))
+    found, whole = (taken(opened(mixed, limit, Blocks()), 0, 12) for limit in (limit_of(folders[0]), None))
     rows = opened(mixed, None, Blocks()).rows("train", PHASE.sequence_length)
     same = np.array([batch["row_ids"] >= rows.firsts[1] for batch in whole])
     assert same.mean() == pytest.approx(1 / 4, abs=0.02)
@@ -95,10 +85,21 @@ def test_the_source_in_pieces_gives_the_rows_of_its_order(mixed, folders) -> Non
     source = opened(mixed, limit_of(folders[0]), Blocks())
     rows = source._sources["large"].epoch_rows(PHASE.sequence_length)
     steps = 2 * rows // (PHASE.batch_size * 3 // 4) + 1
-    batches = take(source, 0, steps)
+    batches = taken(source, 0, steps)
     small = source.rows("train", PHASE.sequence_length).count  # numbers of its rows, beside hashes of 31 bits
     ids = [int(row) for batch in batches for row in batch["row_ids"] if row >= small]
-    taken = source.portions([PHASE], steps)
-    assert taken["large"].epochs == pytest.approx(len(ids) / rows, rel=1e-3)
+    portions = source.portions([PHASE], steps)
+    assert portions["large"].epochs == pytest.approx(len(ids) / rows, rel=1e-3)
     first, second = ids[:rows], ids[rows : 2 * rows]
     assert len(set(first)) > 0.9 * rows and len(set(first) & set(second)) > 0.8 * rows
+
+
+def test_batches_of_an_earlier_call_end(mixed, folders) -> None:
+    """With their pieces: the limit is that of all."""
+    source = opened(mixed, limit_of(folders[0]), Blocks())
+    for start in (0, 6):
+        batches = source.train(PHASE, start)
+        next(batches)
+        found = storage.cache() / "pieces" / folders[0].fingerprint
+        assert len([path for path in found.iterdir() if path.is_dir()]) == 1
+    batches.close()
