@@ -63,18 +63,16 @@ def test_ids_equal_the_library_and_transformers(trained):
 
 def test_saved_and_loaded_is_the_same(trained, tmp_path):
     tokenizer, directory = trained
-    for again in (tokenizers.load(directory), pickle.loads(pickle.dumps(tokenizer))):
-        assert again.fingerprint == tokenizer.fingerprint
-        assert again.kind == tokenizer.kind
+    tokenizer.save(tmp_path / "copy")
+    folders = (directory, tmp_path / "copy")
+    for again in (*map(tokenizers.load, folders), pickle.loads(pickle.dumps(tokenizer))):
+        assert (again.fingerprint, again.kind) == (tokenizer.fingerprint, tokenizer.kind)
         assert again.vocabulary.special == tokenizer.vocabulary.special
-    again.save(tmp_path / "copy")
-    assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
 
 
 def test_training_is_deterministic(kind, trained, tmp_path):
-    tokenizer, _ = trained
     texts = PROSE + ODD * (kind == "byte")
-    assert tokenizers.train(kind, 420, texts, tmp_path).fingerprint == tokenizer.fingerprint
+    assert tokenizers.train(kind, 420, texts, tmp_path).fingerprint == trained[0].fingerprint
 
 
 def test_vocabulary_names_special_tokens(kind, trained):
@@ -101,10 +99,8 @@ def test_special_tokens_are_known_before_training(kind, trained):
 
 def test_the_full_stop_is_the_one_behind_a_word(trained):
     tokenizer, _ = trained
-    if tokenizer.kind == "whitespace":  # the stop belongs to the word
-        assert tokenizer.vocabulary.full_stop == -1
-    else:
-        assert tokenizer.vocabulary.full_stop == tokenizer.encode(" A kennel.")[-1]
+    expected = -1 if tokenizer.kind == "whitespace" else tokenizer.encode(" A kennel.")[-1]  # or it belongs to the word
+    assert tokenizer.vocabulary.full_stop == expected
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "sentencepiece-unigram", "sentencepiece-bpe"])
@@ -127,16 +123,12 @@ def test_a_mark_is_no_part_of_the_word_before_it(kind, tmp_path):
         assert continues == (not token.startswith("▁") and token not in ",.")
 
 
-def test_words_are_written_apart_and_marks_beside_them(tmp_path):
-    text = "A man, who runs."
-    tokenizer = tokenizers.train("word", 20, [text], tmp_path, lowercase=False)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char", "byte"])
+@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe", "char", "byte", "word"])
 def test_nothing_is_lost(kind, tmp_path):
-    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path, lowercase=False)
-    assert tokenizer.decode(tokenizer.encode(PROSE[2])) == PROSE[2]
+    """Words are written apart, and marks beside them."""
+    text = "A man, who runs." if kind == "word" else PROSE[2]
+    tokenizer = tokenizers.train(kind, 420, [*PROSE, text], tmp_path, lowercase=False)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("kind", tokenizers.KINDS)
@@ -162,45 +154,26 @@ def test_case_is_kept_as_in_the_published_form_of_a_kind(kind, tmp_path):
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_ids_equal_sentencepiece(model_type, tmp_path):
+    """Unknown characters in a row are one token."""
     import sentencepiece
 
     tokenizer = tokenizers.train(f"sentencepiece-{model_type}", 420, PROSE, tmp_path, lowercase=False)
     reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
-    texts = [*PROSE[:4], "  spaces   here ", "unseen ħ letters"]
-    assert tokenizer.encode_batch(texts) == reference.encode(texts)
-    bare = tokenizers.load(tmp_path / "spiece.model")
-    assert bare.encode_batch(texts) == reference.encode(texts)
-
-
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_unknown_characters_in_a_row_are_one_token_as_in_sentencepiece(model_type, tmp_path):
-    import sentencepiece
-
-    tokenizer = tokenizers.train(f"sentencepiece-{model_type}", 420, PROSE, tmp_path, lowercase=False)
-    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
-    texts = ["ħŧŋ", "unseen ħŧŋħ letters", "ħŧ ŋħ"]
-    assert tokenizer.encode_batch(texts) == reference.encode(texts)
-    assert [ids.count(reference.unk_id()) for ids in tokenizer.encode_batch(texts)] == [1, 1, 2]
+    texts = ["ħŧŋ", "unseen ħŧŋħ letters", "ħŧ ŋħ", *PROSE[:4], "  spaces   here ", "unseen ħ letters"]
+    for one in (tokenizer, tokenizers.load(tmp_path / "spiece.model")):
+        assert one.encode_batch(texts) == reference.encode(texts)
+    assert [ids.count(reference.unk_id()) for ids in tokenizer.encode_batch(texts[:3])] == [1, 1, 2]
 
 
 def albert_model(symbols=()):
     """A spiece.model as ALBERT's was made: of text without capitals and accents, its normalisation keeping both."""
     import sentencepiece
 
-    model = io.BytesIO()
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(without_accents(text).lower() for text in PROSE),
-        model_writer=model,
-        vocab_size=300,
-        hard_vocab_limit=False,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        user_defined_symbols=symbols,
-        minloglevel=2,
-    )
+        sentence_iterator=(without_accents(text).lower() for text in PROSE), model_writer=(model := io.BytesIO()),
+        vocab_size=300, hard_vocab_limit=False, user_defined_symbols=symbols, minloglevel=2, **ids,
+    )  # fmt: skip
     return model.getvalue()
 
 
@@ -262,15 +235,15 @@ def test_a_spiece_model_of_another_system_stands_as_it_is(tmp_path):
     """With capital letters of its own, with case folding of its own, or of a system that does nothing to a text."""
     import sentencepiece
 
-    (tmp_path / "spiece.model").write_bytes(albert_model())
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
-    assert tokenizers.load(tmp_path).encode("The Café ``x''") == reference.encode("The Café ``x''")
-    for lowercase in (False, True):
-        folder = tmp_path / str(lowercase)
-        tokenizers.train("sentencepiece-unigram", 420, PROSE, folder, lowercase=lowercase)
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            (folder / name).unlink()
+    for name, lowercase in (("t5", None), ("cased", False), ("folded", True)):
+        (folder := tmp_path / name).mkdir()
+        if lowercase is None:
+            (folder / "spiece.model").write_bytes(albert_model())
+            (folder / "config.json").write_text('{"model_type": "t5"}')
+        else:
+            tokenizers.train("sentencepiece-unigram", 420, PROSE, folder, lowercase=lowercase)
+            for file in ("tokenizer.json", "tokenizer_config.json"):
+                (folder / file).unlink()
         reference = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
         assert tokenizers.load(folder).encode_batch(PROSE + QUOTED) == reference.encode(PROSE + QUOTED)
 
@@ -282,8 +255,7 @@ def test_published_wordpiece_files(tmp_path):
     tokenizers.train("wordpiece", 420, PROSE, tmp_path / "trained", lowercase=False)
     vocabulary = (tmp_path / "trained" / "vocab.txt").read_bytes()
     for lowercase in (False, True):
-        folder = tmp_path / str(lowercase)
-        folder.mkdir()
+        (folder := tmp_path / str(lowercase)).mkdir()
         (folder / "vocab.txt").write_bytes(vocabulary)
         (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
         reference = BertTokenizer.from_pretrained(folder, do_lower_case=lowercase)
@@ -301,75 +273,54 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
     assert tokenizer.vocabulary.pad == 0 and tokenizer.vocabulary.size == 6 and tokenizer.encode("fox") == [5]
 
 
-def test_published_byte_level_files(tmp_path):
-    """vocab.json and merges.txt, as RobertaTokenizer reads them."""
-    from transformers import RobertaTokenizer
+@pytest.mark.parametrize("kind", ["byte-bpe", "gpt2-bpe"])
+def test_published_byte_level_files(kind, tmp_path):
+    """vocab.json and merges.txt, as RoBERTa and openai/gpt-2 have them: there the last token ends a text."""
+    import transformers
 
-    tokenizers.train("byte-bpe", 420, PROSE, tmp_path / "trained", lowercase=False)
-    for name in ("vocab.json", "merges.txt"):
-        (tmp_path / name).write_bytes((tmp_path / "trained" / name).read_bytes())
-    tokenizer = tokenizers.load(tmp_path)
-    reference = RobertaTokenizer.from_pretrained(tmp_path)
-    ids = reference(PROSE + ODD, add_special_tokens=False)["input_ids"]
-    assert tokenizer.reading().encode_batch(PROSE + ODD) == ids
-    assert tokenizer.vocabulary.mask == reference.mask_token_id
-
-
-@pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
-def test_a_byte_level_tokenizer_is_robertas_to_transformers(forms, tmp_path):
-    """From either of its forms: the same ids, <s> and </s> around them, and <mask> in place of a word and its space."""
-    from transformers import AutoTokenizer
-
-    tokenizer = tokenizers.train("byte-bpe", 420, PROSE, tmp_path / "trained", lowercase=False)
-    (tmp_path / "copy").mkdir()
-    for name in (*forms, "tokenizer_config.json"):
-        (tmp_path / "copy" / name).write_bytes((tmp_path / "trained" / name).read_bytes())
-    reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
-    assert type(reference).__name__.startswith("RobertaTokenizer")
-    texts = [*PROSE, *ODD, "The <mask> house <mask>."]
-    reading = tokenizer.reading()
-    surrounded = [[0, *ids, 2] for ids in reading.encode_batch(texts)]
-    assert surrounded == reference(texts)["input_ids"]
-    assert tokenizers.load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
-    ids = reading.encode("The <mask> house")
-    assert ids == [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
-
-
-@pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
-def test_a_gpt2_tokenizer_is_gpt2s_to_transformers(forms, tmp_path):
-    """From either of its forms: the same ids and none around them; one token begins and ends a text."""
-    from transformers import AutoTokenizer
-
-    tokenizer = tokenizers.train("gpt2-bpe", 420, PROSE, tmp_path / "trained")
-    (tmp_path / "copy").mkdir()
-    for name in (*forms, "tokenizer_config.json"):
-        (tmp_path / "copy" / name).write_bytes((tmp_path / "trained" / name).read_bytes())
-    reference = AutoTokenizer.from_pretrained(tmp_path / "copy")
-    assert type(reference).__name__.startswith("GPT2Tokenizer")
-    texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
-    ids, loaded = reference(texts)["input_ids"], tokenizers.load(tmp_path / "copy")
-    assert tokenizer.reading().encode_batch(texts) == ids == loaded.reading().encode_batch(texts)
-    assert loaded.fingerprint == tokenizer.fingerprint
-    ids = {loaded.vocabulary.begin, loaded.vocabulary.end, reference.bos_token_id, reference.eos_token_id}
-    assert len(ids) == 1 and tokenizer.reading().encode("<|endoftext|>") == list(ids)
-
-
-def test_published_gpt2_files_load_as_they_are(tmp_path):
-    """vocab.json and merges.txt alone, the last token of the vocabulary ends a text: as openai/gpt-2 has them."""
-    from transformers import GPT2Tokenizer
-
-    tokenizers.train("gpt2-bpe", 420, PROSE, tmp_path / "trained")
-    table = json.loads((tmp_path / "trained" / "vocab.json").read_text(encoding="utf-8"))
-    table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
-    table["<|endoftext|>"] = len(table)
-    (tmp_path / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
+    tokenizers.train(kind, 420, PROSE, tmp_path / "trained", lowercase=False)
     (tmp_path / "merges.txt").write_bytes((tmp_path / "trained" / "merges.txt").read_bytes())
-    tokenizer, reference = tokenizers.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    table = json.loads((tmp_path / "trained" / "vocab.json").read_text(encoding="utf-8"))
+    if kind == "gpt2-bpe":
+        table = {token: index - 1 for token, index in table.items() if token != "<|endoftext|>"}
+        table["<|endoftext|>"] = len(table)
+    (tmp_path / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
+    named = transformers.RobertaTokenizer if kind == "byte-bpe" else transformers.GPT2Tokenizer
+    tokenizer, reference = tokenizers.load(tmp_path), named.from_pretrained(tmp_path)
     texts = [*PROSE, *ODD, "One text.<|endoftext|>Another."]
-    assert tokenizer.reading().encode_batch(texts) == reference(texts)["input_ids"]
+    assert tokenizer.reading().encode_batch(texts) == reference(texts, add_special_tokens=False)["input_ids"]
     vocabulary = tokenizer.vocabulary
-    assert vocabulary.begin == vocabulary.end == reference.eos_token_id == len(table) - 1
-    assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
+    if kind == "byte-bpe":
+        assert vocabulary.mask == reference.mask_token_id
+    else:
+        assert vocabulary.begin == vocabulary.end == reference.eos_token_id == len(table) - 1
+        assert vocabulary.special == (len(table) - 1,) and vocabulary.pad == vocabulary.cls == vocabulary.sep == -1
+
+
+@pytest.mark.parametrize("forms", [("tokenizer.json",), ("vocab.json", "merges.txt")], ids=" ".join)
+@pytest.mark.parametrize(("kind", "name"), [("byte-bpe", "RobertaTokenizer"), ("gpt2-bpe", "GPT2Tokenizer")])
+def test_a_byte_level_tokenizer_is_robertas_or_gpt2s_to_transformers(kind, name, forms, tmp_path):
+    """From either of its forms: the same ids, and those of RoBERTa between <s> and </s>."""
+    from transformers import AutoTokenizer
+
+    tokenizer = tokenizers.train(kind, 420, PROSE, tmp_path / "trained", lowercase=False)
+    (tmp_path / "copy").mkdir()
+    for file in (*forms, "tokenizer_config.json"):
+        (tmp_path / "copy" / file).write_bytes((tmp_path / "trained" / file).read_bytes())
+    reference, loaded = AutoTokenizer.from_pretrained(tmp_path / "copy"), tokenizers.load(tmp_path / "copy")
+    assert type(reference).__name__.startswith(name) and loaded.fingerprint == tokenizer.fingerprint
+    texts = [*PROSE, *ODD, "The <mask> house <mask>.", "One text.<|endoftext|>Another."]
+    reading, around = tokenizer.reading(), ([0], [2]) if kind == "byte-bpe" else ([], [])
+    ids = reading.encode_batch(texts)
+    assert ids == loaded.reading().encode_batch(texts)
+    assert [[*around[0], *one, *around[1]] for one in ids] == reference(texts)["input_ids"]
+    if kind == "byte-bpe":  # <mask> stands in place of a word and its space
+        expected = [*tokenizer.encode("The"), tokenizer.vocabulary.mask, *tokenizer.encode(" house")]
+        assert reading.encode("The <mask> house") == expected
+    else:  # one token begins and ends a text
+        vocabulary = loaded.vocabulary
+        ends = {vocabulary.begin, vocabulary.end, reference.bos_token_id, reference.eos_token_id}
+        assert len(ends) == 1 and reading.encode("<|endoftext|>") == [*ends]
 
 
 @pytest.mark.nightly
@@ -384,44 +335,6 @@ def test_wordpiece_ids_over_all_of_the_shared_text(shared_data, tmp_path):
     reference = tokenizer._engine.encode_batch_fast(lines, add_special_tokens=False)
     assert lengths.tolist() == [len(encoding.ids) for encoding in reference]
     assert np.array_equal(ids, np.concatenate([np.array(encoding.ids, np.int32) for encoding in reference]))
-
-
-@pytest.mark.parametrize(
-    ("prepare", "message"),
-    [
-        (lambda path: None, "found nothing"),
-        (lambda path: path.mkdir(), "none of them"),
-        (lambda path: (path.mkdir(), (path / "vocab.json").write_text("{}")), "found vocab.json"),
-        (
-            lambda path: (path.mkdir(), (path / "vocab.txt").write_text("a\nb\n")),
-            r"\[UNK\] or <unk>, found no",
-        ),
-        (lambda path: (path.mkdir(), (path / "tokenizer.json").write_text("{")), "Expected JSON in"),
-        (lambda path: (path.mkdir(), (path / "spiece.model").write_bytes(b"\x99junk")), "do not read"),
-    ],
-)
-def test_bad_vocabularies_are_named(prepare, message, tmp_path):
-    prepare(tmp_path / "bad")
-    with pytest.raises(UserError, match=message):
-        tokenizers.load(tmp_path / "bad")
-
-
-@pytest.mark.parametrize(
-    ("kind", "size", "texts", "message"),
-    [
-        ("wordpeice", 100, PROSE, "did you mean 'wordpiece'"),
-        ("wordpiece", 6, PROSE, "at least 7 tokens for wordpiece, 5 special ones and 2 of the text, found 6"),
-        ("byte-bpe", 100, PROSE, "at least 261 tokens for byte-bpe, 5 special ones and 256 bytes, found 100"),
-        ("byte-bpe", 260, PROSE, "at least 261"),
-        ("wordpiece", 100, ["", "  "], "found none"),
-        ("sentencepiece-unigram", 40, PROSE, "at least 83 tokens for sentencepiece-unigram, .* found 40; raise"),
-        ("byte", 5, PROSE, r"at least \d+ tokens for byte, the bytes of this text, found 5; raise"),
-        ("sentencepiece-bpe", 20, PROSE, "at least 83 tokens for sentencepiece-bpe, .* found 20; raise"),
-    ],
-)
-def test_bad_training_is_named(kind, size, texts, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        tokenizers.train(kind, size, texts, tmp_path)
 
 
 WIKITEXT = " = A title = \n \n The <unk> of the A @-@ one , the one .\n"
@@ -441,6 +354,8 @@ def test_words_between_white_space_are_numbered_as_transformer_xl_numbers_them(t
 
 
 def test_a_vocabulary_of_words_keeps_the_unknown_word(tmp_path):
+    """Counted over all text; other kinds learn from a sample."""
+    assert [tokenizers.sample(kind) for kind in ("byte", "whitespace", "word")] == [None, None, 2**26]
     few = tokenizers.train("whitespace", 4, [WIKITEXT], tmp_path / "few")
     assert few.tokens(range(4)) == ["<eos>", "<unk>", "=", "A"]
     without = tokenizers.train("whitespace", 10, ["a b a"], tmp_path / "without")
@@ -454,23 +369,6 @@ def test_bytes_are_those_that_occur(tmp_path):
     assert tokenizer.encode("naïve\nan e") == [most.index(byte) for byte in data]
     assert tokenizer.vocabulary.size == len(set(data)) and tokenizer.vocabulary.document_end == -1
     assert tokenizer.vocabulary.bytes and tokenizers.load(tmp_path).vocabulary.bytes
-    with pytest.raises(UserError, match=r"Expected text of the 8 bytes .*, found 'é'; leave it out"):
-        tokenizer.encode("an é")
-
-
-def test_a_counted_vocabulary_needs_all_text():
-    assert tokenizers.sample("byte") is tokenizers.sample("whitespace") is None
-    assert tokenizers.sample("word") == 2**26
-
-
-def test_half_of_a_surrogate_pair_is_named_in_a_text(tmp_path):
-    """A byte of an option that is no UTF-8 becomes one."""
-    tokenizer = tokenizers.train("word", 30, ["some text to learn from"], tmp_path)
-    for encode in (tokenizer.encode_batch, tokenizer.encode_spans, lambda texts: tokenizer.encode_words([texts])):
-        with pytest.raises(
-            UserError, match=r"Expected text, found half of a surrogate pair, .* in '.?x\\udcff'; leave"
-        ):
-            encode(["some text", "x\udcff"])
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "word", "byte-bpe", "sentencepiece-unigram"])
@@ -511,26 +409,6 @@ def test_a_token_that_takes_the_space_beside_it_is_encoded_as_by_the_library(sid
     found = tokenizers.Tokenizer(engine, {}, {}).reading()
     for text in ("a <x> b", "a<x> b c", "a <x>b", "a b"):
         assert found.encode(text) == engine.encode(text, add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"do_lower_case": True, "strip_accents": False},
-        {"do_lower_case": False, "strip_accents": True},
-        {"do_lower_case": True, "tokenize_chinese_chars": False},
-    ],
-    ids=str,
-)
-def test_options_beside_a_vocab_txt_are_those_of_transformers(options, tmp_path):
-    from transformers import BertTokenizer
-
-    words = "caf\u00e9 cafe Caf\u00e9 Cafe \u4eca \u5929 ##\u5929 x ##x".split()
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]), "utf-8")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-    texts = ["Caf\u00e9 cafe caf\u00e9 x", "\u4eca\u5929x \u5929"]
-    reference = BertTokenizer.from_pretrained(tmp_path)(texts, add_special_tokens=False)["input_ids"]
-    assert tokenizers.load(tmp_path).encode_batch(texts) == reference
 
 
 @pytest.mark.parametrize("prefix", [False, True])
@@ -587,9 +465,4 @@ def test_the_cache_of_words_changes_no_id_when_it_is_full(tmp_path, monkeypatch)
     expected = tokenizer.encode_batch(PROSE[:4])
     monkeypatch.setattr(word_cache, "CACHED", 3)
     monkeypatch.setattr(word_cache, "LONGEST_CACHED", 4)
-    found: list[str] = []
-    small = word_cache._Cache(lambda text: found.append(text) or text.encode())
-    texts = ["a", "fours", "four", "b", "a", "c", "b", "fours", "a"]
-    assert [small[text] for text in texts] == [text.encode() for text in texts]
-    assert found == ["a", "fours", "four", "b", "c", "b", "fours", "a"] and set(small) == {"c", "b", "a"}
-    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(PROSE[:4]) == expected
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(PROSE[:4] * 2) == expected * 2

@@ -42,14 +42,20 @@ def test_bytes_that_are_no_character_are_escaped(tmp_path):
     assert "naïve" in "".join(readable(whole, whole.encode("naïve")))
 
 
-def test_bytes_of_sentencepiece_and_ids_without_a_token():
-    class Fallback:
-        kind = "sentencepiece-bpe"
-
-        def tokens(self, ids):
-            return ["<0xE2>", "<0x41>", "▁", "▁a▁b", "<unk>", None]
-
-    assert readable(Fallback(), range(6)) == ["\\xe2", "A", " ", " a b", "<unk>", "[id 5]"]
+@pytest.mark.parametrize(
+    ("kind", "tokens", "read"),
+    [
+        (
+            "sentencepiece-bpe",
+            ["<0xE2>", "<0x41>", "▁", "▁a▁b", "<unk>", None],
+            ["\\xe2", "A", " ", " a b", "<unk>", "[id 5]"],
+        ),
+        ("byte-bpe", ["Ġyou", "<日本>", None], [" you", "<日本>", "[id 2]"]),
+    ],
+)
+def test_bytes_of_sentencepiece_names_and_ids_without_a_token(kind: str, tokens: list, read: list[str]) -> None:
+    made = SimpleNamespace(kind=kind, tokens=lambda ids: tokens)
+    assert readable(made, range(len(tokens))) == read
 
 
 def test_masks_are_filled_with_text_that_reads(tmp_path, capsys):
@@ -65,8 +71,3 @@ def test_masks_are_filled_with_text_that_reads(tmp_path, capsys):
     cli.run(["fill-mask", str(tmp_path / "run"), "the [MASK] you", "--top", "300"])
     said = capsys.readouterr().out
     assert f"'{begins}' 0." in said and "Ġ" not in said
-
-
-def test_a_special_token_with_other_characters_than_bytes_is_as_it_is():
-    made = SimpleNamespace(kind="byte-bpe", tokens=lambda ids: ["Ġyou", "<日本>", None])
-    assert readable(made, [5, 6, 7]) == [" you", "<日本>", "[id 7]"]

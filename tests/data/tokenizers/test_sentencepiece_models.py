@@ -12,23 +12,13 @@ import sentencepiece
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import engines, sentencepiece_check
 from plmjax.errors import UserError
+from tests.data.mistakes import refused
 
 WORDS = "the quick brown fox jumps over lazy dogs and THE Cat at 42 tables in New York cafés".split()
 SYMBOLS = ["<x>", "[X]", "<a>", "<a><b>", "New▁York", ":)", "™", "①", "Ａ", "…"]
 PARTS = [
     *"abcdefg   THE .,'é\t\n",
-    "the ",
-    "<sep>",
-    "<a>",
-    "<b>",
-    "™",
-    "New York",
-    "  ",
-    "ﬁ",
-    "Ａ",
-    "❤",
-    "42",
-    "\u3000",
+    *("the ", "<sep>", "<a>", "<b>", "™", "New York", "  ", "ﬁ", "Ａ", "❤", "42", "\u3000"),
 ]
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -86,9 +76,9 @@ def test_ids_are_those_of_sentencepiece(case: str, kind: str, rule: str, tmp_pat
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"treat_whitespace_as_suffix": True}, r"space behind a word in its piece \(treat_whitespace_as_suffix\)"),
-        ({}, r"does not write spaces as ▁ \(escape_whitespaces false\)"),
-        ({"model_type": "word", "vocab_size": 20}, r"of whole words \(model_type word\)"),
+        ({"treat_whitespace_as_suffix": True}, "(treat_whitespace_as_suffix)"),
+        ({}, "(escape_whitespaces false)"),
+        ({"model_type": "word", "vocab_size": 20}, "(model_type word)"),
     ],
     ids=str,
 )
@@ -97,20 +87,16 @@ def test_a_model_of_another_form_is_refused(options: dict[str, Any], sentence: s
         proto.normalizer_spec.escape_whitespaces = bool(options)
 
     (tmp_path / "spiece.model").write_bytes(changed(write_spaces, **options))
-    with pytest.raises(
-        UserError, match=rf"Expected a SentencePiece model of pieces, found one .*{sentence}.*spiece\.mod"
-    ):
-        tokenizers.load(tmp_path)
+    refused(lambda: tokenizers.load(tmp_path), f"{sentence} .. spiece.model")
 
 
 def test_a_model_that_the_library_reads_otherwise_is_refused(tmp_path: Path) -> None:
     """Here the pieces of the library's normalization are other ones than the file's."""
     content = model(user_defined_symbols=SYMBOLS)
     engine = engines.sentencepiece(model(user_defined_symbols=["<x>"]), {})
-    with pytest.raises(
-        UserError, match=r"that the tokenizers library can follow, found \[.*\] for its \[.*\] from token"
-    ):
-        sentencepiece_check.check(engine, content, {}, "")
+    refused(
+        lambda: sentencepiece_check.check(engine, content, {}, ""), "the tokenizers library can follow .. from token"
+    )
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -146,13 +132,16 @@ def test_a_next_line_character_separates_words(tmp_path: Path) -> None:
 
 
 def test_ways_that_are_as_likely_are_equal() -> None:
-    proto = engines.model_proto(model())
-    pieces = {piece.piece: number for number, piece in enumerate(proto.pieces)}
-    word, letters = [pieces["▁the"]], [pieces["▁"], pieces["t"], pieces["h"], pieces["e"]]
-    assert sentencepiece_check._as_likely(proto, word, word)
-    assert not sentencepiece_check._as_likely(proto, word, letters)
-    proto.pieces[word[0]].score = sum(proto.pieces[number].score for number in letters)
-    assert sentencepiece_check._as_likely(proto, word, letters)
-    assert not sentencepiece_check._as_likely(proto, word, letters[:3])
-    proto.trainer_spec.model_type = proto.trainer_spec.BPE
-    assert not sentencepiece_check._as_likely(proto, word, letters)
+    """The library may take another one of them, but none that is less likely."""
+
+    def with_score(score: float) -> bytes:
+        proto = engines.model_proto(model())
+        next(piece for piece in proto.pieces if piece.piece == "▁the").score = score
+        return proto.SerializeToString()
+
+    engine = engines.sentencepiece(with_score(-99), {})
+    way, pieces = engine.encode("the", add_special_tokens=False).ids, engines.model_proto(model()).pieces
+    score = sum(pieces[number].score for number in way)
+    assert len(way) > 1
+    sentencepiece_check.check(engine, with_score(score), {}, "")
+    refused(lambda: sentencepiece_check.check(engine, with_score(score + 1), {}, ""), "can follow")

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from plmjax.data import tokenizers
-from plmjax.data.tokenizers.tokenizer import _sentinels
-from plmjax.errors import UserError
 
 PROSE = [text for file in sorted(Path("docs").glob("*.md")) for text in file.read_text().split("\n\n")]
 ODD = [
@@ -56,14 +55,14 @@ def test_any_of_its_files_is_the_same_tokenizer_here_and_in_transformers(folder:
         assert theirs(texts[0], texts[1])["input_ids"] == pair
 
 
-def test_a_vocabulary_needs_room_for_the_sentinels(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="at least 105 tokens for t5-unigram, 103 special ones and 2 of the text"):
-        tokenizers.train("t5-unigram", 104, PROSE, tmp_path)
-    with pytest.raises(UserError, match=r"at least 1\d\d tokens for t5-unigram, .* found 110; raise --vocab_size"):
-        tokenizers.train("t5-unigram", 110, PROSE, tmp_path)
-
-
-def test_sentinels_count_down_from_the_first_without_a_gap() -> None:
-    table = {"<extra_id_0>": 9, "<extra_id_1>": 8, "<extra_id_2>": 5, "<extra_id_3>": 6}
-    assert _sentinels(table) == (9, 8)
-    assert _sentinels({"<extra_id_1>": 8}) == () and _sentinels({"<extra_id_0>": 1, "<extra_id_1>": 0}) == (1, 0)
+@pytest.mark.parametrize(
+    ("table", "sentinels"),
+    [
+        ({"<extra_id_0>": 9, "<extra_id_1>": 8, "<extra_id_2>": 5, "<extra_id_3>": 6}, (9, 8)),
+        ({"<extra_id_1>": 8}, ()),
+        ({"<extra_id_0>": 1, "<extra_id_1>": 0}, (1, 0)),
+    ],
+)
+def test_sentinels_count_down_from_the_first_without_a_gap(table: dict[str, int], sentinels: tuple[int, ...]) -> None:
+    engine = Tokenizer(models.WordLevel(table | {"[UNK]": 11}, unk_token="[UNK]"))
+    assert tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]"}).vocabulary.sentinels == sentinels

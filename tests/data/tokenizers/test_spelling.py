@@ -6,22 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import spelling
-from plmjax.interop import word2vec
+from tests.data.tokenizers.scripts import TEXTS
 from tests.optional import transformers
 
-TEXTS = {
-    "korean": "한국어 문장을 읽는 모델은 조선말도 읽는다",
-    "japanese": "がんばってパーティーでピアノをひいた ガギグゲゴ",
-    "hindi": "हिन्दी में ज़्यादा पढ़ने की ज़रूरत है",
-    "bengali": "বাংলা ভাষার কোনো শব্দ হারায় না",
-    "thai": "ที่นี่ ไม่มี ปัญหา น้ำ",
-    "arabic": "قَرَأَ الطَّالِبُ آخِرَ كِتَابٍ",
-    "hebrew": "בְּרֵאשִׁית בָּרָא אֱלֹהִים",
-    "tamil": "தமிழ் மொழி பேசுகிறோம்",
-}
 BERT = spelling.of_bert(lowercase=True)
 
 
@@ -111,13 +100,3 @@ def test_words_are_left_as_they_are(lowercase: bool):
     assert spelt([jamo], "한국어") == jamo
     assert spelt(["می\u200cخواهم"], "می\u200cخواهم") == "می\u200cخواهم" and spelt(["the"], "th\u200ce") == "the"
     assert spelt(["the"], "İT") == ("it" if lowercase else "IT")
-
-
-def test_word2vec_knows_its_own_words(tmp_path: Path):
-    """Vectors of a run whose words are in these scripts find each of their words again after export and import."""
-    words = [word for text in TEXTS.values() for word in unicodedata.normalize("NFC", text).split()]
-    words = [*dict.fromkeys(words)]
-    word2vec.write(tmp_path / "vectors.txt", words, np.eye(len(words), dtype=np.float32))
-    cli.run(["import", str(tmp_path / "vectors.txt"), str(tmp_path / "run")])
-    tokenizer = tokenizers.load(tmp_path / "run" / "tokenizer")
-    assert tokenizer.tokens(tokenizer.encode(" ".join(words))) == words

@@ -10,6 +10,7 @@ from plmjax.commands import cli
 from plmjax.data import tokenizers
 from plmjax.data.tokenizers import word_splitter
 from plmjax.interop import word2vec
+from tests.data.tokenizers.scripts import TEXTS
 
 VOCABULARIES = {
     "korean": "한국어 사랑 우리 나라 안녕 조선말",
@@ -27,6 +28,10 @@ VOCABULARIES = {
     "fasttext": "the The don't U.S. 3.5 new-york — “ ” L'État A.I. naïve и́мя",
     "decomposed": unicodedata.normalize("NFD", "été garçon 한국어 й"),
     "mixed forms": "été " + unicodedata.normalize("NFD", "été"),
+    **{
+        f"words of {language}": " ".join(dict.fromkeys(unicodedata.normalize("NFC", text).split()))
+        for language, text in TEXTS.items()
+    },
 }
 
 

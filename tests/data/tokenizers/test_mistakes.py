@@ -1,0 +1,117 @@
+"""Vocabularies, settings and texts that no tokenizer can be made of."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data import tokenizers
+from plmjax.data.unknown_tokens import UnknownTokens
+from tests.data.mistakes import refused
+
+PROSE = ["The quick brown fox, which had been asleep all day, jumps over the lazy dog's kennel at ten o'clock."] * 8
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es"]
+
+
+def put(folder: Path, name: str, content: str | bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+LOADED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "absent": (lambda path: None, "nothing"),
+    "empty": (lambda path: path.mkdir(), "none of them"),
+    "no merges": (lambda path: put(path, "vocab.json", "{}"), "vocab.json"),
+    "no unknown word": (lambda path: put(path, "vocab.txt", "a\nb\n"), "[UNK] or <unk>"),
+    "no JSON": (lambda path: put(path, "tokenizer.json", "{"), "JSON in"),
+    "no model": (lambda path: put(path, "spiece.model", b"\x99junk"), "do not read"),
+    "another unknown word": (
+        lambda path: (
+            put(path, "vocab.txt", "\n".join(WORDS).replace("[UNK]", "<unk>")),
+            put(path, "tokenizer_config.json", '{"unk_token": "[UNK]"}'),
+        ),
+        "unknown words .. vocab.txt, '[UNK]'",
+    ),
+    "a token twice": (
+        lambda path: (
+            put(path, "vocab.txt", "\n".join([*WORDS, "fox", "the"])),
+            put(path, "tokenizer_config.json", '{"additional_special_tokens": ["<ent>"]}'),
+        ),
+        "no gap below its added tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_vocabularies(case: str, tmp_path: Path) -> None:
+    make, parts = LOADED[case]
+    make(tmp_path / "bad")
+    refused(lambda: tokenizers.load(tmp_path / "bad"), parts)
+
+
+BESIDE = [
+    ({"added_tokens": {"<ent>": 400}}, "'<ent>' .. 400 .. the files of"),
+    ({"added_tokens": {"<ent>": "4"}}, "<ent> of added_tokens.json is no number"),
+    ({"special_tokens_map": {"cls_token": 3}}, "cls_token in special_tokens_map.json"),
+    ({"special_tokens_map": {"cls_token": ""}}, "cls_token in special_tokens_map.json is empty"),
+    ({"special_tokens_map": {"cls_token": {"content": "a", "lstrip": "no"}}}, "special_tokens_map.json"),
+    ({"tokenizer_config": {"do_lower_case": "no"}}, "do_lower_case in tokenizer_config.json .. 'no'"),
+    ({"tokenizer_config": {"additional_special_tokens": 3}}, "additional_special_tokens in tokenizer_config.json"),
+    ({"tokenizer_config": {"added_tokens_decoder": {"x": {"content": "a"}}}}, "of tokenizer_config.json has 'x'"),
+    ({"tokenizer_config": {"tokenizer_class": 3}}, "tokenizer_class is 3"),
+]
+
+
+@pytest.mark.parametrize(("beside", "parts"), BESIDE, ids=[json.dumps(beside) for beside, _ in BESIDE])
+def test_settings_beside_a_vocabulary(beside: dict[str, Any], parts: str, tmp_path: Path) -> None:
+    put(tmp_path, "vocab.txt", "\n".join(WORDS))
+    for name, content in ({"config": {"model_type": "bert"}} | beside).items():
+        put(tmp_path, f"{name}.json", json.dumps(content))
+    refused(lambda: tokenizers.load(tmp_path), parts)
+
+
+TRAINED = [
+    ("wordpeice", 100, PROSE, "did you mean 'wordpiece'"),
+    ("wordpiece", 6, PROSE, "at least 7 .. 5 special ones and 2 of the text .. 6"),
+    ("byte-bpe", 100, PROSE, "at least 261 .. 5 special ones and 256 bytes .. 100"),
+    ("byte-bpe", 260, PROSE, "at least 261"),
+    ("wordpiece", 100, ["", "  "], "none"),
+    ("sentencepiece-unigram", 20, PROSE, "at least .. sentencepiece-unigram .. 20; raise --vocab_size"),
+    ("sentencepiece-bpe", 20, PROSE, "at least .. sentencepiece-bpe .. 20; raise --vocab_size"),
+    ("byte", 5, PROSE, "byte, the bytes of this text .. 5; raise"),
+    ("t5-unigram", 104, PROSE, "at least 105 .. 103 special ones and 2 of the text"),
+    ("t5-unigram", 110, PROSE, "at least 1 .. 110; raise --vocab_size"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "texts", "parts"), TRAINED, ids=[f"{kind} {size} {parts}" for kind, size, _, parts in TRAINED]
+)
+def test_training(kind: str, size: int, texts: list[str], parts: str, tmp_path: Path) -> None:
+    refused(lambda: tokenizers.train(kind, size, texts, tmp_path), parts)
+
+
+def test_texts(tmp_path: Path) -> None:
+    """A byte of an option that is no UTF-8 becomes half of a surrogate pair."""
+    words = tokenizers.train("word", 30, ["some text to learn from"], tmp_path / "words")
+    for encode in (words.encode_batch, words.encode_spans, lambda texts: words.encode_words([texts])):
+        refused(lambda encode=encode: encode(["some text", "x\udcff"]), "half of a surrogate pair .. \\udcff'")
+    few = tokenizers.train("byte", 300, ["an e\n"], tmp_path / "bytes")
+    refused(lambda: few.encode("an é"), "the 5 bytes .. 'é'")
+
+
+def test_a_special_token_that_is_found_in_no_text_is_no_name() -> None:
+    """The library splits <end> here, as it is a token of the vocabulary that was not added."""
+    engine = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "<end>": 2}, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = tokenizers.Tokenizer(engine, {}, {"unk": "[UNK]", "eos": "<end>"})
+    refused(lambda: tokenizer.reading_names(["<end>"]), "'<end>' .. [UNK]")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_of_unknown_tokens(share: float) -> None:
+    refused(lambda: UnknownTokens(Vocabulary(9), share), f"--max_unknown from 0 to 1 .. {share}")
