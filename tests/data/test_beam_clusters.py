@@ -54,32 +54,18 @@ cli.main()
 
 
 class Cluster:
-    """The processes of a cluster, and the options of the command that send work to it.
-
-    They are killed at the end with their children.
-    """
+    """The processes of a cluster, and the options of the command that send work to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.workers, self.options, self.environment = (
-            folder,
-            [],
-            [],
-            dict(os.environ, PYTHONPATH=str(ROOT)),
-        )
-        self._started = []
+        self.folder, self.workers, self.options, self._started = folder, [], [], []
+        self.environment = dict(os.environ, PYTHONPATH=str(ROOT))
 
     def start(self, command: list[str], ready: str) -> subprocess.Popen:
         """Start a process and wait until its log has the text `ready`."""
         log = self.folder / f"{len(self._started)}.log"
         with log.open("w") as output:
-            process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                env=self.environment,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            where = {"env": self.environment, "cwd": self.folder, "start_new_session": True}
+            process = subprocess.Popen(command, stdout=output, stderr=output, **where)
         self._started.append(process)
         for _ in range(600):
             if ready in log.read_text():
@@ -88,19 +74,14 @@ class Cluster:
         raise AssertionError(f"{command} is not ready:\n{log.read_text()}")
 
     def stop(self) -> None:
-        """Kill all processes."""
         for process in self._started:
             kill(process)
 
     def command(self, *words: object, options: list[str] | None = None) -> subprocess.Popen:
         """Start a command that works in units of UNIT_BYTES, on the cluster or with other options."""
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, words), *(self.options if options is None else options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-        )
+        command = [sys.executable, "-c", PROGRAM, *map(str, words), *(self.options if options is None else options)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, text=True, env=self.environment, **pipes)
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -111,23 +92,20 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def free_port() -> str:
-    """Return a port that nothing listens to."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
 
 
 def start_dask(cluster: Cluster) -> None:
-    """Start a scheduler and two workers of Dask."""
-    address = f"127.0.0.1:{free_port()}"
-    python = [sys.executable, "-m"]
-    host, port = address.split(":")
-    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", host, "--port", port, "--no-dashboard"]
-    worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
+    """A scheduler and two workers of Dask."""
+    python, port = [sys.executable, "-m"], free_port()
+    scheduler = [*python, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
+    worker = [*python, "distributed.cli.dask_worker", f"127.0.0.1:{port}", "--nthreads", "1", "--no-dashboard"]
     cluster.start(scheduler, "Scheduler at")
     cluster.workers = [cluster.start(worker, "Registered to") for _ in range(2)]
     runner = "apache_beam.runners.dask.dask_runner.DaskRunner"
-    cluster.options = ["--runner", runner, "--runner_options", f"dask_client_address={address}"]
+    cluster.options = ["--runner", runner, "--runner_options", f"dask_client_address=127.0.0.1:{port}"]
 
 
 def start_spark(cluster: Cluster) -> None:

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from plmjax.commands import cli
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import cooccurrence, store
 from plmjax.data.cooccurrence import Counting, cells, counting, pairs, runs
 from plmjax.data.store.ledger import sum_ledger
-from plmjax.errors import UserError
 from tests.data.corpora import documents, write
+from tests.data.mistakes import refused
 
 SIZE = 60
 SPECIAL = Vocabulary.placeholder(SIZE).special
@@ -39,6 +40,17 @@ def small(monkeypatch):
     monkeypatch.setattr(runs, "SORTED_AT_ONCE", 50)
     monkeypatch.setattr(runs, "BYTES_OF_A_MERGED_SUM", 1)
     monkeypatch.setattr(cells.Writer, "SHARD_CELLS", 1000)
+
+
+def test_a_merge_holds_as_many_sums_as_the_memory_has_room_for(tmp_path):
+    """Two runs of 40 sums each, with room for 10 sums: 5 of each run at once."""
+    for first, name in enumerate(("even", "odd")):
+        sums = np.zeros(40, runs.SUM)
+        sums["number"], sums["sum"] = 2 * np.arange(40) + first, 1
+        sums.tofile(tmp_path / name)
+    parts = list(runs.merged([tmp_path / "even", tmp_path / "odd"], memory=10 * runs.BYTES_OF_A_MERGED_SUM))
+    assert np.concatenate(parts)["number"].tolist() == list(range(80))
+    assert 5 < max(map(len, parts)) <= 10
 
 
 def silent(line: str) -> None:
@@ -137,18 +149,6 @@ cooccurrence.count(store.open_dataset(sys.argv[1]), tuple(range(5)), sys.argv[2]
 """
 
 
-def test_a_merge_holds_as_many_sums_as_the_memory_has_room_for(tmp_path):
-    """Two runs of 40 sums each, with room for 10 sums: 5 of each run at once."""
-    paths = [tmp_path / "even", tmp_path / "odd"]
-    for first, path in enumerate(paths):
-        sums = np.zeros(40, runs.SUM)
-        sums["number"], sums["sum"] = 2 * np.arange(40) + first, 1
-        sums.tofile(path)
-    parts = list(runs.merged(paths, memory=10 * runs.BYTES_OF_A_MERGED_SUM))
-    assert np.concatenate(parts)["number"].tolist() == list(range(80))
-    assert 5 < max(map(len, parts)) <= 10
-
-
 @pytest.mark.parametrize(("where", "after"), [("write_counted", 4), ("merge", 2), ("merged", 6)])
 def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     """After it was killed while it counted, merged, and wrote the cells; what was counted is not counted again."""
@@ -156,10 +156,9 @@ def test_a_killed_count_goes_on(dataset, small, tmp_path, where, after):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
     assert killed.returncode == -signal.SIGKILL
-    with pytest.raises(UserError, match="found an unfinished one; run plmjax cooccurrence"):
-        cooccurrence.open_cells(tmp_path / "killed")
-    with pytest.raises(UserError, match="found a count with another window; name another"):
-        cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", Counting(window=3), report=silent)
+    refused(lambda: cooccurrence.open_cells(tmp_path / "killed"), "unfinished .. plmjax cooccurrence")
+    wider = Counting(window=3)
+    refused(lambda: cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", wider, report=silent), "another window")
     (tmp_path / "killed" / "sums-000000000000000-000000000000007.run.writing").write_bytes(b"half")
     said: list[str] = []
     cooccurrence.count(dataset, SPECIAL, tmp_path / "killed", memory=150, processes=1, report=said.append)
@@ -190,126 +189,93 @@ def test_damaged_and_changed_runs_are_counted_again(dataset, small, tmp_path, mo
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
-def test_what_cannot_be_counted_or_opened_is_named(dataset, fails, tmp_path, monkeypatch):
-    def made_with(vocabulary: Vocabulary) -> None:
-        monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path: SimpleNamespace(vocabulary=vocabulary))
+COMMANDS = {
+    "least": (["--least", 9999], "at least 9999 occurrences"),
+    "window": (["--window", 23], "from 1 to 22 words .. 23"),
+    "memory": (["--memory", 132], "at least 133 MiB for 1 processes"),
+    "memory of two": (
+        ["--memory", 200, "--processes", 2],
+        "at least 266 MiB for 2 processes and a window of 10 .. 200",
+    ),
+    "memory of 22 words": (["--memory", 138, "--window", 22, "--processes", 1], "at least 139 MiB .. 22"),
+    "processes": (["--processes", 0], "at least one process"),
+    "no words": ([], "whole words .. parts of words"),
+}
 
-    command = ["cooccurrence", dataset.directory, "--output"]
-    for vocabulary in (Vocabulary(SIZE), Vocabulary(SIZE, continuation=np.arange(SIZE) > SIZE // 2)):
-        made_with(vocabulary)
-        said = fails(*command, tmp_path / "a")
-        assert f"Expected a dataset of whole words to count, found that {dataset.directory} has parts of words" in said
-    made_with(Vocabulary(SIZE, continuation=np.zeros(SIZE, bool)))
-    assert "Expected words with at least 9999 occurrences" in fails(*command, tmp_path / "a", "--least", 9999)
-    assert "Expected a window from 1 to 22 words, found 23" in fails(*command, tmp_path / "a", "--window", 23)
-    assert "Expected a memory of at least 133 MiB for 1 processes" in fails(*command, tmp_path / "a", "--memory", 132)
-    said = fails(*command, tmp_path / "a", "--memory", 200, "--processes", 2)
-    assert "Expected a memory of at least 266 MiB for 2 processes and a window of 10, found 200" in said
-    assert "Expected at least one process" in fails(*command, tmp_path / "a", "--processes", 0)
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_what_cannot_be_counted(dataset, tmp_path, monkeypatch, case):
+    options, parts = COMMANDS[case]
+    words = Vocabulary(SIZE, continuation=np.arange(SIZE) > (SIZE // 2 if case == "no words" else SIZE))
+    for vocabulary in (words, *([Vocabulary(SIZE)] if case == "no words" else [])):
+        made = SimpleNamespace(vocabulary=vocabulary)
+        monkeypatch.setattr("plmjax.data.tokenizers.load", lambda path, made=made: made)
+        command = ["cooccurrence", dataset.directory, "--output", tmp_path / "a", *options]
+        refused(lambda command=command: cli.run([*map(str, command)]), parts)
     assert not (tmp_path / "a").exists()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter.txt").write_text("dear")
-    assert "found files in" in fails(*command, tmp_path / "full", "--processes", 1)
-    assert "Expected a count of cooccurrences" in fails(*command, dataset.directory, "--processes", 1)
-    for folder, message in ((tmp_path / "none", "found no folder"), (dataset.directory, "found something else")):
-        with pytest.raises(UserError, match=message):
-            cooccurrence.open_cells(folder)
-    counted = cooccurrence.count(dataset, SPECIAL, tmp_path / "b", processes=1, report=silent)
-    with (tmp_path / "b" / "cells-00000.bin").open("r+b") as file:
-        file.truncate(12 * counted.count - 1)
-    with pytest.raises(UserError, match=rf"to have {12 * counted.count} bytes, found"):
-        cooccurrence.open_cells(tmp_path / "b")
-    ledger = json.loads((tmp_path / "b" / "ledger.json").read_text()) | {"cells": 3}
-    (tmp_path / "b" / "ledger.json").write_text(json.dumps(ledger))
-    with pytest.raises(UserError, match="found it damaged"):
-        cooccurrence.open_cells(tmp_path / "b")
-    for changed, reason in (
-        ({"counting": {"window": "3"}}, "window of counting is no number from 1 to 22 but '3'"),
-        ({"counting": ledger["counting"] | {"more": 1}}, "counting has 'more'"),
-        ({"total": None}, "total is None"),
-        ({"files": {"cells-00000.bin": 1}}, "cells-00000.bin of files is no object but 1"),
-        ({"cells": 3}, "the files hold other than 3 cells"),
+
+
+def test_folders_and_texts_that_cannot_be_counted(dataset, tmp_path, bucket):
+    def count(output: object, of: store.Dataset = dataset) -> object:
+        return cooccurrence.count(of, SPECIAL, output, Counting(least=1), processes=1, report=silent)
+
+    for name, file, contents, parts in (
+        ("full", "letter.txt", "dear", "files in"),
+        ("begun", "begun.json", '{"counting": 3}', "begun .. damaged"),
     ):
-        sealed = ledger | changed
-        (tmp_path / "b" / "ledger.json").write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
-        with pytest.raises(UserError, match=rf"a ledger as plmjax writes it at .*ledger.json, found .*{reason}"):
-            cooccurrence.open_cells(tmp_path / "b")
-    begun = tmp_path / "c"
-    begun.mkdir()
-    (begun / "begun.json").write_text('{"counting": 3}')
-    with pytest.raises(UserError, match=r"Expected a count in .*c, found a damaged one"):
-        cooccurrence.count(dataset, SPECIAL, begun, processes=1, report=silent)
-
-
-def test_the_memory_is_shared_by_all_processes(monkeypatch):
-    """Each needs 128 MiB and the pairs of a piece: 8 bytes times 65,536 tokens times 10 words, 5 MiB."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert counting._shares(265, None, 10) == (1, (265 - 128) * 2**20)
-    assert counting._shares(266, None, 10) == (2, (133 - 128) * 2**20)
-    assert counting._shares(9000, None, 10) == (8, (1125 - 128) * 2**20)
-    assert counting._shares(1024, 3, 10) == (3, (341 - 128) * 2**20)
-    with pytest.raises(UserError, match="at least 133 MiB for 1 processes and a window of 10, found 132"):
-        counting._shares(132, None, 10)
-
-
-@pytest.mark.parametrize(("runner", "processes", "expected"), [("FlinkRunner", None, 1), ("", None, None), ("", 3, 3)])
-def test_each_process_of_a_runner_has_the_whole_memory(dataset, tmp_path, monkeypatch, runner, processes, expected):
-    asked, shares = [], counting._shares
-
-    def stop(*given):
-        asked.extend(given[3:])
-        raise UserError("Expected no counting, found some; stop.")
-
-    monkeypatch.setattr(counting, "_shares", lambda *given: asked.append(given) or shares(*given))
-    monkeypatch.setattr(counting, "_workers", stop)
-    with pytest.raises(UserError, match="Expected no counting"):
-        cooccurrence.count(
-            dataset, SPECIAL, tmp_path / "a", Counting(7, True, 1), memory=900, processes=processes, runner=runner,
-            runner_options=["a=b"],
-        )  # fmt: skip
-    assert asked == [(900, expected, 7), runner, ["a=b"]]
-
-
-def test_settings_and_texts_that_cannot_be_counted(dataset, tmp_path, monkeypatch) -> None:
-    with pytest.raises(UserError, match="at least 1 occurrence to count a word, found 0; raise least"):
-        Counting(least=0)
-    with pytest.raises(UserError, match="a folder on a disk for a count of cooccurrences, found gs://bucket/counts"):
-        monkeypatch.setattr(cells.storage, "path", str)
-        monkeypatch.setattr(cells.storage, "in_bucket", lambda path: path.startswith("gs://"))
-        cells.on_disk("gs://bucket/counts")
-    monkeypatch.undo()
-    split = SimpleNamespace(token_count=2**32)
-    endless = SimpleNamespace(
-        unigram_counts=lambda: np.full(9, 7), split=lambda name: split, directory=Path("text")
-    )  # fmt: skip
-    assert counting._work_of(endless, (), Counting(22), 2**20, 1).tokens == 2**32
-    split.token_count = 2**33
-    with pytest.raises(UserError, match="whose sums fit 64 bits for 8,589,934,592 tokens, found 22 words"):
-        counting._work_of(endless, (), Counting(22), 2**20, 1)
-    monkeypatch.setattr(pairs, "LARGEST_VOCABULARY", 8)
-    split.token_count = 9
-    with pytest.raises(UserError, match="a vocabulary of at most 8 tokens, found 9; use another"):
-        counting._work_of(endless, (), Counting(), 2**20, 1)
-
-
-def test_a_text_without_two_words_beside_each_other_has_no_cells(tmp_path) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(contents)
+        refused(lambda name=name: count(tmp_path / name), parts)
+    refused(lambda: count(dataset.directory), "a count of cooccurrences")
+    refused(lambda: count(f"gs://{bucket}/counts"), f"a folder on a disk .. gs://{bucket}/counts")
+    refused(lambda: Counting(least=0), "at least 1 occurrence .. 0")
     alone = write(tmp_path / "alone", [[[7]], [[8]]], [], SIZE, shards=1)
-    with pytest.raises(UserError, match=r"Expected words beside each other in .*alone, found none; give longer"):
-        cooccurrence.count(alone, SPECIAL, tmp_path / "out", Counting(3, True, 1), processes=1, report=silent)
+    refused(lambda: count(tmp_path / "out", alone), "words beside each other .. alone")
 
 
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [("[]", "found it damaged; count again"), ('{"kind": "dataset"}', "found something else; name another folder")],
-)
-def test_a_ledger_of_something_else(contents: str, message: str, tmp_path) -> None:
-    (tmp_path / cells.LEDGER).write_text(contents)
-    with pytest.raises(UserError, match=message):
-        cells.read_ledger(tmp_path)
+def test_sums_and_numbers_that_64_bits_do_not_hold(dataset, tmp_path, monkeypatch):
+    counts = dataset.unigram_counts()
+
+    def of(tokens: int) -> SimpleNamespace:
+        split = SimpleNamespace(token_count=tokens)
+        return SimpleNamespace(
+            unigram_counts=lambda: counts, split=lambda name: split, directory=dataset.directory, fingerprint="x"
+        )
+
+    def count(tokens: int, window: int) -> object:
+        return cooccurrence.count(of(tokens), SPECIAL, tmp_path / "a", Counting(window), processes=1, report=silent)
+
+    refused(lambda: count(2**33, 22), "64 bits for 8,589,934,592 tokens .. 22 words")
+    monkeypatch.setattr(pairs, "LARGEST_VOCABULARY", SIZE - 1)
+    refused(lambda: count(2**32, 22), f"at most {SIZE - 1} tokens .. {SIZE}")
 
 
-def test_a_runner_takes_the_place_of_the_processes(monkeypatch, tmp_path) -> None:
-    beam = SimpleNamespace(Beam=lambda *given, output: (*given, output))
-    monkeypatch.setitem(sys.modules, "plmjax.data.beam", beam)
-    made = counting._workers("work", 3, tmp_path, "FlinkRunner", ["a=b"])
-    assert made == ("FlinkRunner", ["a=b"], counting._Counter, "work", tmp_path)
+LEDGERS = [
+    ({"counting": {"window": "3"}}, "window of counting is no number from 1 to 22 but '3'"),
+    ({"counting": {"window": 10, "symmetric": True, "least": 1, "more": 1}}, "counting has 'more'"),
+    ({"total": None}, "total is None"),
+    ({"files": {"cells-00000.bin": 1}}, "cells-00000.bin of files is no object but 1"),
+    ({"cells": 3}, "the files hold other than 3 cells"),
+]
+
+
+def test_counts_that_cannot_be_opened(dataset, tmp_path):
+    for folder, parts in ((tmp_path / "none", "no folder"), (dataset.directory, "something else")):
+        refused(lambda folder=folder: cooccurrence.open_cells(folder), parts)
+    counted = cooccurrence.count(dataset, SPECIAL, tmp_path, Counting(least=1), processes=1, report=silent)
+    ledger = json.loads((tmp_path / cells.LEDGER).read_text())
+    for changed, reason in LEDGERS:
+        sealed = ledger | changed
+        (tmp_path / cells.LEDGER).write_text(json.dumps(sealed | {"crc32c": sum_ledger(sealed)}))
+        refused(lambda: cooccurrence.open_cells(tmp_path), f"ledger.json .. {reason}")
+    contents = (
+        (json.dumps(ledger | {"cells": 3}), "damaged"),
+        ("[]", "damaged"),
+        ('{"kind": "dataset"}', "something else"),
+    )
+    for text, reason in contents:
+        (tmp_path / cells.LEDGER).write_text(text)
+        refused(lambda: cooccurrence.open_cells(tmp_path), reason)
+    (tmp_path / cells.LEDGER).write_text(json.dumps(ledger))
+    os.truncate(tmp_path / "cells-00000.bin", 12 * counted.count - 1)
+    refused(lambda: cooccurrence.open_cells(tmp_path), f"{12 * counted.count} bytes")

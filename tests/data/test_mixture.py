@@ -1,7 +1,7 @@
 """Batches of a mixture: the same for any hosts and any start, each source in epochs of its own, through any change."""
 
-import dataclasses
 import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +14,8 @@ from plmjax.data.layouts import Blocks, ContinuedPairs, Segments, SentencePairs,
 from plmjax.data.mixing import Mixture
 from plmjax.data.mixture import History, MixtureSource, Stage
 from plmjax.data.pipeline import DatasetSource
-from plmjax.errors import UserError
-from tests.data.corpora import Words, documents, write
+from tests.data.corpora import Words, assert_same, documents, take, write
+from tests.data.mistakes import refused
 
 V = 300
 SIZES = {"wiki": 12, "books": 5, "news": 3}
@@ -44,18 +44,6 @@ def source(
     return MixtureSource(layout, own, history(*stages), Vocabulary.placeholder(V), seed, 4)
 
 
-def take(batches, count: int) -> list[dict[str, np.ndarray]]:
-    found = [next(batches) for _ in range(count)]
-    batches.close()
-    return found
-
-
-def assert_same(batch: dict, expected: dict) -> None:
-    assert batch.keys() == expected.keys()
-    for name, array in batch.items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
 def given(mixed: MixtureSource, start: int, count: int, phase=RUN) -> dict[str, list[int]]:
     """The rows that each source gives in some steps, in order, by their numbers in the source."""
     rows = mixed.rows("train", phase.sequence_length)
@@ -79,10 +67,10 @@ def test_a_batch_is_the_same_for_any_hosts_and_any_start(datasets, layout) -> No
         for places in np.random.default_rng(hosts).permutation(8).reshape(hosts, -1):
             own = take(source(datasets, stage, layout=layout).train(RUN, 0, places), 9)
             for batch, expected in zip(own, whole, strict=True):
-                assert_same(batch, {name: values[places] for name, values in expected.items()})
+                assert_same(batch, expected, places)
             own = source(datasets, stage, layout=layout).evaluation(RUN, places)
             for batch, expected in zip(own, held_out, strict=True):
-                assert_same(batch, {name: values[places] for name, values in expected.items()})
+                assert_same(batch, expected, places)
 
 
 def test_a_row_has_the_text_of_its_source(datasets) -> None:
@@ -112,12 +100,9 @@ def test_every_source_walks_epochs_of_its_own(datasets) -> None:
 
 def test_orders_depend_on_seed_phase_and_source(datasets) -> None:
     twins = {"a": datasets["wiki"], "b": datasets["wiki"]}
-    orders = [
-        tuple(given(source(twins, (0, {"a": 1, "b": 1}), seed=seed), 0, 4, phase)[name])
-        for seed in (0, 1)
-        for phase in (RUN, SimpleNamespace(**{**vars(RUN), "index": 1}))
-        for name in ("a", "b")
-    ]
+    later = SimpleNamespace(**{**vars(RUN), "index": 1})
+    made = [source(twins, (0, {"a": 1, "b": 1}), seed=seed) for seed in (0, 1)]
+    orders = [tuple(given(one, 0, 4, phase)[name]) for one in made for phase in (RUN, later) for name in "ab"]
     assert len(set(orders)) == 8
 
 
@@ -214,130 +199,75 @@ def test_a_history_grows_by_what_changes(datasets, tmp_path: Path) -> None:
     assert History.read(tmp_path / "mixture.json", "restore it") == grown
 
 
-def test_another_text_by_the_name_of_an_earlier_one(datasets) -> None:
+def stage(first_step: int = 0, **rows: int) -> dict:
+    return {"first_step": first_step, "rows": rows}
+
+
+HISTORIES = [
+    (None, "no file; restore it"),
+    ([], "a JSON object"),
+    ({"sources": {}, "stages": []}, "do not follow each other from step 0"),
+    ({"sources": {"a": "f"}, "stages": [stage(3, a=1)]}, "from step 0"),
+    ({"sources": {"a": "f"}, "stages": [stage(a=0)]}, "a of rows"),
+    ({"sources": {}, "stages": [stage()]}, "a stage has no row"),
+    ({"sources": {"a": "f"}, "stages": [stage(a=1), stage(5)]}, "a stage has no row"),
+    ({"sources": {"a": "f"}, "stages": [stage(), stage(5, a=1)]}, "a stage has no row"),
+    ({"sources": {"a": "f", "b": "e"}, "stages": [stage(a=65536, b=1)]}, "or more than 65536"),
+    ({"sources": {"a": "f"}, "stages": [stage(b=1)]}, "other sources than those with"),
+]
+
+
+@pytest.mark.parametrize(("contents", "part"), HISTORIES, ids=[str(contents) for contents, _ in HISTORIES])
+def test_a_history_that_is_damaged(contents: object, part: str, tmp_path: Path) -> None:
+    if contents is not None:
+        (tmp_path / "mixture.json").write_text(json.dumps(contents))
+    refused(lambda: History.read(tmp_path / "mixture.json", "restore it"), part)
+
+
+def test_what_cannot_be_mixed(datasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also another text by the name of an earlier one; a run is known by the sources that it began with."""
     begun = now(datasets, "wiki", "books")
     other = now({"wiki": datasets["wiki"], "books": datasets["news"]}, "wiki", "books")
-    with pytest.raises(UserError, match="text that the run in x has read as the source books, found another one"):
-        begun.resumed(5, other, "the run in x")
+    refused(lambda: begun.resumed(5, other, "the run in x"), "the run in x .. the source books .. another")
     assert begun.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        (None, "found no file; restore it"),
-        ("[]", "a JSON object"),
-        ('{"sources": {}, "stages": []}', "do not follow each other from step 0"),
-        ('{"sources": {"a": "f"}, "stages": [{"first_step": 3, "rows": {"a": 1}}]}', "from step 0"),
-        ('{"sources": {"a": "f"}, "stages": [{"first_step": 0, "rows": {"a": 0}}]}', "a of rows"),
-        ('{"sources": {}, "stages": [{"first_step": 0, "rows": {}}]}', "a stage has no row"),
-        *(
-            (
-                f'{{"sources": {{"a": "f"}}, "stages": [{{"first_step": 0, "rows": {first}}}, '
-                f'{{"first_step": 5, "rows": {second}}}]}}',
-                "a stage has no row",
-            )
-            for first, second in (('{"a": 1}', "{}"), ("{}", '{"a": 1}'))
-        ),
-        (
-            '{"sources": {"a": "f", "b": "e"}, "stages": [{"first_step": 0, "rows": {"a": 65536, "b": 1}}]}',
-            "or more than 65536",
-        ),
-        ('{"sources": {"a": "f"}, "stages": [{"first_step": 0, "rows": {"b": 1}}]}', "other sources than those with"),
-    ],
-)
-def test_a_history_that_is_damaged(contents: str | None, message: str, tmp_path: Path) -> None:
-    if contents is not None:
-        (tmp_path / "mixture.json").write_text(contents)
-    with pytest.raises(UserError, match=message):
-        History.read(tmp_path / "mixture.json", "restore it")
-
-
-def test_sources_of_several_tokenizers(datasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Words, "fingerprint", "beef")
-    other = write(tmp_path / "other", documents(2, V), [], V)
-    mix = Mixture((f"wiki={datasets['wiki'].directory}", f"other={other.directory}"))
-    with pytest.raises(UserError, match=r"made with the source wiki's tokenizer, found .*other made with another; pre"):
-        mixture.open_sources(mix, None, V)
-    assert list(mixture.open_sources(dataclasses.replace(mix, sources=mix.sources[:1]), None, V)) == ["wiki"]
-    with pytest.raises(UserError, match=r"Expected a prepared dataset at .*none, found no folder"):
-        mixture.open_sources(Mixture((f"wiki={tmp_path / 'none'}",)), None, V)
-
-
-def test_a_source_that_fills_no_row(datasets) -> None:
+    grown = source(datasets, (0, {"wiki": 2}), (5, {"wiki": 1, "books": 1}))
+    assert grown.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
     long = SimpleNamespace(**{**vars(RUN), "sequence_length": 3000})
-    with pytest.raises(UserError, match=r"row of 3000 tokens in the source news, found too little in .*; leave it out"):
-        source(datasets, (0, {"wiki": 1, "news": 1})).train(long, 0)
-
-
-@pytest.mark.parametrize("layout", [Streams(), TwoWayStreams(), Windows(), ContinuedPairs()], ids=repr)
-def test_rows_that_continue_from_batch_to_batch_cannot_be_mixed(datasets, layout) -> None:
-    with pytest.raises(UserError, match=f"shuffled rows for a mixture, found {type(layout).__name__}, whose rows cont"):
-        source(datasets, (0, {"wiki": 1, "news": 1}), layout=layout)
-
-
-def test_a_limit_without_a_dataset_in_a_bucket_is_refused(datasets) -> None:
+    refused(lambda: source(datasets, (0, {"wiki": 1, "news": 1})).train(long, 0), "3000 tokens in the source news")
+    for layout in (Streams(), TwoWayStreams(), Windows(), ContinuedPairs()):
+        stages = ((0, {"wiki": 1, "news": 1}),)
+        refused(lambda layout=layout, stages=stages: source(datasets, *stages, layout=layout), type(layout).__name__)
     mix = Mixture((f"wiki={datasets['wiki'].directory}",))
-    with pytest.raises(UserError, match=r"Expected a dataset in a bucket for --data\.cache_limit"):
-        mixture.open_sources(mix, 10**9, V)
-    with pytest.raises(UserError, match=rf"at most {V - 1} tokens, the model's vocabulary, .* prepared with {V}"):
-        mixture.open_sources(mix, None, V - 1)
+    refused(lambda: mixture.open_sources(mix, 10**9, V), "a bucket .. --data.cache_limit")
+    refused(lambda: mixture.open_sources(mix, None, V - 1), f"at most {V - 1} .. {V}")
+    assert list(mixture.open_sources(mix, None, V)) == ["wiki"]
+    none = Mixture((f"wiki={tmp_path / 'none'}",))
+    refused(lambda: mixture.open_sources(none, None, V), "none .. no folder")
+    monkeypatch.setattr(Words, "fingerprint", "beef")
+    another = write(tmp_path / "other", documents(2, V), [], V)
+    several = Mixture((*mix.sources, f"other={another.directory}"))
+    refused(lambda: mixture.open_sources(several, None, V), "the source wiki's tokenizer .. other")
 
 
-def test_each_source_is_opened_and_read_with_the_settings_of_the_run(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is that of sources in buckets, if there is one."""
-    asked: list[tuple] = []
-    opened = SimpleNamespace(tokenizer_fingerprint="", directory=Path(), check_tokenizer=lambda *given: None)
-    monkeypatch.setattr(mixture.storage, "path", str)
-    monkeypatch.setattr(mixture.storage, "in_bucket", lambda path: path.startswith("gs://"))
-    monkeypatch.setattr(
-        mixture.remote, "open_dataset", lambda path, limit, **options: asked.append((path, limit, options)) or opened
+def test_rows_of_all_sources_have_numbers_of_32_bits(datasets) -> None:
+    counts = {datasets["wiki"]: 2**30, datasets["books"]: 2**30 - 1, datasets["news"]: 1}
+    layout = SimpleNamespace(
+        continues=False, in_pieces=True, rows=lambda dataset, *rest: SimpleNamespace(count=counts[dataset])
     )
-    options = {"vocab_size": V, "report": print}
-    mix = Mixture(("near=folder", "far=gs://bucket/set"))
-    assert list(mixture.open_sources(mix, 9, V, print)) == ["near", "far"]
-    assert asked == [("folder", None, options), ("gs://bucket/set", 9, options)]
-    asked.clear()
-    mixture.open_sources(Mixture(("near=folder",)), 9, V, print)
-    assert asked == [("folder", 9, options)]
-
-    made: list[tuple] = []
-    monkeypatch.setattr(mixture.remote, "source", lambda *given: made.append(given))
-    mix = Mixture(tuple(f"{name}={datasets[name].directory}" for name in ("wiki", "news")))
-    own = {name: datasets[name] for name in ("wiki", "news")}
-    mixture.source_of(Blocks(), mix, own, "vocabulary", 5, 4)
-    assert made == [(Blocks(), own[name], "vocabulary", 5, 4) for name in own]
+    most = source(datasets, (0, {"wiki": 1, "books": 1}), layout=layout)
+    assert most.rows("train", 32).count == 2**31 - 1
+    more = source(datasets, (0, {"wiki": 1, "books": 1, "news": 1}), layout=layout)
+    refused(lambda: more.rows("train", 32), f"at most {2**31 - 1} rows .. {2**31} of 32 tokens")
 
 
-def test_batches_of_a_source_in_pieces_end_those_of_an_earlier_call(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source goes on after the rows that it has given."""
-    mixed = source(datasets, (0, {"wiki": 1, "books": 3}))
-    numbered: list[int] = []
-    closed: list[int] = []
-    in_pieces = SimpleNamespace(numbered=lambda phase, key, first: numbered.append(first))
-    mixed._in_pieces, mixed._whole = {"wiki": in_pieces}, {"books": mixed._sources["books"]}
-    monkeypatch.setattr(
-        mixture.remote,
-        "RemoteBatches",
-        lambda make, shapes, start, *rest: SimpleNamespace(close=lambda: closed.append(start)),
+def test_a_run_reads_the_sources_that_it_names(datasets) -> None:
+    mix = Mixture(
+        tuple(f"{name}={datasets[name].directory}" for name in SIZES), weights=("wiki=2", "books=1", "news=1")
     )
-    for start in (0, 6):
-        mixed.train(RUN, start)
-    assert numbered == [0, 6 * 8 // 4] and closed == [0]
-
-
-def test_a_run_is_known_by_the_sources_that_it_began_with(datasets) -> None:
-    mixed = source(datasets, (0, {"wiki": 2}), (5, {"wiki": 1, "books": 1}))
-    assert mixed.fingerprint == history((0, {"wiki": 9})).fingerprint != history((0, {"books": 9})).fingerprint
-
-
-def test_rows_of_all_sources_have_numbers_of_32_bits(datasets, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed = source(datasets, (0, {"wiki": 1, "books": 1}))
-    for count in (2**31 - 1, 2**31):
-        found = SimpleNamespace(counts=np.array([5, count - 5]), count=count)
-        monkeypatch.setattr(mixture, "MixedRows", lambda parts, found=found: found)
-        if count < 2**31:
-            assert mixed._open_rows("train", 32) is found
-            continue
-        with pytest.raises(UserError, match="at most 2147483647 rows, found that the mixture has 2147483648 of 32"):
-            mixed._open_rows("train", 32)
+    read = mixture.source_of(Blocks(), mix, mixture.open_sources(mix, None, V), Vocabulary.placeholder(V), 3, 4)
+    expected = source(datasets, (0, {"wiki": 2, "books": 1, "news": 1}))
+    for found, batch in zip(take(read.train(RUN, 4), 3), take(expected.train(RUN, 4), 3), strict=True):
+        assert found.keys() == batch.keys() and found["input_ids"].shape == batch["input_ids"].shape
+        rows = read.rows("train", 32)
+        owners = np.searchsorted(rows.firsts, found["row_ids"], side="right") - 1
+        assert np.bincount(owners).tolist() == [4, 2, 2]

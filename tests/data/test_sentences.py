@@ -7,59 +7,37 @@ import unicodedata
 import pytest
 
 from plmjax.data import sentences
-from plmjax.errors import UserError
+from tests.data.mistakes import refused
 from tests.data.paragraphs import PARAGRAPHS, UNSTOPPED
 
-
-def test_english():
-    text = 'Dr. Smith lives in the U.S. and paid $3.5 million. "Is it?" she asked. It works.\nA line   goes on.'
-    assert sentences.split([text, "", "A title"]) == [
-        "Dr. Smith lives in the U.S. and paid $3.5 million.",
-        '"Is it?" she asked.',
-        "It works.",
-        "A line goes on.",
-        "A title",
-    ]
-
-
-def test_chinese():
-    text = "他说：“你好！”然后走了。真的吗？是的。1955年他回来了。"
-    assert sentences.split([text], "zh") == [
-        "他说：“你好！”",
-        "然后走了。",
-        "真的吗？",
-        "是的。",
-        "1955年他回来了。",
-    ]
+SENTENCES = [
+    ("en", " ", ["Dr. Smith lives in the U.S. and paid $3.5 million.", '"Is it?" she asked.', "It works."]),
+    ("zh", "", ["他说：“你好！”", "然后走了。", "真的吗？", "是的。", "1955年他回来了。"]),
+    ("de", " ", ["Das kostet z.B. drei Euro.", "Es ist ca. ein Meter lang.", "Gut."]),
+    ("ru", " ", ["Он родился в 1955 г. в Москве.", "Это так."]),
+    ("ja", " ", ["今日は天気がいいです。", "散歩に行きましょう。"]),
+    ("hi", " ", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+    ("hy", " ", ["Սա նախադասություն է։", "Սա երկրորդն է։"]),
+    ("am", " ", ["ይህ ዓረፍተ ነገር ነው።", "ይህ ሁለተኛው ነው።"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("language", "parts"),
-    [
-        ("de", ["Das kostet z.B. drei Euro.", "Es ist ca. ein Meter lang.", "Gut."]),
-        ("ru", ["Он родился в 1955 г. в Москве.", "Это так."]),
-        ("ja", ["今日は天気がいいです。", "散歩に行きましょう。"]),
-        ("hi", ["यह एक वाक्य है।", "यह दूसरा है।"]),
-        ("hy", ["Սա նախադասություն է։", "Սա երկրորդն է։"]),
-        ("am", ["ይህ ዓረፍተ ነገር ነው።", "ይህ ሁለተኛው ነው።"]),
-    ],
-)
-def test_other_languages(language, parts):
+@pytest.mark.parametrize(("language", "joint", "parts"), SENTENCES)
+def test_sentences(language, joint, parts):
     sentences.check(language)
-    assert sentences.split([" ".join(parts)], language) == parts
+    paragraphs = [f"{joint.join(parts)}\nA line   goes on.", "", "A title"]
+    assert sentences.split(paragraphs, language) == [*parts, "A line goes on.", "A title"]
+
+
+def test_unknown_languages():
+    refused(lambda: sentences.check("english"), "(am, ar, bg, .. , uk, zh) .. 'english' .. name the one")
+    refused(lambda: sentences.check("eng"), "'eng' .. did you mean 'en'")
 
 
 def test_every_language_of_the_list_is_split():
     for language in sentences.LANGUAGES:
         sentences.check(language)
         assert sentences.split(["A one! A two!"], language) == ["A one!", "A two!"], language
-
-
-def test_unknown_language():
-    with pytest.raises(UserError, match=r"\(am, ar, bg, .*, uk, zh\), found 'english'; name the one of them"):
-        sentences.check("english")
-    with pytest.raises(UserError, match="found 'eng'; did you mean 'en'"):
-        sentences.check("eng")
 
 
 @pytest.mark.parametrize(
