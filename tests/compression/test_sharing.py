@@ -16,11 +16,8 @@ from plmjax.compression import sharing
 from plmjax.compression.sharing import in_groups, with_groups, without_pairs
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
-from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
-from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.objectives.roberta import RobertaPretraining
@@ -113,27 +110,3 @@ def test_a_shared_run_is_trained_evaluated_and_compressed_again(task_run: Path, 
     cli.run([*start, "--finetuning.epochs", "0"])
     assert checkpoints.describe(checkpoints.find(tuned)).experiment.model.num_hidden_groups == 1
     cli.run(["compress", "prune", str(shared), "--output", str(tmp_path / "sparse")])
-
-
-@pytest.mark.nightly
-def test_a_pretrained_bert_fills_the_same_tokens(small_run: Path, tmp_path: Path, capsys) -> None:
-    output = tmp_path / "shared"
-    cli.run(["compress", "share", str(small_run), "--output", str(output)])
-    found, expected = (fill_mask(run, "a [MASK] of the class")[0] for run in (output, small_run))
-    assert [token for token, _ in found] == [token for token, _ in expected]
-    cli.run(["evaluate", str(output), "--data", str(small_run / "dataset"), "--json"])
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval/mlm_loss"] > 0
-
-
-def test_models_that_cannot_be_shared(fails, small_run: Path, tmp_path: Path) -> None:
-    output = ["--output", tmp_path / "out"]
-    assert "--groups from 1 to the 1 layers, found 2" in fails("compress", "share", small_run, *output, "--groups", 2)
-    assert "Expected no options" in fails("compress", "share", small_run, *output, "--training.steps", 3)
-    with pytest.raises(UserError, match="--groups from 1 to the 4 layers, found 0"):
-        with_groups(BERT, 0)
-    with pytest.raises(UserError, match="Expected a BERT or an ALBERT"):
-        with_groups(Gpt2Config(), 1)
-    with pytest.raises(UserError, match="found matrices of a lower rank"):
-        with_groups(dataclasses.replace(BERT, ranks=(2,) * 6), 1)
-    with pytest.raises(UserError, match="found layers without some of their heads"):
-        with_groups(dataclasses.replace(BERT, layer_heads=(1, 2, 2, 2), layer_widths=(24,) * 4), 1)

@@ -4,19 +4,15 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from plmjax.commands import cli
 from plmjax.compression.distillation import augmentation
 from plmjax.compression.distillation.augmentation import Augmenter, Settings, augment
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
-from plmjax.models.bert import BertConfig
 
 TEXTS = ["The class of an object, in 3 words.", "an attribute of the Expression"]
 
@@ -42,7 +38,6 @@ def augmenter(small_run: Path, vectors: Path) -> Augmenter:
     return dataclasses.replace(read, params=jax.tree.map(lambda leaf: 3 * leaf, read.params))
 
 
-@pytest.mark.nightly
 def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
     found = augmenter.candidates(TEXTS)
     tokenizer, config = augmenter.tokenizer, augmenter.config
@@ -68,36 +63,6 @@ def test_candidates_of_both_kinds(augmenter: Augmenter) -> None:
             best = tokenizer.tokens(np.argsort(-logits, kind="stable")[:5].tolist())
             assert [name.lower() for name in names] == [token for token in best if not token.startswith("##")]
     assert min(kinds.values()) > 0, kinds
-
-
-def test_a_word_is_predicted_beside_the_text_that_has_it(augmenter: Augmenter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row is the text with a mask, and the text; of the likeliest tokens five that are not special are taken."""
-    vocabulary, read = augmenter.tokenizer.vocabulary, []
-    starts = [number for number in range(vocabulary.size) if not vocabulary.continuation[number]]
-    plain = [number for number in starts if number not in vocabulary.special][:7]
-    (inside,) = np.flatnonzero(vocabulary.continuation)[:1]
-    best = [vocabulary.mask, *plain[:2], int(inside), vocabulary.cls, *plain[2:]]
-
-    def likeliest(module, params, inputs: dict[str, np.ndarray], count: int) -> np.ndarray:
-        read.append(inputs)
-        return np.tile(best, (len(inputs["input_ids"]), 1))
-
-    monkeypatch.setattr(augmentation, "_likeliest", likeliest)
-    (found,) = augmenter.candidates(TEXTS[:1])
-    ids, (inputs,) = augmenter.tokenizer.encode(TEXTS[0]), read
-    names = augmenter.tokenizer.tokens(plain[:4])  # of the five the second one continues a word
-    single = [span for span in sorted(found) if len(augmenter.tokenizer.encode(TEXTS[0][slice(*span)])) == 1]
-    assert len(single) > 1
-    for place, span in enumerate(single):
-        position = int(inputs["masked_positions"][place, 0])
-        whole = [vocabulary.cls, *ids, vocabulary.sep, *ids, vocabulary.sep]
-        assert position == 1 + len(augmenter.tokenizer.encode(TEXTS[0][: span[0]]))
-        whole[position] = vocabulary.mask
-        assert inputs["input_ids"][place].tolist() == whole + [0] * (len(inputs["input_ids"][place]) - len(whole))
-        types = [0] * (len(ids) + 2) + [1] * (len(ids) + 1)
-        assert inputs["token_type_ids"][place, : len(whole)].tolist() == types
-        assert inputs["segment_ids"][place].sum() == len(whole)
-        assert [name.lower() for name in found[span]] == names
 
 
 def test_rows_that_are_read_one_after_the_other_have_the_same_candidates(augmenter: Augmenter, monkeypatch) -> None:
@@ -171,39 +136,3 @@ def test_one_text_of_a_pair_is_replaced_at_a_time(
     rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     changed = [tuple(name for name in pair if row[name] != pair[name]) for row in rows]
     assert changed[0] == () and {*changed[1:]} == {("first",), ("second",)}
-
-
-def test_pieces_of_another_kind_are_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, mask in (("byte-bpe", 4), ("wordpiece", -1)):
-        described = SimpleNamespace(experiment=SimpleNamespace(model=BertConfig.tiny()))
-        tokenizer = SimpleNamespace(kind=kind, vocabulary=SimpleNamespace(mask=mask))
-        monkeypatch.setattr(augmentation.checkpoints, "load_parameters", lambda path, found=described: ({}, found))
-        monkeypatch.setattr(augmentation.start, "tokenizer_of", lambda description, found=tokenizer: found)
-        with pytest.raises(UserError, match=f"a wordpiece tokenizer, found {kind} in here; name a BERT"):
-            Augmenter.read("here", None, Settings())
-
-
-def test_mistakes(fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
-    source = tmp_path / "train.tsv"
-    source.write_text("label\tsentence\n1\tthe class\n", encoding="utf-8")
-
-    def said(checkpoint: Path, *options: object, output: str = "more.tsv") -> str:
-        return fails("augment", checkpoint, "--input", source, "--output", tmp_path / output, *options)
-
-    assert "Expected a column 'text' in line 2 of" in said(small_run)
-    assert "a model that restores masked tokens" in said(decoder_run, "--text", "sentence")
-    assert ".tsv, found" in said(small_run, "--text", "sentence", output="more.jsonl")
-    assert "Expected --copies of at least 1, found 0" in said(small_run, "--copies", 0)
-    assert not (tmp_path / "more.tsv").exists()
-    cli.run(
-        [
-            "augment",
-            str(small_run),
-            "--input",
-            str(source),
-            "--output",
-            str(tmp_path / "more.tsv"),
-            "--text",
-            "sentence",
-        ]
-    )

@@ -16,12 +16,9 @@ from plmjax.compression.distillation.distributions import (
     OfWords,
     distributions_of,
 )
-from plmjax.errors import UserError
-from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.choices import MultipleChoice
-from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.questions import SpanExtraction
-from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
+from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.objectives.bert import BertPretraining
@@ -95,9 +92,6 @@ def test_each_objective_has_its_own_distributions() -> None:
         BertPretraining(): OfMaskedTokens, TokenTagging(): OfWords, SpanExtraction(): OfEnds,
     }  # fmt: skip
     assert {objective: type(distributions_of(objective)) for objective in kinds} == kinds
-    for objective in (CrfTagging(), AnswerSearch(), Regression()):
-        with pytest.raises(UserError, match=f"labels, choices or tokens, found {type(objective).__name__}"):
-            distributions_of(objective)
 
 
 def test_a_question_is_answered_by_its_choices() -> None:

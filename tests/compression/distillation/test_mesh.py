@@ -46,11 +46,7 @@ def trained(name: str, distillation: Distillation, mesh: tuple[int, int, int], a
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "distillation"),
-    [
-        ("bert", TinyBertDistillation()),
-        ("bert", DistilBertDistillation()),
-        ("gpt2", SoftTargetDistillation()),
-    ],
+    [("bert", TinyBertDistillation()), ("bert", DistilBertDistillation()), ("gpt2", SoftTargetDistillation())],
     ids=["tinybert", "distilbert", "soft_targets"],
 )
 def test_a_mesh_and_microbatches_change_nothing(name: str, distillation: Distillation) -> None:

@@ -1,9 +1,7 @@
 """Stored scores of a teacher: the loss is that of the live teacher, of all classes or of the likeliest."""
 
-import contextlib
 import dataclasses
 import functools
-import types
 from pathlib import Path
 
 import jax
@@ -15,7 +13,6 @@ from plmjax.compression.distillation import stored
 from plmjax.compression.distillation.distilled import TEACHER
 from plmjax.compression.distillation.soft_targets import SoftTargetDistillation
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.experiment import Experiment
 from plmjax.finetuning.inputs import rows
 from plmjax.finetuning.tasks.sentences import SequenceClassification
@@ -24,7 +21,7 @@ from plmjax.finetuning.tasks.text_pairs import TextPairs
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.checkpoints import checkpoints
-from tests.compression.distillation.pairs import pair, shifted
+from tests.compression.distillation.pairs import shifted
 from tests.finetuning.conftest import WORDS, bart_run  # noqa: F401  a fixture
 
 
@@ -76,78 +73,33 @@ def test_translations(translation: tuple, tmp_path: Path, monkeypatch: pytest.Mo
     assert flops == run.objective.train_flops(run.model, batch)
 
 
-class Rows:
-    """Five texts in rows of one, read two at a time: the last batch is filled up."""
+def test_labels_of_texts(task_run: Path, tmp_path: Path) -> None:
+    """The teacher has dropout in training alone, and its scores are kept for the same teacher and rows."""
+    params, description = checkpoints.load_parameters(task_run)
+    run, tokenizer = description.experiment, description.load_tokenizer()
+    method = SoftTargetDistillation(teacher=run.model, temperature=1.5)
+    run, path = dataclasses.replace(run, compression=method), tmp_path / "teacher_top_2.npz"
+    examples = rows(run, run.data.read("train"), tokenizer)
+    batch = examples.batch(examples.in_order[::-1], np.arange(len(examples)))
 
-    encoded = types.SimpleNamespace(decoder=None, offsets=[0, 4, 7, 9, 12, 13], arrays=lambda: [np.arange(13)])
-    in_order = np.arange(5)[:, None]
-
-    def __len__(self) -> int:
-        return 5
-
-    def batch(self, table: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        assert len(table) == len(rows) == 2
-        return {"example_ids": table}
-
-
-def test_every_text_is_written_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def largest(objective, module, top_k, params, batch, offsets):
-        example = batch["example_ids"]
-        logits = example[..., None] + 0.5 * jnp.arange(top_k)
-        return 10 * example[..., None] + jnp.arange(top_k), logits, offsets[jnp.maximum(example, 0)], example >= 0
-
-    monkeypatch.setattr(stored, "ROWS", 2)
-    monkeypatch.setattr(stored, "rows", lambda run, examples, tokenizer: Rows())
-    monkeypatch.setattr(stored, "_largest", largest)
-    distillation = SoftTargetDistillation(teacher=BertConfig.tiny())
-    data = types.SimpleNamespace(read=lambda split: split, sequence_length=8, target_length=0, pack=1)
-    run = types.SimpleNamespace(
-        objective=SequenceClassification(labels=("a", "b")), data=data, compression=distillation
-    )
-    stored.write(tmp_path / "file.npz", run, {}, "teacher", None, 2)
-    found = stored.read(tmp_path / "file.npz")
-    assert found["offsets"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert found["classes"].tolist() == [[10 * text, 10 * text + 1] for text in range(5)]
-    np.testing.assert_array_equal(found["logits"], np.arange(5)[:, None] + np.float32([0, 0.5]))
-
-
-def test_scores_are_kept_for_the_same_teacher_and_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another teacher, other rows, another way to read them and a damaged file are computed again."""
-
-    def largest(objective, module, top_k, params, batch, offsets):
-        example = jnp.maximum(batch["example_ids"], 0)
-        logits = jnp.zeros((*example.shape, top_k)) + params["bias"]
-        return logits.astype(int), logits, offsets[example], batch["example_ids"] >= 0
-
-    monkeypatch.setattr(stored, "ROWS", 2)
-    monkeypatch.setattr(stored, "_largest", largest)
-    contents = {"tokens": np.arange(13)}
-    made = Rows()
-    made.encoded = types.SimpleNamespace(**vars(Rows.encoded) | {"arrays": lambda: contents.values()})
-    monkeypatch.setattr(stored, "rows", lambda run, examples, tokenizer: made)
-    data = types.SimpleNamespace(read=lambda split: split, sequence_length=8, target_length=0, pack=1)
-    distillation = SoftTargetDistillation(teacher=BertConfig.tiny())
-    run = types.SimpleNamespace(
-        objective=SequenceClassification(labels=("a", "b")), data=data, compression=distillation
-    )
-    path = tmp_path / "teacher_top_2.npz"
-
-    def written(params: float, teacher: str) -> bool:
+    def written(params: dict, teacher: str, run: Experiment = run) -> bool:
         before = path.stat().st_mtime_ns if path.exists() else 0
-        stored.write(path, run, {"bias": params}, teacher, None, 2)
-        assert stored.read(path)["logits"].tolist() == [[params, params]] * 5
+        stored.write(path, run, params, teacher, tokenizer, 2)
         return path.stat().st_mtime_ns != before
 
-    assert [written(1.0, "one"), written(1.0, "one"), written(2.0, "two")] == [True, False, True]
-    contents["tokens"] = np.arange(1, 14)
-    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
-    data.sequence_length = 9
-    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
+    assert [written(params, "one"), written(params, "one")] == [True, False]
+    compression = dataclasses.replace(method, top_k=2, stored=str(path))
+    constants, student = compression.teacher_constants(run.objective, None), shifted(params)
+    assert constants["logits"].shape == (200, 2) and constants["offsets"].tolist() == list(range(201))
+    found = loss_of(dataclasses.replace(run, compression=compression), student, constants, batch)
+    assert found == pytest.approx(loss_of(run, student, params, batch), rel=1e-5)
+    first = stored.read(path)["logits"]
+    assert [written(student, "two"), written(student, "two")] == [True, False]
+    assert not np.allclose(stored.read(path)["logits"], first)
+    longer = dataclasses.replace(run, data=dataclasses.replace(run.data, sequence_length=32))
+    assert [written(student, "two", longer), written(student, "two", longer)] == [True, False]
     path.write_bytes(path.read_bytes()[:-7])
-    assert [written(2.0, "two"), written(2.0, "two")] == [True, False]
-    path.write_bytes(b"PK" + bytes(40))
-    with pytest.raises(UserError, match="Expected the scores of a teacher in"):
-        stored.read(path)
+    assert written(student, "two", longer)
 
 
 SECOND_SIDE = {"decoder_segment_ids": [[1, 1, 2, 2, 2]], "decoder_positions": [[0, 1, 0, 1, 2]]}
@@ -194,11 +146,7 @@ def test_the_largest_of_many_classes() -> None:
 def test_a_batch_has_the_stored_scores_of_its_texts(tmp_path: Path) -> None:
     """From the file that the settings name, in place of the teacher."""
     draws = np.random.default_rng(0)
-    arrays = {
-        "classes": draws.integers(0, 5, (4, 2)),
-        "logits": draws.normal(size=(4, 2)),
-        "offsets": np.arange(5),
-    }
+    arrays = {"classes": draws.integers(0, 5, (4, 2)), "logits": draws.normal(size=(4, 2)), "offsets": np.arange(5)}
     np.savez(tmp_path / "scores.npz", **arrays)
     method = SoftTargetDistillation(teacher=BertConfig.tiny(), top_k=2, stored=str(tmp_path / "scores.npz"))
     objective = SequenceClassification(labels=("a", "b"))
@@ -210,36 +158,3 @@ def test_a_batch_has_the_stored_scores_of_its_texts(tmp_path: Path) -> None:
     assert reading.config == method.teacher and not method.is_live and reading.params is None
     np.testing.assert_array_equal(reading.outputs.classes, arrays["classes"][[[3, 0]]])
     np.testing.assert_array_equal(reading.outputs.logits, arrays["logits"][[[3, 0]]].astype(np.float32))
-
-
-def test_the_largest_scores_of_a_teacher_are_those_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All classes where there are fewer than are asked for; a place without a text has no weight."""
-    logits = jnp.array([[[1.0, 3, 2], [5, 4, 6]]], jnp.bfloat16)
-
-    @contextlib.contextmanager
-    def observed(config, params, *, scores):
-        assert (config, params, scores) == ("its config", "its parameters", True)
-        yield types.SimpleNamespace(outputs=types.SimpleNamespace(logits=logits))
-
-    asked = []
-    monkeypatch.setattr(stored, "observed", observed)
-    monkeypatch.setattr(stored, "apply", lambda *arguments, training: asked.append((arguments[2].params, training)))
-    module, objective = types.SimpleNamespace(config="its config"), SequenceClassification(labels=("a", "b", "c"))
-    batch = {"example_ids": jnp.array([[1, -1]])}
-    for top_k, kept in ((2, 2), (7, 3)):
-        found = stored._largest(objective, module, top_k, "its parameters", batch, jnp.array([10, 20]))
-        classes, values, places, weights = found
-        assert classes.tolist() == [[[1, 2, 0][:kept], [2, 0, 1][:kept]]]
-        assert values.tolist() == [[[3, 2, 1][:kept], [6, 5, 4][:kept]]] and values.dtype == jnp.float32
-        assert places[0, 0] == 20 and weights.tolist() == [[1, 0]]
-    assert asked == [("its parameters", False)] * 2
-
-
-def test_mistakes(tmp_path: Path, translation: tuple) -> None:
-    with pytest.raises(UserError, match=r"Expected the scores of a teacher in .*, found FileNotFoundError"):
-        stored.read(tmp_path / "none.npz")
-    (tmp_path / "bad.npz").write_bytes(b"no archive")
-    with pytest.raises(UserError, match="found ValueError"):
-        stored.read(tmp_path / "bad.npz")
-    with pytest.raises(UserError, match=r"for --compression.top_k, found BertPretraining"):
-        stored.check(pair("bert", SoftTargetDistillation()).inner, translation[0].data)

@@ -13,8 +13,6 @@ from plmjax.compression.distillation.students import RandomLayers, RandomStudent
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
-from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig
 from plmjax.models.distilbert import DistilBertConfig
 from plmjax.models.mobilebert import MobileBertConfig
@@ -70,16 +68,6 @@ def test_every_other_layer_by_default() -> None:
     found = TakenLayers().map(params, teacher, TakenLayers().model(teacher))
     assert found["bert/encoder/layers/x"].tolist() == [0, 2, 4, 6, 8, 10]
     assert found["bert/embeddings/x"].tolist() == list(range(12))
-
-
-def test_layers_that_cannot_be_taken() -> None:
-    for layer in (12, -1):
-        with pytest.raises(UserError, match=f"from 0 to 11, the layers of the teacher, found {layer};"):
-            TakenLayers((0, layer)).model(BertConfig.base())
-    with pytest.raises(UserError, match="whose 12 layers have parameters of their own"):
-        TakenLayers().model(AlbertConfig())
-    with pytest.raises(UserError, match=r"a student of 2 layers, .* found 6"):
-        TakenLayers((0, 3), BertConfig.base(num_hidden_layers=6)).model(BertConfig.base())
 
 
 def test_a_mobilebert_takes_all_but_the_layers_of_its_teacher() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from plmjax.compression.pruning.heads import importance
 from plmjax.compression.pruning.one_shot import by_magnitude, by_pattern, ticket
-from plmjax.compression.pruning.pruned import GradualPruning, SoftMovementPruning, TicketTraining
-from plmjax.errors import UserError
+from plmjax.compression.pruning.pruned import GradualPruning, TicketTraining
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import LossInputs, LossSums, Objective
 
@@ -65,20 +64,6 @@ def test_an_evaluation_is_computed_with_the_masks_of_its_step(pruning: Any, step
         assert list(map(float, sums.metrics["density"])) == [np.count_nonzero(kept) / 4, 1]
 
 
-def test_a_penalty_is_added_in_training_alone() -> None:
-    """At the end 3 x the mean of sigmoid(0), for each of the two targets of the first term."""
-    pruning = SoftMovementPruning(threshold=0.25, penalty_weight=3.0, begin=0.0, end=0.5)
-    params = nested(KERNEL) | {"compression": {"scores": nested(jnp.zeros_like(KERNEL))}}
-    given, key = LossInputs(params, step=jnp.asarray(5)), jax.random.key(0)
-    trained, evaluated = pruning.trained(Seen(), 10), pruning.evaluated(Seen(), 10)
-    sums = trained.sums(MODULE, given, {}, key, training=True)
-    assert float(sums.losses["penalty"]) == pytest.approx(2 * 1.5) and trained.weights({})["penalty"] == 2
-    assert evaluated.evaluation(MODULE, given, {}, key)[0].losses.keys() == {"own"}
-    assert evaluated.weights({}).keys() == {"own", "other"}
-    half = trained.sums(MODULE, given.replace(step=jnp.asarray(0)), {}, key, training=True)
-    assert float(half.losses["penalty"]) == 0  # the threshold begins at 0, and the penalty with it
-
-
 def stacks() -> dict[str, np.ndarray]:
     """Two layers of a BERT: inputs are the first axis, but for the last projection of attention its first two."""
     draws, layers = np.random.default_rng(0), "bert/encoder/layers"
@@ -118,8 +103,6 @@ def test_the_smallest_weights_of_each_layer_become_0() -> None:
             zeros = own.size // 4 if pruned else 0
             kept = np.abs(own) >= np.sort(np.abs(own), axis=None)[zeros]
             np.testing.assert_array_equal(found, np.where(kept, own, 0))
-    with pytest.raises(UserError, match=r"above that of the checkpoint, 0\.250, found 0\.25"):
-        by_magnitude(after, BertConfig(), 0.25)
 
 
 def test_a_ticket_has_earlier_values_where_the_last_ones_are_large() -> None:
@@ -133,10 +116,6 @@ def test_a_ticket_has_earlier_values_where_the_last_ones_are_large() -> None:
         kernel = "/layers/" in path and path.endswith("/kernel")
         expected = np.where(pruned[path] == 0, 0, before[path]) if kernel else before.get(path, last[path])
         np.testing.assert_array_equal(value, expected)
-    for other in ({QUERY: before[QUERY][..., :2]}, {QUERY: None}):
-        wrong = {path: value for path, value in (before | other).items() if value is not None}
-        with pytest.raises(UserError, match=r"query/kernel of shape \(2, 8, 2, 3\) in --rewind, found another model"):
-            ticket(last, wrong, BertConfig(), 0.25)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,13 +138,17 @@ class Linear(Objective):
 
 
 def test_importances_are_means_of_magnitudes_in_the_order_of_the_layers() -> None:
-    """|sum(W)| of each head, in every row whatever its sign, divided by their norm; layer 10 comes after layer 2."""
-    heads = {"layer_2": [3.0, -4.0], "layer_10": [0.0, 5.0]}
-    params = {
-        f"bert/{layer}/attention/output/kernel": np.full((1, 2, 2, 3), np.reshape(sums, (1, 2, 1, 1)) / 6, np.float32)
-        for layer, sums in heads.items()
-    }
+    """|sum(W)| of each head, in every row whatever its sign, divided by their norm; layer 10 comes after layer 2.
+
+    Weights of a head that oppose each other cancel out.
+    """
+    heads, draws = {"layer_2": [3.0, -4.0], "layer_10": [0.0, 5.0]}, np.random.default_rng(0)
+    params = {}
+    for layer, sums in heads.items():
+        kernel = draws.normal(size=(1, 2, 2, 3))
+        kernel += (np.reshape(sums, (1, 2, 1, 1)) - kernel.sum(axis=(2, 3), keepdims=True)) / 6
+        params[f"bert/{layer}/attention/output/kernel"] = kernel.astype(np.float32)
     run = types.SimpleNamespace(objective=Linear(), training=types.SimpleNamespace(seed=0))
     rows = iter([{"slope": jnp.float32(slope)} for slope in (1, 2, 1, 1, 2)])
     found = importance(params, BertConfig(), run, None, rows)
-    np.testing.assert_allclose(found, [[0.6, 0.8], [0.0, 1.0]], rtol=1e-5)
+    np.testing.assert_allclose(found, [[0.6, 0.8], [0.0, 1.0]], rtol=1e-5, atol=1e-6)

@@ -6,7 +6,6 @@ import pytest
 
 from plmjax.compression.pruning.masks import above, kth_largest, top_share, two_of_four
 from plmjax.compression.pruning.schedule import Cubic
-from plmjax.errors import UserError
 
 VALUES = np.random.default_rng(0).normal(size=(3, 5, 8)).astype(np.float32)
 
@@ -47,8 +46,6 @@ def test_two_of_each_four_inputs_are_kept() -> None:
     assert (groups.sum(axis=2) == 2).all()
     magnitudes = np.abs(kernel)
     assert (np.where(mask, magnitudes, np.inf).min(axis=2) > np.where(mask, 0, magnitudes).max(axis=2)).all()
-    with pytest.raises(ValueError, match="multiple of 4, found 2"):
-        two_of_four(kernel, 1, stacked=False)
 
 
 @pytest.mark.parametrize("step", [0, 99, 100, 350, 799, 800, 1000])
@@ -66,16 +63,8 @@ def test_the_schedule_is_the_released_one(step: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_places_out_of_order_are_refused() -> None:
-    with pytest.raises(UserError, match=r"in their order from 0 to 1, found 0.9 and 0.8"):
-        Cubic(1.0, 0.5, 0.9, 0.8)
-
-
-def test_places_may_be_all_of_the_run_and_not_one_step() -> None:
+def test_places_may_be_all_of_the_run() -> None:
     assert [float(Cubic(1.0, 0.5, 0.0, 1.0).at(step, 10)) for step in (0, 10)] == [1.0, 0.5]
-    for begin, end in ((0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)):
-        with pytest.raises(UserError, match=f"found {begin} and {end}; change them"):
-            Cubic(1.0, 0.5, begin, end)
 
 
 def test_a_value_at_the_threshold_is_not_above_it() -> None:

@@ -1,6 +1,5 @@
 """Losses, weights and scores of twenty steps against a transcription of the released rules on transformers' BERT."""
 
-import dataclasses
 import functools
 import itertools
 from pathlib import Path
@@ -24,11 +23,10 @@ from plmjax.compression.pruning.pruned import (
     scores_of,
 )
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.finetuning.tasks.sentences import SequenceClassification
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig, BertForSequenceClassification
-from plmjax.objectives.objective import LossInputs, LossSums
+from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.wrapped import ADDED, of_model
 from plmjax.training.step import total_loss
 from tests.optional import torch, transformers
@@ -216,31 +214,3 @@ def test_each_of_twenty_steps_is_that_of_the_released_rule(rule: str, tmp_path: 
         assert 0.05 < np.mean(kept) < 0.95
     else:
         assert max(kept) <= 1 - pruning.sparsity and min(kept) > 1 - pruning.sparsity - 0.01
-
-
-@pytest.mark.nightly
-def test_an_evaluation_has_the_masks_without_the_penalty() -> None:
-    pruning, inner = RULES["soft_movement"], SequenceClassification(labels=("a", "b"))
-    trained, evaluated = pruning.trained(inner, STEPS), pruning.evaluated(inner, STEPS)
-    module = trained.module(CONFIG, Execution())
-    shapes = jax.eval_shape(lambda: trained.init(module, jax.random.key(1), batch_of(0), (), ())["params"])
-    params = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), nn.meta.unbox(shapes))
-
-    @jax.jit
-    def both(params: Any, batch: Any) -> tuple[LossSums, LossSums]:
-        inputs = LossInputs(params, step=jnp.asarray(STEPS))
-        first, _ = evaluated.evaluation(module, inputs, batch, jax.random.key(0))
-        return first, trained.sums(module, inputs, batch, jax.random.key(0), training=False)
-
-    first, second = both(params, batch_of(0))
-    (term,) = first.losses
-    assert evaluated.weights(batch_of(0)).keys() == {term}
-    assert second.losses.keys() == {term, "penalty"} and float(second.losses["penalty"]) > 0
-    assert float(first.losses[term]) == pytest.approx(float(second.losses[term]), rel=1e-6)
-    assert first.metrics["density"] == second.metrics["density"]
-
-
-@pytest.mark.parametrize("sparsity", [0.0, 1.0, -0.5])
-def test_a_sparsity_out_of_range_is_refused(sparsity: float) -> None:
-    with pytest.raises(UserError, match=f"above 0 and below 1, found {sparsity}"):
-        dataclasses.replace(RULES["movement"], sparsity=sparsity)

@@ -11,33 +11,17 @@ import numpy as np
 import pytest
 
 from plmjax.compression.pruning.blocks import BlockMovementPruning
-from plmjax.compression.pruning.heads import importance
 from plmjax.compression.pruning.structure import removable_parts
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.data.layouts import FullSentences
-from plmjax.errors import UserError
-from plmjax.experiment import Data, Experiment, Training
-from plmjax.interop import huggingface
-from plmjax.models.albert import AlbertConfig
 from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.distilbert import DistilBertConfig, DistilBertForMaskedLM
-from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.models.roberta import RobertaConfig, RobertaForMaskedLM
-from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.objective import LossInputs
-from plmjax.training.step import total_loss
 from tests.systems.modules import random_params
 
 SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 12,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 3,
-    "intermediate_size": 10,
-    "max_position_embeddings": 16,
-    "initializer_range": 0.4,
-}
+    "vocab_size": 40, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 10,
+    "max_position_embeddings": 16, "initializer_range": 0.4,
+}  # fmt: skip
 IDS = np.random.default_rng(0).integers(5, 40, (2, 9), np.int32)
 MASK = np.array([[1] * 9, [1] * 6 + [0] * 3], np.int32)
 HEADS, FEATURES = [[0, 2], [1], [0, 1, 2]], [[1, 2, 5], list(range(10)), [9]]
@@ -119,7 +103,7 @@ def test_flops_and_groups_are_those_of_the_smaller_layers() -> None:
 
 
 def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
-    module, flat = model_of("bert")
+    _, flat = model_of("bert")
     pruning = BlockMovementPruning(sparsity=0.5)
     stacks = dict.fromkeys((path for path in flat if "/layers/" in path and path.endswith("kernel")), True)
     boxes = {
@@ -155,56 +139,3 @@ def test_scores_of_blocks_become_masks_of_whole_parts() -> None:
         for axis in axes:
             kept = np.repeat(kept, 2, axis=1 + axis)
         np.testing.assert_array_equal(masks[path], kept)
-    with pytest.raises(UserError, match="attention_block to divide the features of a head, found 3"):
-        dataclasses.replace(pruning, attention_block=3).check(module.config, None)
-
-
-@pytest.mark.nightly
-def test_importance_is_the_gradient_of_a_gate_on_each_head() -> None:
-    module, flat = model_of("bert")
-    objective = MaskedLanguageModel(rate=0.3)
-    run = Experiment(module.config, objective, Data(layout=FullSentences()), training=Training(seed=3))
-    vocabulary = Vocabulary.placeholder(40)
-    batches = [
-        {
-            "input_ids": IDS[row : row + 1],
-            "segment_ids": MASK[row : row + 1],
-            "positions": np.arange(9, dtype=np.int32)[None],
-            "row_ids": np.array([row], np.int32),
-        }
-        for row in range(2)
-    ]
-    found = importance(flat, module.config, run, vocabulary, iter(batches))
-
-    @jax.jit
-    @jax.grad
-    def gradient(gates: jax.Array, flat: dict, batch: dict, key: jax.Array) -> jax.Array:
-        batch = objective.corrupt(batch, key, vocabulary)
-        path = "bert/encoder/layers/attention/output/kernel"
-        params = flax.traverse_util.unflatten_dict(flat | {path: flat[path] * gates[:, :, None, None]}, sep="/")
-        sums = objective.sums(module, LossInputs(params), batch, key, training=False)
-        return total_loss(objective, sums.losses, objective.weights(batch))
-
-    keys = [jax.random.fold_in(jax.random.key(3), row) for row in range(2)]
-    gates = np.ones((3, 3), np.float32)
-    total = sum(np.abs(gradient(gates, flat, batch, key)) for batch, key in zip(batches, keys, strict=True))
-    np.testing.assert_allclose(np.stack(found), total / np.linalg.norm(total, axis=1, keepdims=True), rtol=1e-4)
-
-
-def test_other_systems_are_refused() -> None:
-    with pytest.raises(UserError, match=r"Expected a BERT, a DistilBERT or a RoBERTa, .* found AlbertConfig"):
-        removable_parts(AlbertConfig())
-    with pytest.raises(UserError, match="Expected layers of one size for a Longformer"):
-        LongformerConfig(layer_heads=(12,) * 12, layer_widths=(3072,) * 12)
-    with pytest.raises(UserError, match=r"one --model.layer_widths for each of 12 layers, or none of both, found 0"):
-        BertConfig(layer_heads=(12,) * 12)
-    with pytest.raises(UserError, match=r"--model.layer_heads of at least 1, found 0"):
-        BertConfig(layer_heads=(0,) * 12, layer_widths=(3072,) * 12)
-
-
-def test_files_of_transformers_are_of_layers_of_one_size(tmp_path) -> None:
-    module, flat = model_of("bert")
-    smaller, config = removable_parts(module.config).kept(flat, module.config, HEADS, FEATURES)
-    with pytest.raises(UserError, match="found layers of 2 1 3 heads; fill them with zeros first"):
-        params = flax.traverse_util.unflatten_dict(smaller, sep="/")
-        huggingface.save(BertForMaskedLM(config, Execution()), params, tmp_path)
