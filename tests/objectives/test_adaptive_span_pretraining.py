@@ -1,20 +1,21 @@
 """Adaptive-Span's objective: the spans in the loss, their bounds, and the program that reads no more than they ask."""
 
 import dataclasses
+import functools
 import shutil
-import types
 
+import flax.linen as nn
+import flax.traverse_util
 import jax
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
+from plmjax.contracts.execution import Execution
 from plmjax.inference.program import adapted_program, program_of
 from plmjax.models.adaptive_span import AdaptiveSpanConfig
 from plmjax.objectives import adaptive_span
 from plmjax.objectives.adaptive_span import AdaptiveSpanPretraining
-from plmjax.objectives.objective import LossInputs, LossSums
-from plmjax.objectives.segment_recurrence import SegmentRecurrence
+from plmjax.objectives.objective import LossInputs
 from plmjax.training import loop
 from plmjax.training.evaluation import HeldOut
 from plmjax.training.optimizers import StochasticGradientDescent
@@ -95,14 +96,22 @@ def test_every_span_is_read_by_one_of_few_programs() -> None:
     assert len(set(read.values())) == 24
 
 
-def test_spans_are_added_over_layers_and_averaged_over_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three heads in each of two layers, and two rows: 256 x (0.2 + 0.5) for each row."""
-    monkeypatch.setattr(SegmentRecurrence, "sums", lambda *arguments, **named: LossSums({"next_token": 0.0}, {}))
-    spans = np.array([[0.1, 0.2, 0.3], [0.5, 0.25, 0.75]], np.float32)
-    params = {"adaptive_span": {"layers": {"span_shares": spans}}}
-    batch = {"input_ids": np.zeros((2, 3), np.int32), "next_weights": np.ones((2, 3), np.float32)}
-    module = types.SimpleNamespace(config=CONFIG)
-    sums = OBJECTIVE.sums(module, LossInputs(params), batch, jax.random.key(0), training=True)
+def with_shares(params: dict, *values: float) -> dict:
+    """All parameters, with these shares."""
+    flat = flax.traverse_util.flatten_dict(params) | flax.traverse_util.flatten_dict(
+        {"adaptive_span": {"layers": {"span_shares": np.float32(values).reshape(2, 2)}}}
+    )
+    return flax.traverse_util.unflatten_dict(flat)
+
+
+def test_spans_are_added_over_layers_and_averaged_over_heads() -> None:
+    """Two heads in each of two layers, and two rows: 256 x (0.2 + 0.5) for each row."""
+    ids, module = np.zeros((2, 3), np.int32), OBJECTIVE.module(CONFIG, Execution())
+    batch = {"input_ids": ids, "next_ids": ids, "segment_ids": ids + 1, "next_weights": np.ones((2, 3), np.float32)}
+    batch |= {"begins": np.ones(2, np.int32), "document_starts": np.zeros((2, 3), bool)}
+    params = with_shares(random_params(module), 0.1, 0.3, 0.25, 0.75)
+    given = LossInputs(params, carry=nn.meta.unbox(OBJECTIVE.initial_carry(CONFIG, 2, 3)))
+    sums = jax.jit(functools.partial(OBJECTIVE.sums, module, training=True))(given, batch, jax.random.key(0))
     assert float(sums.losses["span"]) == pytest.approx(2 * 256 * 0.7, rel=1e-6)
     assert float(OBJECTIVE.weights(batch)["span"]) == 2 and OBJECTIVE.coefficients() == {"span": 5e-7}
     longest, rows = map(float, sums.metrics["longest_span"])
@@ -189,7 +198,7 @@ def test_an_evaluation_reads_no_more_than_the_longest_span() -> None:
     inputs = LossInputs(params, (), {}, program.start_evaluation_carry())
 
     def of_shares(*values: float) -> Program:
-        found = inputs.replace(params=adaptive_span._with_shares(params, np.reshape(values, (2, 2)).astype(np.float32)))
+        found = inputs.replace(params=with_shares(params, *values))
         adapted = adapted_program(program, one, source, found.params)
         losses = [HeldOut.of(one, source).totals(each, found)["loss"] for each in (program, adapted)]
         np.testing.assert_allclose(*losses, rtol=1e-5)
@@ -197,13 +206,3 @@ def test_an_evaluation_reads_no_more_than_the_longest_span() -> None:
 
     assert of_shares(0.2, 0.1, 0.3, 0.25).model.span == 128
     assert of_shares(0.2, 0.1, 0.9, 0.25) is program
-
-
-def test_a_span_longer_than_the_text_is_refused() -> None:
-    class Sources:
-        token_counts = np.array([100, 100])
-
-    exactly = dataclasses.replace(CONFIG, attn_span=200)
-    assert OBJECTIVE.constants(exactly, Sources) == ()
-    with pytest.raises(UserError, match=r"at most the 200 tokens of the training text, found 256; .*--model.attn_span"):
-        OBJECTIVE.constants(CONFIG, Sources)

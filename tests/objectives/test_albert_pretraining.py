@@ -3,15 +3,12 @@
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
-from plmjax.objectives import albert
-from plmjax.objectives.albert import AlbertPretraining, draw_runs
+from plmjax.objectives.albert import AlbertPretraining
 from tests.families.encoders import ALBERT as ODD
 from tests.objectives.masking import CLS, SEP, batch_of, chosen, corrupt, words_of
 from tests.objectives.test_bert_pretraining import VOCABULARY as SMALL
@@ -35,34 +32,6 @@ def published(words: list[list[int]], budget: int, order: list[int], runs: list[
         if len(covered) + len(run) <= budget and not covered & set(run):
             covered |= set(run)
     return covered
-
-
-def test_runs_are_drawn_as_published() -> None:
-    """For the same order and the same lengths, in each of two sequences of a row."""
-    generator, length = np.random.default_rng(0), 40
-    draw = jax.jit(draw_runs, static_argnames="longest")
-    segments = np.repeat([1, 2, 0], [23, 14, 3])
-    limited = 0
-    for _ in range(300):
-        longest = int(generator.integers(1, 5))
-        eligible = (segments > 0) & (generator.random(length) < 0.9)
-        starts = eligible & (generator.random(length) < 0.6)
-        for sequence in (1, 2):
-            starts[np.flatnonzero(eligible & (segments == sequence))[0]] = True
-        numbers = np.where(eligible, np.cumsum(starts), 0)
-        order, runs = generator.permutation(length), generator.integers(1, longest + 1, length)
-        budget = np.where(segments == 1, *generator.integers(1, 9, 2))
-        found = draw(*map(jnp.array, (order, runs, numbers, starts, segments, budget)), longest=longest)
-        expected = set()
-        for sequence in (1, 2):
-            first = np.flatnonzero(starts & (segments == sequence))
-            words = [np.flatnonzero(numbers == numbers[t]).tolist() for t in first]
-            visits, drawn = np.argsort(order[first]).tolist(), runs[first].tolist()
-            most = int(budget[segments == sequence][0])
-            expected |= published(words, most, visits, drawn)
-            limited += published(words, most, visits, drawn) != published(words, length, visits, drawn)
-        assert set(np.flatnonzero(found)) == expected
-    assert limited > 300
 
 
 def test_masking_has_the_published_distribution() -> None:
@@ -96,18 +65,6 @@ def test_masking_has_the_published_distribution() -> None:
     assert np.abs(difference).max() < 5 * np.sqrt(2 * 0.25 / rows)
 
 
-def test_runs_are_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has five words at most, with chances of 60, 30, 20, 15 and 12 in 137."""
-    asked = []
-    monkeypatch.setattr(albert, "draw_runs", lambda order, runs, *fields: asked.append(fields[-1]) or runs)
-    ids = jnp.full(10_000, 10)
-    choose = jax.jit(lambda key: AlbertPretraining(ngram=5)._choose(key, ids, jnp.ones_like(ids), SMALL))
-    runs = np.asarray(choose(jax.random.key(0)))
-    assert asked == [5]
-    shares = np.bincount(runs, minlength=6) / len(runs)
-    np.testing.assert_allclose(shares, np.array([0, 60, 30, 20, 15, 12]) / 137, atol=0.015)
-
-
 @pytest.mark.parametrize("max_predictions", [0, 7])
 def test_every_packed_sequence_has_a_budget_of_its_own(max_predictions: int) -> None:
     lengths = [[128], [3], [10, 30, 50], [64, 64], [5, 5, 5], [20]]
@@ -117,14 +74,6 @@ def test_every_packed_sequence_has_a_budget_of_its_own(max_predictions: int) -> 
         for k, length in enumerate(sequences):
             budget = min(max(1, round(0.15 * length)), max_predictions or 128, length - 2)
             assert mask[b][batch["segment_ids"][b] == k + 1].sum() == budget, (b, k)
-
-
-def test_whole_words_are_hidden_whole() -> None:
-    batch = batch_of([[64]] * 200, 64)
-    mask = chosen(corrupt(AlbertPretraining(), batch))
-    for ids, row in zip(batch["input_ids"], mask, strict=True):
-        assert all(row[word].all() for word in words_of(ids) if row[word].any())
-    assert mask.sum() > 0.95 * 2000
 
 
 @pytest.mark.nightly
@@ -169,8 +118,3 @@ def test_loss_equals_transformers() -> None:
     np.testing.assert_allclose(loss, expected.loss.detach(), rtol=1e-5)
     hits = (expected.sop_logits.argmax(-1).numpy() == batch["sentence_order_labels"][:3, 0]).sum()
     assert metrics["sop_accuracy"] == (hits, 3) and list(objective.weights(batch)) == ["mlm", "sop"]
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="ngram of at least 1, found 0"):
-        AlbertPretraining(ngram=0)

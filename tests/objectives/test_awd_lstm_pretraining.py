@@ -7,14 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import UserError
 from plmjax.models.awd_lstm import AwdLstmConfig
-from plmjax.objectives.awd_lstm import AwdLstmPretraining, _window
+from plmjax.objectives.awd_lstm import AwdLstmPretraining
 from plmjax.objectives.objective import LossInputs
 from tests.systems.modules import random_params
 
@@ -115,10 +113,9 @@ def test_rows_that_are_no_windows_are_read_whole_by_the_training_too() -> None:
     carry = nn.meta.unbox(TASK.initial_carry(CONFIG, BATCH, LENGTH))
     batch = {name: field for name, field in row(1).items() if name != "overlap"}
     batch["begins"] = np.array([0, 1], np.int32)
-    read, weights, begin = _window(batch, carry["begin"], True)
-    assert np.asarray(read).sum(axis=1).tolist() == [STRIDE, LENGTH]
-    np.testing.assert_array_equal(weights, batch["next_weights"])
-    assert np.asarray(begin).tolist() == [0, 0]
+    after, _, (_, tokens), weights = step(parameters(), carry, batch, 0, True)
+    assert float(tokens) == batch["next_weights"].sum() == float(weights["next_token"])
+    assert np.asarray(after["begin"]).tolist() == [0, 0]
 
 
 def test_penalties_are_means_over_the_features_of_tokens_and_of_neighbours() -> None:
@@ -143,11 +140,6 @@ def test_slowness_is_between_the_tokens_of_a_window_alone() -> None:
     y = jax.jit(MODULE.apply)({"params": parameters()}, **inputs).raw_hidden_state
     assert begin > 0
     np.testing.assert_allclose(losses["slowness"], np.square(np.diff(y, axis=1)).mean(axis=-1).sum(), rtol=1e-5)
-
-
-def test_a_negative_penalty_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"--objective.slowness_penalty of at least 0, found -1; change it."):
-        AwdLstmPretraining(slowness_penalty=-1)
 
 
 def test_the_table_of_words_is_trained_as_the_head_is() -> None:

@@ -135,11 +135,6 @@ def test_directions_draw_words_of_their_own(loss_inputs):
         assert (found["forward_nats"][0] != found["backward_nats"][0]) == training
 
 
-def test_more_draws_than_words_are_named():
-    with pytest.raises(UserError, match=r"Expected --objective\.negatives below the 30 words of the model, found 30"):
-        BidirectionalLanguageModel(negatives=V).constants(CONFIG, SOURCES)
-
-
 def test_adagrad_with_a_smaller_start_is_the_released_rule():
     """bilm-tf multiplies the gradient by its 20 steps, clips it to 10 and begins with sums of 1."""
     params = {"w": jnp.linspace(-1, 1, 7)}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.objectives import choosing, electra
+from plmjax.objectives import electra
 from plmjax.objectives.albert import AlbertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
@@ -87,30 +87,6 @@ def test_choices_are_those_of_plain_loops(objective: MaskedLanguageModel) -> Non
     for row, key, ids, segments in zip(found, keys, batch["input_ids"], batch["segment_ids"], strict=True):
         assert set(np.flatnonzero(row)) == chosen_by_loops(objective, key, ids, segments)
     assert found.any()
-
-
-def test_words_are_taken_in_the_drawn_order_and_skipped_where_they_do_not_fit() -> None:
-    random, draw = np.random.default_rng(0), jax.jit(choosing.draw_words)
-    skips = 0
-    for _ in range(200):
-        length, budget = 30, int(random.integers(1, 12))
-        sizes = np.where(random.random(length) < random.random(), random.integers(1, 6, length), 0)
-        draws = random.permutation(length)
-        taken, expected = 0, np.zeros(length, bool)
-        for t in np.argsort(draws):
-            if sizes[t] and taken + sizes[t] <= budget:
-                expected[t], taken = True, taken + sizes[t]
-            else:
-                skips += sizes[t] > 0 and taken < budget
-        found = draw(*map(jnp.array, (sizes, draws, np.ones(length, int), np.full(length, budget))))
-        np.testing.assert_array_equal(found, expected)
-    assert skips > 200
-
-
-def test_sums_of_groups() -> None:
-    groups, values = jnp.array([3, 3, 3, 0, 0, 5]), jnp.array([1, 0, 4, 2, 2, 7])
-    upto, total = choosing.sums_in_groups(values, groups)
-    assert upto.tolist() == [1, 1, 5, 2, 4, 7] and total.tolist() == [5, 5, 5, 4, 4, 7]
 
 
 LONG = 65_536

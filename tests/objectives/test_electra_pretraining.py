@@ -13,7 +13,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Segments
-from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.interop.electra import ADAPTER
 from plmjax.models.electra import ElectraConfig, ElectraForMaskedLM, ElectraForReplacedTokenDetection
@@ -23,7 +22,7 @@ from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
 from plmjax.training.optimizers import BertAdamW
 from tests.families.encoders import ELECTRA as ODD
-from tests.objectives.masking import VOCABULARY, batch_of, corrupt
+from tests.objectives.masking import batch_of, corrupt
 from tests.optional import torch
 from tests.products import flops
 from tests.systems.comparison import converted, reference
@@ -309,24 +308,6 @@ def test_flops_are_those_of_both_networks() -> None:
     base, shapes = ElectraConfig.base(), Segments().batch(256, 512)
     expected = base.train_flops(256, 512, 79) + base.train_flops(256, 512, 0) + 6 * 256 * 512 * (768**2 + 768)
     assert ElectraPretraining().train_flops(base, shapes) == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rate": 0.0}, "objective.rate between 0 and 1"),
-        ({"mask_share": 1.5}, "objective.mask_share from 0 to 1"),
-        ({"discriminator_weight": -1.0}, "discriminator_weight of 0 or more"),
-    ],
-)
-def test_mistakes_are_named(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ElectraPretraining(**settings)
-
-
-def test_a_tokenizer_without_a_mask_is_named() -> None:
-    with pytest.raises(UserError, match="with a mask token"):
-        ElectraPretraining().corrupt(clean_batch(), jax.random.key(0), dataclasses.replace(VOCABULARY, mask=-1))
 
 
 @pytest.mark.nightly

@@ -11,7 +11,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import UserError
 from plmjax.models.word2vec import ContinuousBagOfWords, SkipGram, Word2VecConfig
 from plmjax.objectives.hierarchical_softmax import HierarchicalSoftmax, huffman_paths
 from plmjax.objectives.objective import ConstantSources, LossInputs
@@ -121,8 +120,6 @@ def test_what_fills_up_a_path_counts_for_no_node(architecture):
     )  # seldom asked for, seldom limited
 
 
-def test_a_tree_that_is_too_deep_is_refused():
-    with pytest.raises(UserError, match=r"Expected paths of at most 3 nodes in Huffman's tree, found one of \d"):
-        HierarchicalSoftmax(longest_path=3).constants(None, SOURCES)
+def test_a_tree_may_be_as_deep_as_the_longest_path():
     longest = huffman_paths(np.float64(COUNTS[LEARNED]))[0].shape[1]
     assert HierarchicalSoftmax(longest_path=longest).constants(None, SOURCES)["paths"].value.shape[1] == longest

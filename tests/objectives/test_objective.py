@@ -1,7 +1,5 @@
 """Rules for every objective: rows are corrupted each by draws of its own, and modules get the carry."""
 
-import types
-
 import chex
 import flax.linen as nn
 import jax
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SequenceClassification
@@ -18,7 +15,6 @@ from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.objectives.bert import BertPretraining
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
-from plmjax.objectives.next_sentence import NEXT_SENTENCE
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs, Objective, apply, apply_and_collect
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
@@ -59,56 +55,37 @@ def test_a_module_is_given_the_carry() -> None:
     assert not np.allclose(found[0], other[0])
 
 
+class Told(nn.Module):
+    """Says what it is given, and counts its calls."""
+
+    @nn.compact
+    def __call__(self, input_ids: jax.Array, memory: jax.Array, *, deterministic: bool) -> tuple:
+        calls = self.variable("state", "calls", lambda: jnp.zeros((), jnp.int32))
+        if self.is_mutable_collection("state"):
+            calls.value += 1
+        return input_ids, memory, deterministic, {name: self.make_rng(name) for name in RANDOM if self.has_rng(name)}
+
+
+RANDOM = ("dropout", "sampling")
+
+
+class OfTold(Objective):
+    def model_inputs(self, batch):
+        return {"input_ids": batch["input_ids"]}
+
+    def carry_inputs(self, carry):
+        return {"memory": carry}
+
+
 def test_dropout_is_drawn_in_training_alone_and_another_key_than_that_of_samples() -> None:
     """Further collections may change in training alone."""
-    key, seen = jax.random.key(7), []
-
-    class Module:
-        def apply(self, variables, *, mutable=None, **given):
-            seen.append((variables, given, mutable))
-            return "outputs" if mutable is None else ("outputs", {"state": nn.LogicallyPartitioned(2, (None,))})
-
-    class Own(Objective):
-        def model_inputs(self, batch):
-            return {"input_ids": batch["input_ids"]}
-
-        def carry_inputs(self, carry):
-            return {"memory": carry}
-
-    loss_inputs = LossInputs({"kernel": 1}, carry="before", collections={"state": 1})
-    assert apply_and_collect(Own(), Module(), loss_inputs, {"input_ids": 3}, key, training=True, method="m") == (
-        "outputs",
-        {"state": 2},
-    )
-    assert apply_and_collect(Own(), Module(), loss_inputs, {"input_ids": 3}, key, training=False) == (
-        "outputs",
-        {"state": 1},
-    )
-    (_, trained, mutable), (variables, evaluated, kept) = seen
-    assert variables["params"] == {"kernel": 1} and variables["state"] == 1 and (mutable, kept) == (["state"], None)
-    assert (trained["method"], evaluated["method"]) == ("m", "__call__")
-    assert (trained["deterministic"], evaluated["deterministic"]) == (False, True)
-    assert trained["memory"] == evaluated["memory"] == "before" and trained["input_ids"] == 3
-    assert set(trained["rngs"]) == {"dropout", "sampling"} and set(evaluated["rngs"]) == {"sampling"}
-    assert trained["rngs"]["dropout"] is key and trained["rngs"]["sampling"] == evaluated["rngs"]["sampling"] != key
-
-
-def test_what_an_objective_says_of_itself_unless_it_says_otherwise() -> None:
-    class Own(Objective):
-        def weights(self, batch):
-            return {"first": 1, "another": 2}
-
-        def initial_carry(self, *given, **named):
-            return given, named
-
-        def sums(self, *given, training):
-            return given, training
-
-    own = Own()
-    assert own.target_term({}) == "first" and own.longest(11) == 11 and own.coefficients() == {}
-    assert own.evaluation_carry("config", 2, 3, "dtype") == (("config", 2, 3, "dtype"), {})
-    assert own.evaluation("module", "inputs", "batch", "key") == ((("module", "inputs", "batch", "key"), False), ())
-    assert own.corrupt({"a": 1}, None, None) == {"a": 1} and own.constrain({"b": 2}) == {"b": 2}
+    key, batch = jax.random.key(7), {"input_ids": 3, "next_ids": 4}
+    loss_inputs = LossInputs({}, carry="before", collections={"state": {"calls": jnp.asarray(1)}})
+    (*given, drawn), after = apply_and_collect(OfTold(), Told(), loss_inputs, batch, key, training=True)
+    assert given == [3, "before", False] and after["state"]["calls"] == 2 and drawn.keys() == set(RANDOM)
+    (*given, sampled), kept = apply_and_collect(OfTold(), Told(), loss_inputs, batch, key, training=False)
+    assert given == [3, "before", True] and kept["state"]["calls"] == 1 and sampled.keys() == {"sampling"}
+    assert sampled["sampling"] == drawn["sampling"] != drawn["dropout"]
 
 
 @pytest.mark.parametrize(
@@ -125,15 +102,6 @@ def test_what_an_objective_says_of_itself_unless_it_says_otherwise() -> None:
 def test_targets_are_the_tokens_that_are_asked_for(objective: Objective, ids: str, weights: str) -> None:
     """The unigram entropy is that of them."""
     assert objective.targets({ids: "tokens", weights: "their weights"}) == ("tokens", "their weights")
-
-
-def test_a_model_without_a_head_for_pairs_is_refused() -> None:
-    batch = {"next_sentence_labels": jnp.zeros((2, 1), jnp.int32), "next_sentence_weights": jnp.ones((2, 1))}
-    outputs = types.SimpleNamespace(seq_relationship_logits=None)
-    with pytest.raises(
-        UserError, match=r"Expected a model with a head for pairs of sentences \(.*\), found one without"
-    ):
-        NEXT_SENTENCE.sums(outputs, batch)
 
 
 ROW = ("input_ids", "segment_ids", "positions")

@@ -11,9 +11,7 @@ from plmjax.objectives.sampled_softmax import SampledScores, check_order, draw, 
 
 V = 40
 RANDOM = np.random.default_rng(0)
-SCORES = VocabularyScores(
-    *(jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (V, 5), (V,))),
-)
+SCORES = VocabularyScores(*(jnp.asarray(RANDOM.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (V, 5), (V,))))
 TARGETS = np.array([[0, 7, 39], [3, 3, 12]])
 
 

@@ -1,6 +1,5 @@
 """Sequence to sequence: the loss spelt out, label smoothing in both published forms, and what held-out text reports."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.data.layouts import PairedStreams
-from plmjax.errors import UserError
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.sequence_to_sequence import SequenceToSequence
@@ -71,22 +69,17 @@ def test_the_loss_is_the_mean_nats_of_the_targets_that_count():
     assert found.metrics["accuracy"] == ((WEIGHTS * likeliest).sum(), 11)
 
 
-def test_smoothing_and_z_loss_change_the_training_loss_alone():
-    objective = SequenceToSequence(label_smoothing=0.1, z_loss=1e-2)
-    plain, trained, held_out = (WEIGHTS * nats()).sum(), sums(objective, True), sums(objective, False)
-    assert abs(float(trained.losses["target"]) - plain) > 0.1
-    assert float(held_out.losses["target"]) == pytest.approx(plain, rel=1e-5)
-    assert float(trained.metrics["nats"][0]) == pytest.approx(plain, rel=1e-5)
-    assert "nats" not in held_out.metrics
-
-
 @pytest.mark.parametrize("settings", [{"label_smoothing": 0.1}, {"z_loss": 1e-2}])
-def test_the_plain_nats_are_reported_beside_a_loss_that_is_another(settings):
-    """Smoothing alone makes it another, and so does the z-loss alone."""
-    trained, plain = sums(SequenceToSequence(**settings), True), sums(SequenceToSequence(), True)
-    assert "nats" not in plain.metrics and trained.losses["target"] != plain.losses["target"]
-    assert float(trained.metrics["nats"][0]) == pytest.approx((WEIGHTS * nats()).sum(), rel=1e-5)
-    assert trained.metrics["nats"][1] == 11
+def test_smoothing_and_z_loss_change_the_training_loss_alone(settings):
+    """And the plain nats are reported beside it."""
+    plain, trained, held_out = (WEIGHTS * nats()).sum(), *(sums(SequenceToSequence(**settings), one) for one in BOTH)
+    assert abs(float(trained.losses["target"]) - plain) > 1e-3
+    assert float(held_out.losses["target"]) == pytest.approx(plain, rel=1e-5)
+    assert float(trained.metrics["nats"][0]) == pytest.approx(plain, rel=1e-5) and trained.metrics["nats"][1] == 11
+    assert "nats" not in held_out.metrics and "nats" not in sums(SequenceToSequence(), True).metrics
+
+
+BOTH = (True, False)
 
 
 def test_smoothing_of_the_cited_source_is_the_released_one_of_another_share():
@@ -113,11 +106,3 @@ def test_train_flops_are_those_of_both_lengths():
     shapes = PairedStreams().batch(5, 8)
     shapes["decoder_input_ids"] = jax.ShapeDtypeStruct((5, 3), jnp.int32)
     assert SequenceToSequence().train_flops(CONFIG, shapes) == CONFIG.train_flops(5, 8, 3)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "found"), [({"label_smoothing": 1.0}, "below 1, found 1.0"), ({"z_loss": -1e-4}, "found -0.0001")]
-)
-def test_settings_that_make_no_sense(wrong, found):
-    with pytest.raises(UserError, match=found):
-        dataclasses.replace(SequenceToSequence(), **wrong)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -14,8 +13,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import UserError
-from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import LossInputs
 from plmjax.objectives.transformer_xl import TransformerXlPretraining
 from tests.families.memories import TXL
@@ -113,7 +110,6 @@ def test_distances_may_be_clamped_in_an_evaluation_alone() -> None:
     assert abs(nats(same, training=False).sum() - nats(same, training=True).sum()) > 1e-2
 
 
-@pytest.mark.nightly
 def test_scores_of_tokens_are_those_of_an_evaluation() -> None:
     objective = TransformerXlPretraining(evaluation_mem_len=2, evaluation_clamp_len=3)
     carry = nn.meta.unbox(objective.evaluation_carry(CONFIG, ROWS, LENGTH))
@@ -144,20 +140,6 @@ def test_tokens_that_a_row_repeats_are_read_once(begins: int, read: list[int]) -
     assert np.asarray(TransformerXlPretraining().model_inputs(given)["attention_mask"]).tolist() == [read]
 
 
-def test_a_memory_longer_than_the_text_is_refused() -> None:
-    sources = SimpleNamespace(token_counts=np.array([1, 2]))
-    with pytest.raises(UserError, match=r"the 3 tokens of the training text, found 4; lower --model\.mem_len"):
-        TransformerXlPretraining().constants(CONFIG, sources)
-    with pytest.raises(UserError, match=r"found 9; lower --objective\.evaluation_mem_len"):
-        TransformerXlPretraining(evaluation_mem_len=9).constants(dataclasses.replace(CONFIG, mem_len=2), sources)
-    assert TransformerXlPretraining().constants(CONFIG, SimpleNamespace(token_counts=np.zeros(2))) == ()
-
-
-def test_a_memory_may_be_as_long_as_the_text() -> None:
-    sources = SimpleNamespace(token_counts=np.array([1, 3]))
-    assert TransformerXlPretraining(evaluation_mem_len=4).constants(CONFIG, sources) == ()
-
-
 def test_an_evaluation_may_turn_each_setting_off() -> None:
     """0 tokens and False are settings like others; what is not named is that of the training."""
     config = dataclasses.replace(CONFIG, mem_len=4, clamp_len=3, same_length=True)
@@ -175,12 +157,3 @@ def test_a_document_begins_with_the_end_of_the_one_before_if_documents_are_apart
     found = TransformerXlPretraining(documents="apart").corrupt(given, KEY, vocabulary)
     assert found.pop("starts").tolist() == (given["input_ids"] == END).tolist() and found.keys() == given.keys()
     assert (given["input_ids"] == END).any() and TransformerXlPretraining().corrupt(given, KEY, vocabulary) is given
-
-
-def test_scores_of_an_evaluation_are_those_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(NextToken, "score", lambda self, module, *_, training: seen.append((module, training)))
-    for training in (False, True):
-        TransformerXlPretraining(evaluation_mem_len=9).score(MODULE, LossInputs({}), {}, KEY, training=training)
-    evaluated = MODULE.clone(config=dataclasses.replace(CONFIG, mem_len=9))
-    assert seen == [(evaluated, False), (MODULE, True)]

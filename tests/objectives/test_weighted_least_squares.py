@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,7 +10,6 @@ from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data.layouts import Cooccurrences
-from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment, Training
 from plmjax.models.glove import GloveConfig
 from plmjax.objectives.objective import ConstantSources, LossInputs
@@ -109,11 +109,15 @@ def test_a_batch_moves_by_the_sum_of_its_cells():
 
 
 def test_the_weight_of_a_cell_has_the_power_of_the_setting():
-    """The root of 5 of 20 is a half: 1/2 x 1/2 x 2^2 for a model that is off by 2; for 80 it is 1."""
-    objective = WeightedLeastSquares(x_max=20.0, power=0.5)
-    for count, expected in ((5.0, 1.0), (80.0, 2.0)):
-        batch = {"cooccurrences": np.float32([[count]])}
-        assert float(objective._loss(np.float32([[np.log(count) + 2]]), batch)) == pytest.approx(expected, rel=1e-5)
+    """The root of 5 of 20 is a half: 1/2 x 1/2 x log(5)^2 for a model that says 0; for 80 it is 1."""
+    objective, module = WeightedLeastSquares(x_max=20.0, power=0.5), CONFIG.module(Purpose.PRETRAINING, Execution())
+    ids = np.zeros((1, 1), np.int32)
+    params = jax.tree.map(jnp.zeros_like, nn.meta.unbox(module.init(jax.random.key(0), ids, ids))["params"])
+    tables = nn.meta.unbox(objective.constants(None, SOURCES))
+    for count, expected in ((5.0, 0.25 * np.log(5) ** 2), (80.0, 0.5 * np.log(80) ** 2)):
+        batch = objective.corrupt(batch_of([(6, 7, count)]), jax.random.key(0), VOCABULARY, tables)
+        sums = objective.sums(module, LossInputs(params, tables), batch, jax.random.key(0), training=False)
+        assert float(sums.losses["least_squares"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
@@ -133,5 +137,3 @@ def test_what_fills_a_batch_counts_nothing_and_chance_is_known():
     m = np.maximum(COUNTS, 1)
     chance = sum(0.5 * min(1, (x / 20) ** 0.75) * np.log(m[i] * m[j] / m.sum() / x) ** 2 for i, j, x in cells)
     assert found[0][1] == pytest.approx(chance, rel=1e-5) and found[0][2] == 5
-    with pytest.raises(UserError, match=r"Expected --objective\.x_max above 0, found 0"):
-        WeightedLeastSquares(x_max=0)

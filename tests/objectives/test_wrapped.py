@@ -1,66 +1,62 @@
-"""An objective around another one asks it for everything that a subclass does not define itself."""
+"""An objective around another one is that one, in everything that a subclass does not define itself."""
 
-import inspect
-import types
+import functools
 from typing import Any
 
-import pytest
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-from plmjax.objectives.objective import LossInputs, Objective
+from plmjax.contracts.execution import Execution
+from plmjax.objectives.objective import ConstantSources, LossInputs, Objective
 from plmjax.objectives.wrapped import ADDED, Wrapped
-
-METHODS = sorted(name for name, _ in inspect.getmembers(Objective, inspect.isfunction) if not name.startswith("_"))
-OWN, MODEL = "constants of the inner objective", {"bert": 1}
-INPUTS = LossInputs(MODEL | {ADDED: 2}, constants="constants of the outer objective")
+from tests.families import STEPS
+from tests.strangers import experiments
 
 
-class Inner:
-    """Remembers what it is asked, and answers each question in its own way."""
+class Adding(Wrapped):
+    """Has parameters of its own."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def answer(*arguments: Any, **named: Any) -> Any:
-            given = inspect.signature(getattr(Objective, name)).bind(None, *arguments, **named).arguments
-            self.asked.append((name, {key: value for key, value in given.items() if key != "self"}))
-            return {"params": MODEL} if name in ("init", "constrain") else f"answer of {name}"
-
-        return answer
+    def added(self, module: nn.Module, params: Any, key: jax.Array) -> dict[str, jax.Array]:
+        return {"scores": jnp.ones(3)}
 
 
-class Outer(Wrapped):
-    """Has constants of its own beside those of the inner objective."""
+def test_an_objective_around_another_one_says_and_computes_the_same() -> None:
+    """With a state from batch to batch, another one in evaluation, and parameters that the model does not get."""
+    make, source = STEPS["transformer_xl"]
+    run = experiments.changed(experiments.without_dropout(make()), objective={"evaluation_mem_len": 2})
+    config, inner, source = run.model, run.objective, source(run.data)
+    (phase,) = run.resolved_phases
+    batch, key = next(iter(source.train(phase, 0))), jax.random.key(0)
+    rows, length = batch["input_ids"].shape
+    sources = ConstantSources(source.vocabulary, source.unigram_counts, list, lambda checkpoint, init: None)
 
-    def inner_constants(self, constants: Any) -> Any:
-        return OWN
+    def answers(objective: Objective) -> dict[str, Any]:
+        module = objective.module(config, Execution())
+        carries = [
+            nn.meta.unbox(start(config, rows, length, jnp.bfloat16))
+            for start in (objective.initial_carry, objective.evaluation_carry)
+        ]
+        corrupted = objective.corrupt(batch, key, source.vocabulary)
+        variables = nn.meta.unbox(objective.init(module, key, corrupted, (), carries[0]))
+        params = objective.constrain(variables["params"])
+        added = params.pop(ADDED, None)
+        given = [LossInputs(params | ({} if added is None else {ADDED: added}), carry=carry) for carry in carries]
+        sums = jax.jit(functools.partial(objective.sums, module, training=True))(given[0], corrupted, key)
+        evaluated = jax.jit(functools.partial(objective.evaluation, module))(given[1], corrupted, key)
+        arrays = params, carries, corrupted, sums, evaluated, objective.weights(corrupted), objective.targets(corrupted)
+        said = objective.coefficients(), objective.target_term(corrupted), objective.longest(length)
+        said += (objective.train_flops(config, batch), objective.parameter_groups(config))
+        inputs = objective.model_inputs(corrupted) | objective.carry_inputs(carries[0])
+        return {
+            "arrays": (arrays, inputs), "said": said, "module": module,
+            "constants": objective.constants(config, sources), "added": added,
+        }  # fmt: skip
 
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_question_goes_to_the_inner_objective(name: str) -> None:
-    """With the same arguments, but for what is the outer objective's own: its parameters and its constants."""
-    inner, given = Inner(), {}
-    for parameter in list(inspect.signature(getattr(Objective, name)).parameters)[1:]:
-        given[parameter] = {"loss_inputs": INPUTS, "params": INPUTS.params, "training": True}.get(parameter, parameter)
-    found = getattr(Outer(inner), name)(**given)
-    ((asked, passed),) = inner.asked
-    assert asked == name
-    if name == "init":
-        assert found == {"params": MODEL}
-    elif name == "constrain":
-        assert found == {"params": MODEL, ADDED: 2}
-    else:
-        assert found == f"answer of {name}"
-    for parameter, value in given.items():
-        expected = {"loss_inputs": INPUTS.replace(params=MODEL, constants=OWN), "params": MODEL, "constants": OWN}
-        assert passed[parameter] == expected.get(parameter, value), parameter
-
-
-def test_the_added_parameters_are_drawn_beside_those_of_the_model() -> None:
-    class Adding(Outer):
-        def added(self, module: Any, params: Any, key: Any) -> dict[str, Any]:
-            return {"scores": (module, params, key)}
-
-    module = types.SimpleNamespace()
-    found = Adding(Inner()).init(module, "key", "batch", "constants", "carry")
-    assert found == {"params": MODEL | {ADDED: {"scores": (module, MODEL, "key")}}}
+    expected, found = (answers(one) for one in (inner, Adding(inner)))
+    assert expected.pop("added") is None
+    np.testing.assert_array_equal(found.pop("added")["scores"], np.ones(3))
+    chex.assert_trees_all_equal(found.pop("arrays"), expected.pop("arrays"))
+    assert found == expected

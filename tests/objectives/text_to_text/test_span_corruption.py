@@ -17,7 +17,7 @@ from plmjax.errors import UserError
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.objective import LossInputs
-from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, alternating, composition
+from plmjax.objectives.text_to_text.span_corruption import SpanCorruption, composition
 from plmjax.training import program as programs
 from tests.objectives.text_to_text.rows import END, FIRST, TEXT, VOCABULARY, corrupt, padding, pairs, rows
 from tests.strangers import experiments
@@ -118,11 +118,6 @@ def test_every_span_has_a_token_and_a_visible_one_before_it(rate):
         assert 1 <= spans <= min(hidden, tokens - hidden)
 
 
-def test_visible_and_hidden_spans_take_turns():
-    mask = alternating(jnp.array([2, 1, 0]), jnp.array([3, 2, 0]), 8)
-    np.testing.assert_array_equal(mask, [0, 0, 1, 1, 1, 0, 1, 1])
-
-
 def test_counts_are_rounded_as_the_mask_is():
     """In float32: 190 x 0.15 is 28.5 in float64, which rounds to 28."""
     assert SpanCorruption().counts(190)[0] == int(np.round(np.float32(190) * np.float32(0.15))) == 29
@@ -167,32 +162,6 @@ def test_a_model_needs_positions_for_what_is_made_of_a_row():
         programs.check_length(dataclasses.replace(run, objective=SpanCorruption()), 569)
     with pytest.raises(UserError, match="found a sequence length of 512, of which rows of 564 are made"):
         programs.check_length(dataclasses.replace(run, objective=Denoising(insert=0.1)), 512)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"rate": 1.0}, "between 0 and 1, found 1.0"),
-        ({"rate": 0.0}, "between 0 and 1, found 0.0"),
-        ({"mean_length": 0.5}, "at least 1, found 0.5"),
-    ],
-)
-def test_settings_that_make_no_sense(wrong, words):
-    with pytest.raises(UserError, match=words):
-        SpanCorruption(**wrong)
-    with pytest.raises(UserError, match="at least 3 tokens, found 2"):
-        SpanCorruption().row_length(2)
-
-
-def test_a_tokenizer_without_what_is_needed():
-    batch = rows([60], 60)
-    for changed, words in (
-        ({"sentinels": ()}, "at least 3 sentinels.*found 0"),
-        ({"pad": -1}, "a pad token"),
-        ({"end": -1}, "an end token"),
-    ):
-        with pytest.raises(UserError, match=words):
-            SpanCorruption().corrupt(batch, jax.random.key(0), dataclasses.replace(VOCABULARY, **changed))
 
 
 def test_the_tokens_of_the_text_are_reported_and_all_targets_are_trained() -> None:

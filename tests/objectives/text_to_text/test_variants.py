@@ -1,17 +1,13 @@
 """The text-to-text tasks that T5's paper compares with span corruption: what each makes of a text."""
 
-import dataclasses
 import itertools
 
-import jax
 import numpy as np
-import pytest
 
-from plmjax.errors import UserError
 from plmjax.objectives.text_to_text.independent_noise import DroppedTokens, MaskedText, ReplacedSpans
 from plmjax.objectives.text_to_text.prefix_language_model import TextToTextPrefixLanguageModel
 from plmjax.objectives.text_to_text.whole_text import Deshuffling, TextToTextLanguageModel
-from tests.objectives.text_to_text.rows import END, FIRST, SIZE, TEXT, VOCABULARY, corrupt, padding, pairs, rows
+from tests.objectives.text_to_text.rows import END, FIRST, SIZE, VOCABULARY, corrupt, padding, pairs, rows
 
 LENGTHS = [60] * 200 + [17, 1]
 BATCH = rows(LENGTHS, 60)
@@ -123,33 +119,3 @@ def test_two_prefixes_and_their_rests_fill_a_row():
         share((cuts[:, 0] == cut).mean(), 1 / (half - 1), full)
     assert padding({name: value[:full] for name, value in corrupted.items()}) == (0, 0)
     assert corrupted["text_weights"][:full].sum() == full * half
-
-
-@pytest.mark.parametrize(
-    ("objective", "tokens", "words"),
-    [
-        (TextToTextPrefixLanguageModel(), 7, "an even number of at least 4 tokens.*found 7"),
-        (TextToTextPrefixLanguageModel(), 2, "an even number of at least 4 tokens.*found 2"),
-        (ReplacedSpans(rate=0.5), 170, "at least 43 sentinels.*found 40"),
-        (MaskedText(), 0, "at least 1 sentinels.*found 0"),
-    ],
-)
-def test_rows_and_tokenizers_that_do_not_fit(objective, tokens, words):
-    vocabulary = VOCABULARY if tokens else dataclasses.replace(VOCABULARY, sentinels=())
-    with pytest.raises(UserError, match=words):
-        objective.corrupt(rows([1], tokens or 8) if tokens < 100 else wide(tokens), jax.random.key(0), vocabulary)
-
-
-def wide(tokens: int) -> dict[str, np.ndarray]:
-    """A row that is longer than the text has different tokens."""
-    ids = np.full((1, tokens), TEXT[0], np.int32)
-    return {"input_ids": ids, "segment_ids": np.ones_like(ids)}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [({"rate": 0.0}, "between 0 and 1, found 0.0"), ({"random_share": 1.5}, "from 0 to 1, found 1.5")],
-)
-def test_shares_that_make_no_sense(wrong, words):
-    with pytest.raises(UserError, match=words):
-        MaskedText(**wrong)
