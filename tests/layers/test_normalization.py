@@ -63,14 +63,6 @@ def test_the_input_is_kept_in_its_own_dtype_and_statistics_in_float32(case: str)
     assert {leaf.shape for leaf in kept if leaf.dtype == jnp.float32} <= {(4, 5, 1), (9,)}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_forward_mode_is_refused(case: str) -> None:
-    module, formula = CASES[case]
-    x = jnp.ones((2, 9))
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda x: module(EPSILON).apply({"params": parameters(formula)}, x), (x,), (x,))
-
-
 def test_batches_are_normalised_by_their_own_variance_and_later_ones_by_the_running_unbiased_one() -> None:
     """As torch.nn.BatchNorm1d: the biased variance normalises, the unbiased one is kept; padding is in neither."""
     norm, random = BatchNorm(epsilon=0.01, momentum=0.3), np.random.default_rng(0)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import INT8_DYNAMIC
-from plmjax.layers.feed_forward import FeedForward
 from plmjax.layers.projection import Projection
 
 CASES = {
@@ -73,17 +72,3 @@ def test_a_product_of_two_matrices_has_the_dtype_the_bias_and_the_scales_of_one(
     integers = module.clone(products=INT8_DYNAMIC, use_bias=False)
     shapes = jax.eval_shape(lambda: integers.init(jax.random.key(0), x))["params"]
     assert {name: set(part) for name, part in shapes.items()} == {one: {"kernel", "kernel_scale"} for one in shapes}
-
-
-def test_the_ranks_of_a_feed_forward_network_are_those_of_its_first_and_its_second_matrix() -> None:
-    module = FeedForward(7, "relu", nn.initializers.normal(1.0), ranks=(2, 3))
-    shapes = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.ones((1, 5)))))["params"]
-    found = {name: [part[each]["kernel"].shape for each in ("reduce", "expand")] for name, part in shapes.items()}
-    assert found == {"intermediate": [(5, 2), (2, 7)], "output": [(7, 3), (3, 5)]}
-
-
-def test_forward_mode_is_refused() -> None:
-    module, x = Projection((5,), ("embed", "mlp"), nn.initializers.normal(1.0)), jnp.ones((2, 6))
-    params = module.init(jax.random.key(0), x)
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda x: module.apply(params, x), (x,), (x,))

@@ -1,4 +1,4 @@
-"""The inputs of the layers in a call: positions, visibility, and a cache with the tokens before."""
+"""Rows of tokens: their shapes and lengths, positions, what they see, and a cache with the tokens before."""
 
 from types import SimpleNamespace
 
@@ -11,6 +11,7 @@ from plmjax.errors import UserError
 from plmjax.layers.attention.cache import KeyValueCache
 from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.layers.rows import read_rows, read_source
+from plmjax.layers.tokens import check_token_inputs, first_of_each, last_tokens
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.longformer.encoder_decoder import LedConfig
 
@@ -95,3 +96,32 @@ def test_a_config_with_windows_has_them_with_a_cache_as_without_one() -> None:
     assert visible(read_rows(config, IDS, None, None, None, None, None), 3, 3)[0] == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     behind = read_rows(config, IDS[:, :2], None, None, None, None, after_three())
     assert visible(behind, 2, 5)[0] == [[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
+
+
+def test_a_row_has_at_most_the_positions_of_the_model() -> None:
+    row = jnp.zeros((2, 5), jnp.int32)
+    check_token_inputs(5, "--model.n_positions", row, None, row)
+    check_token_inputs(None, "", row)
+    with pytest.raises(UserError, match=r"at most 4 tokens, .* found 5; shorten the rows or set --model\.n_positions"):
+        check_token_inputs(4, "--model.n_positions", row)
+
+
+def test_all_inputs_have_one_shape() -> None:
+    row = jnp.zeros((2, 5), jnp.int32)
+    for others in ((row, row[:, :4]), (row[0], row[0])):
+        with pytest.raises(ValueError, match=r"all have the shape \[B T\]"):
+            check_token_inputs(5, "", *others)
+
+
+def test_the_last_token_of_a_row_is_real_on_whichever_side_the_padding_is() -> None:
+    mask = jnp.array([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]])
+    places = jnp.broadcast_to(jnp.arange(4.0)[:, None], (4, 4, 1))
+    assert last_tokens(places, mask, None)[:, 0].tolist() == [1, 3, 2, 3]
+    assert last_tokens(places, None, None)[:, 0].tolist() == [3] * 4  # all are real
+    ends = jnp.array([[0, 2]] * 4)
+    assert last_tokens(places, mask, ends)[..., 0].tolist() == [[0, 2]] * 4
+
+
+def test_a_sequence_begins_where_the_number_of_the_token_before_is_another_one() -> None:
+    segments = jnp.array([[0, 0, 1, 1, 2], [3, 1, 1, 0, 0]])
+    assert first_of_each(segments).tolist() == [[True, False, True, False, True], [True, True, False, True, False]]

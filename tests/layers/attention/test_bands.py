@@ -1,24 +1,18 @@
-"""Attention in bands: equal to attention over whole rows, with time and memory that grow as the rows do."""
+"""Attention in bands: equal to attention over whole rows; tests/models/test_windows.py has models with windows."""
 
 from typing import Any
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.score_terms import ScoreArray
 from plmjax.contracts.visibility import Causal, KeyMask, SameSegment, Visibility, Window
 from plmjax.layers.attention import bands
 from plmjax.layers.attention.backends import BACKENDS, dense
-from plmjax.layers.stack import stack
-from plmjax.layers.words.embeddings import Embedding
-from plmjax.models.gpt2 import Gpt2Config, Gpt2Layer
 from tests.content_term import ContentTerm, content_parameters
-from tests.products import flops
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 22, 29, 2, 3
 MASK = np.arange(KEYS) < np.array([[KEYS], [20]])
@@ -123,72 +117,6 @@ def test_every_block_of_queries_drops_probabilities_of_its_own(monkeypatch: pyte
     found = BACKENDS["dense"](ones, ones, values, Visibility((Window(3, 0),)), (), 0.5, jax.random.key(0))
     blocks = np.asarray(found).reshape(4, 4, 4)[1:]  # the first sees less
     assert len({block.tobytes() for block in blocks}) == 3 and 0.3 < (blocks == 0).mean() < 0.7
-
-
-# --------------------------------------------------------------------------------------------------- a windowed GPT-2
-
-WINDOW = 100
-CONFIG = Gpt2Config(vocab_size=31, n_positions=2048, n_embd=8, n_layer=2, n_head=2).with_dropout(0.0)
-
-
-class WindowedGpt2(nn.Module):
-    """Layers of GPT-2 in which a token sees itself and the `WINDOW` tokens before it."""
-
-    execution: Execution
-    skips: bool = True
-
-    @nn.compact
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
-        """int [B T] -> [B T D]."""
-        before = WINDOW if self.skips else jnp.int32(WINDOW)
-        visibility = Visibility((Causal(), Window(before, 0)))
-        words = Embedding(CONFIG.vocab_size, CONFIG.n_embd, "vocab", CONFIG.initializer, jnp.float32, name="words")
-        layers = Gpt2Layer(CONFIG, self.execution, True, name="layers")
-
-        def body(layer: Gpt2Layer, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return layer(x, visibility, None, jnp.int32(0))[0], None
-
-        return stack(body, layers, CONFIG.n_layer, self.execution, words(input_ids))[0]
-
-
-def step(module: WindowedGpt2) -> Any:
-    """The outputs, and the gradient of a number that all of them go into."""
-
-    def loss(params: Any, input_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        outputs = module.apply(params, input_ids)
-        return jnp.sum(jnp.sin(outputs)), outputs
-
-    return jax.grad(loss, has_aux=True)
-
-
-@pytest.mark.nightly
-def test_a_windowed_gpt2_is_the_same_in_bands() -> None:
-    ids = jax.random.randint(jax.random.key(0), (1, 600), 0, CONFIG.vocab_size)
-    whole, in_bands = (WindowedGpt2(Execution(), skips) for skips in (False, True))
-    params = jax.tree.map(lambda leaf: 8 * leaf, nn.meta.unbox(jax.jit(whole.init)(jax.random.key(1), ids)))
-    found, expected = jax.jit(step(in_bands))(params, ids), jax.jit(step(whole))(params, ids)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-5)
-    # The biases of keys change no score: their gradients are the rounding of the others.
-    largest = max(float(np.abs(gradient).max()) for gradient in jax.tree.leaves(expected[0]))
-    chex.assert_trees_all_close(found[0], expected[0], rtol=1e-5, atol=1e-5 * largest)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("attention", ["dense", "blockwise"])
-def test_time_and_memory_of_a_windowed_gpt2_grow_as_its_rows(attention: str) -> None:
-    """Products counted in the step, and the memory of the compiled step."""
-    module = WindowedGpt2(Execution(attention=attention, remat="full"))
-    params = jax.eval_shape(lambda: nn.meta.unbox(module.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))))
-
-    def cost(length: int) -> tuple[float, int]:
-        ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
-        compiled = jax.jit(step(module)).lower(params, ids).compile()
-        return flops(step(module), params, ids), compiled.memory_analysis().temp_size_in_bytes
-
-    shorter, longer = cost(1024), cost(2048)
-    assert longer[0] <= 2.1 * shorter[0]
-    assert longer[1] <= 2.1 * shorter[1]
-    assert flops(step(module.clone(skips=False)), params, jax.ShapeDtypeStruct((1, 2048), jnp.int32)) > 4 * longer[0]
 
 
 @pytest.mark.parametrize("name", VISIBLE)

@@ -23,7 +23,6 @@ from plmjax.layers.attention.multi_head import KeyValues, MultiHeadAttention
 from plmjax.layers.dropout import dropped
 from plmjax.models.bert import BertConfig
 from plmjax.parallel import sharding
-from tests.systems.modules import random_params
 
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 7, 11, 3, 4
 MASK = np.arange(KEYS) < np.array([[KEYS], [6]])
@@ -42,10 +41,7 @@ VISIBLE: dict[str, tuple[Visibility, Any]] = {
         Visibility((Causal(),), np.array([OFFSET, 1])),
         np.stack([DISTANCE <= 0, DISTANCE + OFFSET - 1 <= 0]),
     ),
-    "prefix": (
-        Visibility((Causal(PREFIX),), OFFSET),
-        (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None]),
-    ),
+    "prefix": (Visibility((Causal(PREFIX),), OFFSET), (DISTANCE <= 0) | (np.arange(KEYS) < PREFIX[:, None, None])),
     "window": (Visibility((Window(3, 1),), OFFSET), (DISTANCE >= -3) & (DISTANCE <= 1)),
     "causal window in padded memory": (
         Visibility((KeyMask(MASK), Causal(), Window(4, 0)), OFFSET),
@@ -264,13 +260,11 @@ def plain_of(length: int) -> Any:
     return backend
 
 
-def test_forward_mode_is_refused_and_a_further_axis_is_not() -> None:
+def test_several_problems_at_once() -> None:
     def attended(query: jax.Array) -> jax.Array:
         return dense(query, *arrays()[1:], Visibility((Causal(),), OFFSET), (), 0.0, None)
 
     query = arrays()[0]
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(attended, (query,), (query,))
     gradient = jax.grad(lambda query: jnp.sum(jnp.sin(attended(query))))
     both = jax.jit(jax.vmap(gradient))(np.stack([query, 2 * query]))
     one = jax.jit(gradient)(2 * query)
@@ -313,27 +307,6 @@ def test_blockwise_drops_probabilities() -> None:
 
     chex.assert_trees_all_close(found, value_and_gradients(with_factors, visibility, ()), rtol=1e-5, atol=1e-5)
     assert 0.1 < float(jnp.mean(factors == 0)) < 0.5
-
-
-@pytest.mark.nightly
-def test_a_whole_bert_is_the_same_block_by_block() -> None:
-    """Loss and gradient of packed and padded rows of more than one block, whose last is not full."""
-    length = 600
-    config = BertConfig(53, 16, 2, 2, 16, max_position_embeddings=length).with_dropout(0.0)
-    random = np.random.default_rng(0)
-    batch = {
-        "input_ids": random.integers(0, 53, (2, length)),
-        "segment_ids": np.sort(random.integers(0, 4, (2, length)))[:, ::-1],
-        "attention_mask": np.arange(length) < np.array([[length], [550]]),
-    }
-    params = {"params": random_params(config.module(Purpose.PRETRAINING, Execution()))}
-
-    def loss(params: Any, attention: str) -> jax.Array:
-        outputs = config.module(Purpose.PRETRAINING, Execution(attention=attention)).apply(params, **batch)
-        return jnp.sum(jnp.sin(outputs.logits)) + jnp.sum(jnp.square(outputs.seq_relationship_logits))
-
-    found = jax.jit(jax.value_and_grad(loss), static_argnums=1)
-    chex.assert_trees_all_close(found(params, "blockwise"), found(params, "dense"), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.nightly

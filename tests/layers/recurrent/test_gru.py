@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh
 
 from plmjax.layers.recurrent.gru import BidirectionalGru, Gru, recurrence
-from plmjax.layers.recurrent.scan_over_time import both_directions, ends
+from plmjax.layers.recurrent.scan_over_time import ends
 from plmjax.parallel import sharding
 from tests.optional import torch
 
@@ -148,16 +148,3 @@ def test_a_direction_starts_anew_at_its_own_end_of_a_document() -> None:
     kept, state = read(slice(0, 3), first, **masks)
     np.testing.assert_allclose(state, before[:, 1], atol=1e-6)
     assert not kept[:, 2].any()
-
-
-def test_both_directions_have_the_masks_and_the_last_state_of_each() -> None:
-    class Layer:
-        def __init__(self, reverse: bool, name: str) -> None:
-            self.own = f"{name} {reverse}"
-
-        def __call__(self, x: Any, *, starts: Any, visible: Any) -> tuple[jax.Array, Any]:
-            return x + len(self.own), (self.own, starts, visible)
-
-    y, states = both_directions(Layer, jnp.zeros((1, 1, 1)), "starts", "visible")
-    assert y.tolist() == [[[13.0, 13.0]]]
-    assert states == (("forward False", "starts", "visible"), ("backward True", "starts", "visible"))

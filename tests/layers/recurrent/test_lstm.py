@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from plmjax.layers.recurrent import lstm
 from plmjax.layers.recurrent.lstm import BidirectionalLstm, Lstm, LstmState, recurrence
 from plmjax.parallel import sharding
 from tests.optional import torch
@@ -113,17 +112,6 @@ def test_a_bidirectional_layer_with_two_biases_equals_torch_on_padded_rows() -> 
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
     wanted = read(lambda tensor: tensor.grad), x.grad.numpy()
     chex.assert_trees_all_close(gradients, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_neither_direction_reads_another_packed_sequence() -> None:
-    layer = BidirectionalLstm(HIDDEN, INIT)
-    params = layer.init(jax.random.key(0), X)
-    starts = np.zeros((BATCH, LENGTH), bool)
-    starts[:, [0, 3]] = True
-    together, _ = layer.apply(params, X, starts=starts)
-    parts = [layer.apply(params, part)[0] for part in (X[:, :3], X[:, 3:])]
-    np.testing.assert_allclose(together, jnp.concatenate(parts, axis=1), atol=1e-6)
 
 
 def written_out(
@@ -232,16 +220,3 @@ def test_eight_devices_give_what_one_gives() -> None:
     assert tuple(kernel.spec) == ("fsdp", None, "tensor")
     found = jax.jit(sharding.scoped(gradients, mesh), in_shardings=places)(params, X)
     chex.assert_trees_all_close(found, jax.jit(gradients)(params, X), rtol=1e-5, atol=1e-6)
-
-
-def test_both_directions_have_the_settings_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its masks; starts are those of the row, which each direction turns to its own end."""
-    seen = []
-    monkeypatch.setattr(lstm, "both_directions", lambda *arguments: seen.append(arguments))
-    settings = {"bias_init": INIT, "dtype": jnp.bfloat16, "recurrent_bias": True, "projected": 2, "forget_bias": 1.0}
-    BidirectionalLstm(HIDDEN, nn.initializers.ones, **settings).apply({}, X, starts="starts", visible="visible")
-    ((layer, x, starts, visible),) = seen
-    made = layer(reverse=True, name="backward")
-    assert {name: getattr(made, name) for name in settings} == settings and made.reverse
-    assert (made.features, made.kernel_init, starts, visible) == (HIDDEN, nn.initializers.ones, "starts", "visible")
-    assert x is X

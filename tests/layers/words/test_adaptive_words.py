@@ -20,7 +20,7 @@ from plmjax.layers.normalization import LayerNorm
 from plmjax.layers.rows import read_rows
 from plmjax.layers.stack import stack
 from plmjax.layers.words import adaptive_scores
-from plmjax.layers.words.adaptive_scores import AdaptiveScores, Cluster
+from plmjax.layers.words.adaptive_scores import AdaptiveScores
 from plmjax.layers.words.adaptive_words import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from plmjax.layers.words.embeddings import Embedding
 from plmjax.layers.words.vocabulary_scores import VocabularyScores
@@ -133,7 +133,7 @@ def test_vectors_have_the_dtype_of_the_model(name: str) -> None:
     assert (x.shape, x.dtype) == ((2, 3, FEATURES), jnp.bfloat16)
 
 
-@pytest.mark.parametrize("kind", ["few", pytest.param("many", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["few", "many"])
 @pytest.mark.parametrize(
     ("name", "tied"),
     [
@@ -141,7 +141,7 @@ def test_vectors_have_the_dtype_of_the_model(name: str) -> None:
         pytest.param("fewer features for each", (False, False), marks=pytest.mark.nightly),
         pytest.param("one size, projected", (True, True), marks=pytest.mark.nightly),
         pytest.param("one size, projected", (True, False), marks=pytest.mark.nightly),
-        pytest.param("one size", (True, True), marks=pytest.mark.nightly),
+        ("one size", (True, True)),
         ("one cluster", (True, True)),
     ],
 )
@@ -229,23 +229,6 @@ def test_a_loss_within_the_capacity_needs_few_scores_of_the_tails(monkeypatch: p
     assert found < 0.5 * flops(jax.grad(loss_of), full, ids, weights)
 
 
-@pytest.mark.parametrize("count", [3, 5])
-def test_one_device_beyond_the_capacity_has_all_positions_scored(count: int) -> None:
-    """Two of eight positions of a device have a place; the first of two devices asks for more, the other for none.
-
-    Both devices together have a place for three.
-    """
-    draws = np.random.default_rng(0)
-    tail = Cluster(jnp.asarray(draws.normal(size=(9, 4)), jnp.float32), jnp.zeros(9))
-    hidden = jnp.asarray(draws.normal(size=(2, 8, 4)), jnp.float32)
-    targets = jnp.asarray(draws.integers(0, 9, (2, 8)))
-    asked = jnp.array([[True] * count + [False] * (8 - count), [False] * 8])
-    nats, hits = adaptive_scores._cross_entropy(0.25, tail, hidden, targets, asked)
-    expected, likeliest = tail.scores(hidden).cross_entropy(targets)
-    np.testing.assert_allclose(nats, np.where(asked, expected, 0), rtol=1e-6)
-    np.testing.assert_array_equal(hits, likeliest & asked)
-
-
 @pytest.mark.nightly
 def test_sharded_equals_unsharded() -> None:
     """Over data, fsdp and tensor; each device chooses its own positions."""
@@ -267,15 +250,17 @@ def test_sharded_equals_unsharded() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize(("cutoffs", "found"), [((3, 3), "3, 3"), ((7, 5), "7, 5"), ((10,), "10"), ((0, 4), "0, 4")])
-def test_cutoffs_that_do_not_divide_the_vocabulary_are_refused(cutoffs: tuple[int, ...], found: str) -> None:
-    with pytest.raises(UserError, match=f"from 1 to 9 at most, for 10 tokens, found {found}; change --model.cutoffs"):
-        Clusters(10, cutoffs, 4, 4)
-
-
-def test_a_cluster_without_features_is_refused() -> None:
-    with pytest.raises(UserError, match="of 16 at least, so that the last of 3 clusters has a feature, found 8"):
-        Clusters(10, (2, 5), 4, 8, 4)
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        *(((10, cutoffs, 4, 4), f"from 1 to 9 at most, for 10 tokens, found {found};") for cutoffs, found in (
+            ((3, 3), "3, 3"), ((7, 5), "7, 5"), ((10,), "10"), ((0, 4), "0, 4"))),
+        ((10, (2, 5), 4, 8, 4), "of 16 at least, so that the last of 3 clusters has a feature, found 8"),
+    ],
+)  # fmt: skip
+def test_clusters_that_do_not_fit_are_refused(sizes: tuple, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Clusters(*sizes)
 
 
 # ------------------------------------------------------------------------------------------- other language models
@@ -401,17 +386,3 @@ def test_products_are_those_of_each_cluster_at_its_capacity() -> None:
     same = sum(n * (size * 9 + 9 * 12) for n, size in zip(asked, (20, 17, 23), strict=True))
     assert one.products(7, 11) == 7 * 12 * 9 + same + 11 * 2 * 9
     assert Clusters(10, (9,), 4, 2, 2).widths == (2, 1)  # the last possible cutoff and the last possible feature
-
-
-def test_a_tail_that_may_be_asked_everywhere_is_computed_everywhere() -> None:
-    """Without a choice: its capacity is that of all positions."""
-    asked, methods = jnp.zeros((2, 6), bool), []
-    for share in (1.0, 0.99, 5 / 6):
-        traced = jax.make_jaxpr(lambda asked, share=share: adaptive_scores._where_needed(share, asked, told(methods)))
-        assert ("cond" in str(traced(asked))) == (share == 5 / 6)
-    assert methods[:2] == [adaptive_scores._of_all] * 2
-
-
-def told(methods: list[Any]) -> Any:
-    """Notes the method by which a tail is computed."""
-    return lambda method: methods.append(method) or jnp.zeros(())

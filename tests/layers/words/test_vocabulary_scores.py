@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import chex
 import flax.linen as nn
@@ -179,13 +178,6 @@ def test_several_problems_at_once(monkeypatch):
         chex.assert_trees_all_close(own[1], differentiated(at_once)(*own[0]), rtol=1e-6, atol=1e-6)
 
 
-def test_forward_mode_is_refused_in_words():
-    scores, targets, weights = problem()
-    for loss in (by_position, weighted):
-        with pytest.raises(TypeError, match="forward-mode"):
-            jax.jvp(lambda scores, loss=loss: loss(scores, targets, weights)[0], (scores,), (scores,))
-
-
 def largest_float32(text: str) -> int:
     """Elements of the largest float32 array of a compiled program."""
     return max(math.prod(map(int, shape.split(","))) for shape in re.findall(r"\bf32\[([\d,]+)\]", text))
@@ -229,14 +221,24 @@ def test_sharded_equals_unsharded_and_devices_exchange_the_table_once(loss, monk
     assert 2 * of_table < sum(one.elements * one.count for one in exchanged) < 4 * of_table, exchanged
 
 
-@pytest.mark.parametrize("kind", [*(chip.kind for chip in topologies.CHIPS.values()), "TPU v5e", "cpu", "NVIDIA H200"])
-def test_chunks_are_larger_where_products_are_fast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert vocabulary_scores._chunk() == vocabulary_scores.CHUNK  # a program without a mesh
-    mesh = SimpleNamespace(abstract_device=SimpleNamespace(device_kind=kind))
-    monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: mesh)
-    chip = topologies.chip_of(kind)
-    fast = chip is not None and chip.name in ("v5e", "v6e")
-    assert vocabulary_scores._chunk() == vocabulary_scores.CHUNK * (2 if fast else 1)
+@pytest.mark.parametrize(
+    "kind", [*(chip.kind for chip in topologies.CHIPS.values()), "TPU v5e", "cpu", "NVIDIA H200", None]
+)
+def test_chunks_are_larger_where_products_are_fast(kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three positions, or six; none of the kinds is told in a program without a mesh."""
+    assert vocabulary_scores.FAST_CHUNK == 2 * vocabulary_scores.CHUNK
+    chunk_of(monkeypatch, 3)
+    monkeypatch.setattr(vocabulary_scores, "FAST_CHUNK", 2 * vocabulary_scores.CHUNK)
+    traced = lambda: str(jax.make_jaxpr(differentiated(weighted))(*problem(ROWS, 12, FEATURES, VOCABULARY)))  # noqa: E731
+    if kind is None:
+        text, fast = traced(), False
+    else:
+        chip, device = topologies.chip_of(kind), jax.sharding.AbstractDevice(kind, 1, "tpu")
+        fast = chip is not None and chip.name in ("v5e", "v6e")
+        mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
+        with jax.sharding.use_abstract_mesh(mesh):
+            text = traced()
+    assert (f"f32[1,{ROWS},6,{VOCABULARY}]" in text, f"f32[1,{ROWS},3,{VOCABULARY}]" in text) == (fast, not fast)
 
 
 @pytest.mark.parametrize("changed", ["float targets", "fewer targets"])
