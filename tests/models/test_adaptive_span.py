@@ -4,25 +4,14 @@ import dataclasses
 import functools
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import UserError
 from plmjax.layers.attention.backends import BACKENDS
-from plmjax.layers.attention.multi_head import KeyValues
-from plmjax.models.adaptive_span import (
-    AdaptiveSpanConfig,
-    AdaptiveSpanForCausalLM,
-    AdaptiveSpanLayer,
-    AdaptiveSpanModel,
-    SoftSpan,
-    WithinSpan,
-)
+from plmjax.models.adaptive_span import AdaptiveSpanConfig, AdaptiveSpanForCausalLM, SoftSpan, WithinSpan
 from tests.families.memories import SPAN
 from tests.optional import torch
 from tests.products import step_flops
@@ -83,48 +72,6 @@ def test_flops_are_those_of_the_products(changes: dict) -> None:
     assert found == config.train_flops(2, 11, 11)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_head": 4}, r"divide by the heads, found 18 and 4 heads; change --model.d_model or --model.n_head"),
-        ({"computed_span": 24}, r"--model.computed_span from 1 to 23, found 24; "),
-        ({"computed_span": 0}, r"--model.computed_span from 1 to 23, found 0; "),
-        ({"initial_share": 1.5}, r"--model.initial_share from 0 to 1, found 1.5; change it"),
-        ({"ramp": 0}, r"--model.ramp"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(SPAN, **changes)
-
-
-class Persistent(AdaptiveSpanLayer):
-    """A layer's keys and values with its persistent vectors before them."""
-
-    @nn.compact
-    def __call__(self, key_values: KeyValues) -> KeyValues:
-        return self._with_persistent(key_values)
-
-
-def test_persistent_vectors_stand_before_the_text_and_are_as_large_as_its_own() -> None:
-    """Parameters times the roots of 5 features of a head for keys, and of 2 vectors for values."""
-    config = AdaptiveSpanConfig(vocab_size=7, d_model=15, n_head=3, persistent_size=2)
-    text, own = jnp.full((4, 6, 3, 5), 9.0), jnp.arange(30.0).reshape(2, 3, 5)
-    params = {"params": {"persistent_keys": own, "persistent_values": -own}}
-    found = Persistent(config, Execution(), True).apply(params, KeyValues(text, 2 * text))
-    for one, expected, rest in ((found.keys, 5**0.5 * own, text), (found.values, -(2**0.5) * own, 2 * text)):
-        assert one.shape == (4, 8, 3, 5)
-        np.testing.assert_allclose(one[:, :2], jnp.broadcast_to(expected, (4, 2, 3, 5)), rtol=1e-6)
-        np.testing.assert_array_equal(one[:, 2:], rest)
-    drawn = Persistent(dataclasses.replace(config, persistent_size=1000), Execution(), True).init(
-        jax.random.key(0), KeyValues(text, text)
-    )["params"]
-    deviations = [float(jnp.std(drawn[f"persistent_{name}"].value)) for name in ("keys", "values")]
-    np.testing.assert_allclose(deviations, [5**-0.5, 1000**-0.5], rtol=0.05)
-    plain = Persistent(dataclasses.replace(config, persistent_size=0), Execution(), True)
-    assert plain.apply({}, KeyValues(text, text)).keys is text
-
-
 def test_the_span_begins_behind_the_persistent_keys() -> None:
     """Two persistent keys, three tokens of a memory, of which the first is empty, and two of another document."""
     queries, keys = jnp.asarray([[5, 6]]), jnp.asarray([[0, 0, 0, 5, 5, 5, 6]])
@@ -172,17 +119,6 @@ def test_a_span_is_learned_from_both_ends_of_its_mask(backend: str, persistent: 
     assert abs(float(found[0][0])) > 0.01 < abs(float(found[0][1]))
     for ours, theirs in zip(found, given, strict=True):
         np.testing.assert_allclose(ours, theirs.grad, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("queries", "before"), [(3, 5), (1, 2), (6, 9)])
-def test_distances_outside_the_span_have_no_vector(queries: int, before: int) -> None:
-    """The parameters begin with the longest of 7 distances; 4 of them are read."""
-    model = AdaptiveSpanModel(AdaptiveSpanConfig(vocab_size=7, d_model=2, n_head=1, attn_span=7, computed_span=4))
-    vectors = jnp.arange(7.0, 0, -1)[:, None] * jnp.array([1.0, 10.0])
-    found = model.apply({"params": {"position_vectors": vectors}}, queries, before, method="_distances")
-    distances = np.arange(before + queries - 1, -1, -1)
-    expected = np.where((distances > 0) & (distances <= 4), distances, 0)
-    np.testing.assert_array_equal(found, expected[:, None] * np.array([1.0, 10.0]))
 
 
 @pytest.mark.parametrize("persistent", [0, 3])

@@ -3,22 +3,14 @@
 import dataclasses
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.visibility import Visibility
-from plmjax.errors import UserError
 from plmjax.interop.albert import ADAPTER
-from plmjax.models.albert import (
-    AlbertConfig,
-    AlbertForPreTraining,
-    AlbertModel,
-)
-from plmjax.models.bert import BertConfig, BertLayer
+from plmjax.models.albert import AlbertConfig, AlbertForPreTraining, AlbertModel
+from plmjax.models.bert import BertConfig
 from plmjax.training.optimizers import BertAdamW, Lamb, Optimizer
 from plmjax.training.optimizers.schedules import Constant
 from tests.families.encoders import ALBERT
@@ -88,35 +80,6 @@ def test_a_group_costs_the_parameters_of_its_layers_and_a_layer_the_flops_of_wha
         assert config.layers_flops(2, 128) == inner * AlbertConfig.base().layers_flops(2, 128)
 
 
-@pytest.mark.nightly
-def test_every_layer_is_the_same_one() -> None:
-    """Outputs and gradients are those of a Python loop that calls one layer, with one set of parameters, L times."""
-    module, layer = AlbertModel(ALBERT), BertLayer(ALBERT, Execution(), deterministic=True)
-    params = random_params(module)
-    visibility = Visibility.of_rows(jnp.asarray(INPUTS["attention_mask"]), None)
-
-    def looped(params: Any) -> list[jax.Array]:
-        single = module.clone(config=dataclasses.replace(ALBERT, num_hidden_layers=1))  # for the embeddings and the map
-        found = [single.apply({"params": params}, **INPUTS, output_hidden_states=True).hidden_states[0]]
-        for _ in range(ALBERT.num_hidden_layers):
-            found.append(layer.apply({"params": params["encoder"]["group_0"]["layer_0"]}, found[-1], visibility))
-        return found
-
-    def repeated(params: Any) -> jax.Array:
-        return module.apply({"params": params}, **INPUTS, output_hidden_states=True).hidden_states
-
-    chex.assert_trees_all_close(list(jax.jit(repeated)(params)), jax.jit(looped)(params), rtol=1e-5, atol=1e-5)
-    weights = np.random.default_rng(0).normal(size=(ALBERT.num_hidden_layers + 1, *INPUTS["input_ids"].shape, 24))
-    weights = weights.astype(np.float32)
-    gradients = [
-        jax.jit(jax.grad(lambda params, f=function: jnp.sum(jnp.stack(list(f(params))) * weights)))(params)
-        for function in (repeated, looped)
-    ]
-    chex.assert_trees_all_close(*gradients, rtol=1e-4, atol=1e-4)
-    shapes = {leaf.shape for leaf in jax.tree.leaves(params["encoder"]["group_0"])}
-    assert (24, 37) in shapes and not any(shape[0] == ALBERT.num_hidden_layers for shape in shapes if len(shape) == 4)
-
-
 def test_dropout_differs_from_trip_to_trip() -> None:
     """With one mask for all layers, two layers of zero weights would leave the same tokens' features out."""
     config = dataclasses.replace(ALBERT, num_hidden_layers=2, hidden_dropout_prob=0.5)
@@ -146,12 +109,6 @@ def test_the_map_into_the_layers_is_there_when_it_changes_no_size() -> None:
         assert params["encoder"]["embedding_hidden_mapping_in"]["kernel"].value.shape == (size, 24)
 
 
-@pytest.mark.parametrize(("name", "rate"), [("base", 0.1), ("base_v2", 0), ("xxlarge", 0)])
-def test_the_second_version_and_the_largest_model_have_no_dropout(name: str, rate: float) -> None:
-    config = getattr(AlbertConfig, name)()
-    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == rate
-
-
 def test_lamb_gives_the_shared_parameters_one_trust_ratio() -> None:
     """All L uses of a kernel are one parameter: its update is one multiple of what it would be without a ratio."""
     module = AlbertForPreTraining(ALBERT)
@@ -178,16 +135,3 @@ def test_train_flops() -> None:
     assert AlbertConfig.xxlarge().train_flops(2, 512, 20) == pytest.approx(2 * 7578.5e9, rel=1e-3)
     thrice = AlbertConfig.base(num_hidden_groups=2, inner_group_num=3)
     assert thrice.layers_flops(2, 128) == 3 * AlbertConfig.base().layers_flops(2, 128)
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="embedding_size of at least 1, found 0"):
-        AlbertConfig.tiny(embedding_size=0)
-    with pytest.raises(UserError, match="classifier_dropout_prob from 0 to below 1, found 1"):
-        AlbertConfig.tiny(classifier_dropout_prob=1.0)
-    with pytest.raises(UserError, match="num_hidden_groups from 1 to the 12 layers, found 13"):
-        AlbertConfig.base(num_hidden_groups=13)
-    with pytest.raises(UserError, match="inner_group_num of at least 1, found 0"):
-        AlbertConfig.base(inner_group_num=0)
-    with pytest.raises(UserError, match="divides by the heads"):
-        AlbertConfig.base(num_attention_heads=7)

@@ -72,6 +72,7 @@ def test_bounds(name: str) -> None:
             config(number)
 
 
+AXES = ReformerConfig.tiny().axial_pos_shape
 SEVERAL = {
     "windows of a Longformer": (
         lambda numbers: LongformerConfig(**LONGFORMER, attention_window=numbers, max_global_tokens=1),
@@ -111,6 +112,7 @@ SEVERAL = {
         lambda numbers: LiteTransformerConfig.tiny(decoder_layers=2, decoder_kernel_sizes=numbers), (3, 4), [0],
     ),
     "buckets along two axes": (lambda numbers: ReformerConfig.tiny(num_buckets=numbers), (2, 4), [0, 1, 3]),
+    "axes of positions": (lambda numbers: ReformerConfig.tiny(axial_pos_shape=numbers), AXES, [0, -1]),
     "first tokens of clusters": (
         lambda numbers: TransformerXlConfig.tiny(vocab_size=20, cutoffs=numbers), (5, 10, 15), [0, 20],
     ),
@@ -126,18 +128,6 @@ def test_each_of_several_numbers_is_checked(name: str) -> None:
     for place, number in itertools.product(range(len(taken)), refused):
         with pytest.raises(UserError, match=r"^Expected "):
             config((*taken[:place], number, *taken[place + 1 :]))
-
-
-def test_the_axes_of_positions_are_checked_whatever_their_product_and_sum() -> None:
-    shape, sizes = ReformerConfig.tiny().axial_pos_shape, ReformerConfig.tiny().axial_pos_embds_dim
-    assert len(shape) == len(sizes) == 2
-    for first in (0, -1):
-        for odd in ((first, sum(sizes) - first), (sum(sizes) - first, first)):
-            with pytest.raises(UserError, match="axial_pos_embds_dim of as many numbers from 1"):
-                ReformerConfig.tiny(axial_pos_embds_dim=odd)
-        for odd in ((first, shape[1]), (shape[0], first), (first, first)):
-            with pytest.raises(UserError, match="axial_pos_embds_dim of as many numbers from 1"):
-                ReformerConfig.tiny(axial_pos_shape=odd)
 
 
 def test_the_last_of_the_clusters_has_a_feature() -> None:

@@ -10,18 +10,16 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.models.bert import BertConfig, BertForMaskedLM, BertModel
+from plmjax.models.bert import BertConfig, BertForMaskedLM
 from plmjax.models.distilbert import (
     DistilBertConfig,
     DistilBertForMaskedLM,
     DistilBertForQuestionAnswering,
-    DistilBertForSequenceClassification,
-    DistilBertModel,
 )
 from tests.families.family import padded_untyped_tokens
 from tests.families.students import DISTILBERT
 from tests.products import step_flops
-from tests.systems.modules import boxed_shapes, dropped, outputs, random_params, recorded_draws
+from tests.systems.modules import dropped, outputs, random_params
 
 INPUTS = padded_untyped_tokens(DISTILBERT)
 
@@ -50,25 +48,6 @@ def test_types_of_tokens_are_refused() -> None:
     assert not DISTILBERT.template.typed and BertConfig.tiny().template.typed
 
 
-def test_the_output_of_attention_is_not_dropped() -> None:
-    """As in the released code: a layer of BERT drops twice as often, with a rate for the layers alone."""
-    rates = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.0}
-    drawn = {}
-    for module in (DistilBertModel(DistilBertConfig.tiny(**rates)), BertModel(BertConfig.tiny(**rates))):
-        rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-        with recorded_draws() as found:
-            jax.eval_shape(lambda m=module, r=rngs: m.init(r, jnp.zeros((1, 4), jnp.int32), deterministic=False))
-        drawn[type(module)] = sum("layers" in draw.path for draw in found)
-    assert drawn[BertModel] == 2 * drawn[DistilBertModel] > 0
-
-
-def test_a_new_head_is_all_of_the_part_that_transfer_draws_anew() -> None:
-    params = boxed_shapes(DistilBertForSequenceClassification(DISTILBERT))
-    assert set(params) == {"distilbert", "classifier"} and set(params["classifier"]) == {"dense", "output"}
-    assert set(params["distilbert"]) == {"embeddings", "encoder"}
-    assert set(params["distilbert"]["embeddings"]) == {"word_embeddings", "position_embeddings", "layer_norm"}
-
-
 def test_the_head_for_answers_has_dropout_before_it() -> None:
     module = DistilBertForQuestionAnswering(dataclasses.replace(DISTILBERT, qa_dropout=0.5))
     params = random_params(module)
@@ -83,14 +62,3 @@ def test_train_flops_are_those_of_the_products() -> None:
     found = step_flops(module, input_ids=jnp.zeros((2, 13), jnp.int32), masked_positions=positions)
     assert DISTILBERT.train_flops(2, 13, 5) == found
     assert DistilBertConfig.base().layers_flops(1, 128) == BertConfig.base().layers_flops(1, 128) / 2
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="seq_classif_dropout from 0 to below 1, found 1"):
-        DistilBertConfig.tiny(seq_classif_dropout=1.0)
-    with pytest.raises(UserError, match="qa_dropout from 0 to below 1, found -1"):
-        DistilBertConfig.tiny(qa_dropout=-1)
-    with pytest.raises(UserError, match="divides by the heads"):
-        DistilBertConfig.base(num_attention_heads=7)
-    with pytest.raises(TypeError, match="type_vocab_size"):
-        DistilBertConfig.tiny(type_vocab_size=2)

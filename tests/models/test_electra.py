@@ -3,21 +3,15 @@
 import dataclasses
 
 import flax.traverse_util
-import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.models.electra import (
-    ClassificationHead,
     ElectraConfig,
     ElectraForMaskedLM,
     ElectraForPreTraining,
     ElectraForReplacedTokenDetection,
-    ElectraForSequenceClassification,
 )
 from tests.families.encoders import ELECTRA
 from tests.families.family import random_tokens
@@ -27,27 +21,6 @@ NOT_PROJECTED = dataclasses.replace(
     ELECTRA, embedding_size=24, generator_hidden_size=24, generator_num_attention_heads=4
 )
 INPUTS = random_tokens(ELECTRA)
-
-
-def test_embeddings_are_projected_where_they_have_another_width() -> None:
-    for config, projected in ((ELECTRA, True), (NOT_PROJECTED, False)):
-        params = boxed_shapes(ElectraForReplacedTokenDetection(config))
-        assert ("embeddings_project" in params["electra"]) == projected
-
-
-def test_the_classifier_has_a_layer_before_the_linear_one() -> None:
-    """Deviation named in the module: with the exact GELU, on [CLS] as it is."""
-    params = boxed_shapes(ElectraForSequenceClassification(ELECTRA, num_labels=5))
-    assert set(params) == {"electra", "classifier"} and set(params["classifier"]) == {"dense", "output"}
-
-
-def test_the_heads_dropout_is_drawn_twice() -> None:
-    """Before and behind its first layer: at a rate of one half a quarter of the numbers is left."""
-    config, size = dataclasses.replace(ELECTRA, classifier_dropout=0.5), ELECTRA.hidden_size
-    head, ones = ClassificationHead(config, Execution(), size), jnp.ones((200, size))
-    params = {name: {"kernel": jnp.eye(size), "bias": jnp.zeros(size)} for name in ("dense", "output")}
-    logits = head.apply({"params": params}, ones, False, rngs={"dropout": jax.random.key(0)})
-    assert np.mean(logits != 0) == pytest.approx(0.25, abs=0.02)
 
 
 def test_the_two_networks_share_their_embeddings_and_nothing_else() -> None:
@@ -102,14 +75,3 @@ def test_train_flops() -> None:
     head = 256 * 768 + 768 * 30522
     expected = 6 * rows * (length * generator + predictions * head)
     assert base.train_flops(rows, length, predictions) == expected == base.generator.train_flops(rows, length, 19)
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="embedding_size of at least 1, found 0"):
-        ElectraConfig(embedding_size=0)
-    with pytest.raises(UserError, match="generator_hidden_size of at least 0"):
-        ElectraConfig(generator_hidden_size=-1)
-    with pytest.raises(UserError, match=r"generator's width .* found 64 and 5 heads"):
-        ElectraConfig(generator_num_attention_heads=5)
-    with pytest.raises(UserError, match="at most 19 tokens"):
-        jax.eval_shape(ElectraForPreTraining(ELECTRA).init, jax.random.key(0), jnp.zeros((1, 20), jnp.int32))

@@ -14,7 +14,6 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import DIRECTIONS, ElmoConfig, ElmoModel, LanguageModel
 from tests.families.recurrent import ELMO, WITHOUT_HIGHWAYS
@@ -101,24 +100,6 @@ def test_products_in_bfloat16_keep_parameters_and_states_in_float32() -> None:
     assert {leaf.dtype for leaf in jax.tree.leaves(found.states)} == {jnp.dtype(jnp.float32)}
     difference = np.abs(found.last_hidden_state.astype(jnp.float32) - expected.last_hidden_state)
     assert 0 < difference.mean() < 0.02 * np.abs(expected.last_hidden_state).mean() + 0.002
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        (
-            {"filter_counts": (4,)},
-            "as many --model.filter_counts as --model.filter_widths, all of at least 1, found 1 and 3",
-        ),
-        ({"filter_widths": (1, 10, 2)}, "--model.filter_widths of at most the 9 characters of a word, found 10"),
-        ({"max_characters_per_token": 2}, "--model.max_characters_per_token of at least 3, found 2"),
-        ({"cell_clip": 0.0}, "--model.cell_clip of at least 1e-06, found 0.0"),
-    ],
-    ids=["counts", "width", "characters", "clip"],
-)
-def test_sizes_that_cannot_be_are_named(sizes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        ElmoConfig(**(vars(ELMO) | sizes))
 
 
 @pytest.mark.parametrize("config", [ELMO, PLAIN], ids=["small", "plain"])

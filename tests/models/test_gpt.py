@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification
+from plmjax.models.gpt import GptForCausalLM, GptForMultipleChoice, GptForSequenceClassification
 from tests.families.decoders import GPT
 from tests.families.family import padded_untyped_tokens
 from tests.systems.modules import boxed_shapes, dropped, outputs, random_params
@@ -60,11 +60,3 @@ def test_dropout_takes_the_same_numbers_from_the_choices_of_a_question() -> None
     assert found.shape == (4, 3)
     np.testing.assert_allclose(found, np.broadcast_to(found[:, :1], found.shape), rtol=1e-6)
     assert len(set(found[:, 0].round(4).tolist())) == 4
-
-
-def test_a_published_model_is_what_the_defaults_say() -> None:
-    config = GptConfig.base()
-    sizes = (config.vocab_size, config.n_positions, config.width, config.depth, config.n_head, config.inner_size)
-    assert sizes == (40478, 512, 768, 12, 12, 3072)
-    rates = (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop, config.head_dropout)
-    assert (rates, config.activation_function, config.layer_norm_epsilon) == ((0.1,) * 4, "gelu_new", 1e-5)

@@ -1,7 +1,6 @@
-"""The heads of tasks: what those of two layers compute, and which rate of dropout each draws, a field of its own."""
+"""The heads of tasks: what those of two layers compute, the rate of dropout of each, and rows that are choices."""
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -27,7 +26,8 @@ from plmjax.models.roberta import RobertaConfig
 from plmjax.models.ulmfit import UlmfitConfig
 from plmjax.models.xlnet.heads import Summary
 from plmjax.models.xlnet.xlnet import XlnetConfig
-from tests.systems.modules import random_params, recorded_draws
+from tests.families import FAMILIES
+from tests.systems.modules import outputs, random_params, recorded_draws
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -149,19 +149,17 @@ def test_the_label_of_a_text_is_that_of_its_last_token_and_not_of_padding(config
     np.testing.assert_allclose(padded, at_last, rtol=1e-5, atol=1e-6)
 
 
-def test_choices_are_scored_in_their_order_and_packed_ones_beside_each_other() -> None:
-    """Two questions of three choices, rows of four tokens; what is no array passes as it is."""
-    given = {}
+MODULES = {
+    name: FAMILIES[name].heads[0].module.config.module(Purpose.CHOICES, Execution())
+    for name in ("bert", "roberta", "albert", "electra", "distilbert", "gpt", "gpt2")
+}
 
-    def classify(ids: Any, **inputs: Any) -> Any:
-        given.update(ids=ids, **inputs)
-        return SimpleNamespace(logits=ids[:, :1] if inputs.get("cls_positions") is None else ids[:, :2, None])
 
-    ids, mask = np.arange(24).reshape(2, 3, 4), np.arange(24).reshape(2, 3, 4) % 5
-    output, scores = task_heads.score_choices(classify, ids, attention_mask=mask, deterministic=False, positions=None)
-    assert scores.tolist() == [[0, 4, 8], [12, 16, 20]] and output.logits.shape == (6, 1)
-    np.testing.assert_array_equal(given["attention_mask"], mask.reshape(6, 4))
-    assert given["deterministic"] is False and given["positions"] is None
-    _, scores = task_heads.score_choices(classify, ids, cls_positions=np.zeros((2, 3, 2), int))
-    assert given["cls_positions"].shape == (6, 2)
-    assert scores.tolist() == [[[0, 1], [4, 5], [8, 9]], [[12, 13], [16, 17], [20, 21]]]
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_are_the_choices_of_one_question(name: str) -> None:
+    module, batch = MODULES[name], FAMILIES[name].batch(MODULES[name])
+    params = random_params(module)
+    rows = outputs(module, params, batch).logits
+    found = outputs(module, params, {field: values[None] for field, values in batch.items()}).logits
+    assert found.shape == (1, 3)
+    np.testing.assert_allclose(found[0], rows, rtol=1e-6, atol=1e-6)

@@ -15,7 +15,6 @@ from plmjax import experiment
 from plmjax.commands import cli
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.interop.word_vectors import read
 from plmjax.models.nnlm import Nnlm, NnlmCache, NnlmConfig
 from plmjax.training import loop, metrics
@@ -64,19 +63,6 @@ def test_the_update_is_the_papers() -> None:
             gradient = flax.traverse_util.flatten_dict(gradients, sep="/")[name]
             decay = 0 if name in ("output_bias", "hidden/bias") else 0.25
             np.testing.assert_allclose(value, -rate * (gradient + decay * named[name]), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"order": 1}, "--model.order of at least 2, a word and one before it, found 1"),
-        ({"hidden_size": 0}, "Expected a hidden layer or direct connections, found neither"),
-        ({"vector_size": 0}, "--model.vector_size of at least 1, found 0"),
-    ],
-)
-def test_a_model_that_cannot_be_is_named(sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        NnlmConfig(**sizes)
 
 
 WORDS = [a + b for a in "bcdfg" for b in ("ar", "el", "in", "op", "un")]
@@ -150,5 +136,3 @@ def test_the_smallest_models_read_one_word_or_have_no_hidden_layer() -> None:
     direct = NnlmConfig(order=4, vector_size=7, hidden_size=0, direct_connections=True)
     assert (direct.context, direct.features) == (21, 21)
     assert dataclasses.replace(direct, hidden_size=11).features == 32
-    with pytest.raises(ValueError, match="a cache without positions and segments"):
-        Nnlm(NNLM).init(jax.random.key(0), IDS, segment_ids=IDS, cache=NNLM.empty_cache(2, 5, Execution()))

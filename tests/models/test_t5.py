@@ -1,7 +1,6 @@
 """Properties of T5: distances instead of positions, dropout of whole rows, an output layer of either version."""
 
 import dataclasses
-import math
 
 import flax.linen as nn
 import jax
@@ -12,10 +11,8 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
 from plmjax.contracts.visibility import Visibility
-from plmjax.errors import UserError
 from plmjax.interop import t5 as t5_interop
-from plmjax.layers.encoder_decoder import EncoderDecoderOutput
-from plmjax.models.t5 import T5Config, T5EncoderLayer, T5FeedForward, T5ForConditionalGeneration, T5Model
+from plmjax.models.t5 import T5Config, T5EncoderLayer, T5ForConditionalGeneration, T5Model
 from tests.optional import torch
 from tests.products import flops
 from tests.systems.comparison import converted, reference
@@ -150,26 +147,6 @@ def test_version_1_1_scores_tokens_with_a_layer_of_its_own() -> None:
     close(module.apply({"params": params}, **BATCH).logits, expected.detach().numpy())
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("feed_forward_proj", "gated-tanh", "Expected an activation of gelu_new, .*found 'tanh'"),
-        ("relative_attention_num_buckets", 7, "Expected an even number of at least 4 buckets"),
-        ("relative_attention_max_distance", 4, "Expected a largest distance above the 4"),
-        ("num_heads", 0, "num_heads"),
-    ],
-)
-def test_sizes_that_do_not_fit(field: str, value: object, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(CONFIG, **{field: value})
-
-
-def test_both_sides_must_be_packed_or_none() -> None:
-    ids = jnp.ones((1, 4), jnp.int32)
-    with pytest.raises(ValueError, match="segments of both sides or of neither"):
-        jax.eval_shape(lambda: MODULE.init(jax.random.key(0), ids, decoder_input_ids=ids, segment_ids=ids))
-
-
 @pytest.mark.parametrize("version", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}])
 def test_train_flops_are_those_of_the_products(version: dict) -> None:
     config, ids, targets = dataclasses.replace(CONFIG, **version), np.zeros((2, 17), int), np.zeros((2, 13), int)
@@ -181,28 +158,3 @@ def test_train_flops_are_those_of_the_products(version: dict) -> None:
     lookups, keys = 6 * 3 * 8 * np.array([17**2, 13**2]), 6 * 2 * 17 * 2 * (2 * 24 * 3 * 5)
     assert config.train_flops(2, 17, 13) == written - lookups.sum()
     assert config.train_flops(2, 17, 0) == read - lookups[0] - keys
-
-
-@pytest.mark.parametrize(("kind", "names"), [("relu", ["intermediate"]), ("gated-gelu", ["intermediate", "gate"])])
-def test_the_feed_forward_network_of_each_version(kind: str, names: list[str]) -> None:
-    """Version 1.1: gelu(x W0) * (x W1) W, with the tanh form of GELU (transformers' T5DenseGatedActDense)."""
-    config, random = T5Config(d_model=5, d_ff=7, feed_forward_proj=kind), np.random.default_rng(0)
-    kernels = {name: random.normal(size=(5, 7)) for name in names} | {"output": random.normal(size=(7, 5))}
-    x = random.normal(size=(2, 3, 5))
-    inner = [x @ kernels[name] for name in names]
-    tanh_form = 0.5 * inner[0] * (1 + np.tanh(math.sqrt(2 / math.pi) * (inner[0] + 0.044715 * inner[0] ** 3)))
-    hidden = np.maximum(inner[0], 0) if kind == "relu" else tanh_form * inner[1]
-    params = {"params": {name: {"kernel": kernel} for name, kernel in kernels.items()}}
-    found = T5FeedForward(config, Execution()).apply(params, jnp.asarray(x, jnp.float32), deterministic=True)
-    np.testing.assert_allclose(found, hidden @ kernels["output"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_scores_are_of_the_scaled_word_table_or_of_a_table_of_their_own(tied: bool) -> None:
-    """The states are multiplied by 1 / sqrt(D) before the word table, and by nothing before another one."""
-    config, random = T5Config(vocab_size=11, d_model=4, tie_word_embeddings=tied), np.random.default_rng(0)
-    hidden, words, own = (random.normal(size=shape).astype(np.float32) for shape in ((1, 2, 4), (11, 4), (11, 4)))
-    params = {"t5": {"shared": {"embedding": words}}, "lm_head": {"embedding": own}}
-    module = T5ForConditionalGeneration(config).bind({"params": params})
-    found = module._scored(EncoderDecoderOutput(jnp.asarray(hidden))).logits
-    np.testing.assert_allclose(found, hidden @ words.T / 2 if tied else hidden @ own.T, rtol=1e-5, atol=1e-5)

@@ -15,13 +15,12 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import PADDING, sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig, ElmoModel
 from plmjax.models.families.task_heads import TokenClassification
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.taggers.tagger import TaggerConfig, Words, _open_forget_gate
+from plmjax.models.taggers.tagger import TaggerConfig, Words
 from plmjax.models.taglm import TaglmConfig
 from tests.products import step_flops
 from tests.systems.modules import recorded_draws
@@ -157,17 +156,6 @@ def test_language_models_have_no_dropout_in_training(kind):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_layers_of_several_widths_are_not_mixed():
-    tagger = TokenClassification(CONFIGS["taglm"], mix=True)
-    with pytest.raises(UserError, match=r"one width to mix, found widths of 10, 16, 10; take .*--objective.mix False"):
-        jax.eval_shape(lambda: tagger.init(jax.random.key(0), **rows([[1]], 3)))
-
-
-def test_words_are_read_as_the_language_models_read_them():
-    with pytest.raises(UserError, match=r"Expected --start.tagger.max_characters_per_token 9, .*found 12"):
-        dataclasses.replace(CONFIGS["taglm"], max_characters_per_token=12)
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_train_flops_are_those_of_the_products(kind):
     """Language models, which are not trained, only forward, and without the means of their layers."""
@@ -216,12 +204,3 @@ def test_language_models_stand_behind_what_the_tagger_computes() -> None:
     mix = 1.5 * np.tensordot(shares, np.asarray(of_elmo), axes=1)
     for found in (words, last):
         np.testing.assert_allclose(found[..., 10:], mix, rtol=1e-5, atol=1e-6)
-
-
-def test_a_forget_gate_is_open_at_first() -> None:
-    np.testing.assert_array_equal(_open_forget_gate(jax.random.key(0), (4, 3)), np.eye(4)[1][:, None] * np.ones(3))
-
-
-def test_the_published_sizes_for_named_entities() -> None:
-    config = TaggerConfig.named_entities()
-    assert (config.cell, config.hidden_size, config.character_features, config.filter_width) == ("gru", 300, 80, 0)

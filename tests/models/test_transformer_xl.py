@@ -12,11 +12,8 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
-from plmjax.layers.sinusoids import sinusoids
-from plmjax.models import transformer_xl
 from plmjax.models.families.segments import Memory
-from plmjax.models.transformer_xl import TransformerXlConfig, TransformerXlForCausalLM
+from plmjax.models.transformer_xl import TransformerXlForCausalLM
 from tests.families.memories import TXL
 from tests.products import flops
 from tests.systems.modules import initial_params, random_params
@@ -160,22 +157,6 @@ def test_embeddings_are_joined_from_their_clusters() -> None:
     np.testing.assert_allclose(vectors[IDS] * TXL.d_model**0.5, read, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"cutoffs": (40, 24)}, "Expected cutoffs that ascend, from 1 to 203 at most, for 204 tokens, found 40, 24"),
-        (
-            {"same_length": True, "mem_len": 0},
-            "Expected --model.mem_len of at least 1 with --model.same_length, found 0",
-        ),
-        ({"initial_memory": "none"}, "Expected a known --model.initial_memory, found 'none'"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(settings: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        TransformerXlConfig(**settings)
-
-
 def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() -> None:
     """Or through the one that all share, or as they are where an embedding is as wide as the layers."""
     random = np.random.default_rng(0)
@@ -191,19 +172,6 @@ def test_vectors_of_tokens_are_those_of_each_cluster_through_its_projection() ->
     np.testing.assert_allclose(vectors(**tables, projection_0=one), [*first @ one, *second @ one], rtol=1e-5)
     both = {"projection_0": one, "projection_1": other}
     np.testing.assert_allclose(vectors(**tables, **both), [*first @ one, *second @ other], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("clamp", "told"), [(-1, [6, 5, 4, 3, 2, 1, 0]), (0, [6, 5, 4, 3, 2, 1, 0]), (2, [2] * 5 + [1, 0])]
-)
-def test_distances_are_told_apart_up_to_the_largest_one(clamp: int, told: list[int], monkeypatch) -> None:
-    """Three tokens stand behind a memory of four; below 1 all distances are told apart."""
-    asked = []
-    monkeypatch.setattr(transformer_xl, "sinusoids", lambda apart, size: asked.append(apart) or sinusoids(apart, size))
-    config = dataclasses.replace(TXL, mem_len=4, clamp_len=clamp, n_layer=1)
-    module = transformer_xl.TransformerXlModel(config)
-    jax.eval_shape(lambda: module.init(jax.random.key(0), IDS[:, :3], cache=config.memory(2)))
-    assert asked[0].tolist() == told
 
 
 @pytest.mark.parametrize("shared", [True, False])

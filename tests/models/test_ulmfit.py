@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import chex
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.models import ulmfit
 from plmjax.models.ulmfit import PoolingClassifier, UlmfitConfig, UlmfitForSequenceClassification
 from tests.models.test_awd_lstm import Reference
@@ -189,10 +187,3 @@ def test_no_gradient_goes_back_beyond_a_window() -> None:
     gradient = jax.jit(jax.grad(last))(variables["params"]["awd_lstm"]["word_embeddings"]["embedding"])
     moved = np.abs(gradient[ids[0]]).sum(axis=-1) > 0
     np.testing.assert_array_equal(moved, np.arange(11) >= 10)
-
-
-def test_a_batch_of_one_text_has_nothing_to_be_normalized_by() -> None:
-    module = UlmfitForSequenceClassification(CONFIG)
-    step = functools.partial(module.apply, deterministic=False, mutable=["batch_stats"])
-    with pytest.raises(UserError, match=r"at least 2 examples .* found 1; raise --training.batch_size"):
-        jax.eval_shape(step, drawn(module), IDS[:1])

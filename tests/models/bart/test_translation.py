@@ -9,9 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
 from plmjax.interop import huggingface
 from plmjax.models.bart import translation
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration, BartModel
@@ -130,12 +127,6 @@ def test_a_bart_keeps_its_names_and_the_first_stage_trains_what_the_paper_says(p
     assert all(any(f"{name}/".startswith(f"{prefix}/") for prefix in covered) for name in shapes)
 
 
-def test_it_only_translates() -> None:
-    with pytest.raises(UserError, match="labels texts, found BartTranslationConfig"):
-        CONFIG.module(Purpose.TEXT_LABELS, Execution(), 2)
-    with pytest.raises(UserError, match="a pretraining task, found BartTranslationConfig"):
-        CONFIG.module(Purpose.PRETRAINING, Execution())
-    with pytest.raises(UserError, match="source_layers of at least 1"):
-        BartTranslationConfig.before(BART, 0)
+def test_the_source_encoder_adds_its_layers() -> None:
     layer = 4 * 24**2 + 2 * 24 * 37 + 2 * 7 * 24
     assert CONFIG.layers_products(7, 5) == BART.layers_products(7, 5) + 3 * 7 * layer

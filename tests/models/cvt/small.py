@@ -10,7 +10,7 @@ from plmjax.finetuning.cross_view.tasks import CrossViewParsing, CrossViewTaggin
 from plmjax.finetuning.cross_view.translation import CrossViewTranslation
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.models.cvt.cvt import CvtConfig
-from plmjax.training.rows import nested
+from plmjax.training.gradients.looked_up_rows import nested
 
 SIZES = {
     "vocab_size": 20,

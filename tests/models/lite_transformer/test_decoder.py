@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig, LiteTransformerForCausalLM
 from tests.families.encoder_decoders import LITE_DECODER
 from tests.products import step_flops
@@ -79,20 +78,3 @@ def test_the_released_settings() -> None:
     assert (config.decoder_attention_heads, config.convolution_heads, config.convolution) == (4, 4, "dynamic")
     rates = config.dropout, config.attention_dropout, config.activation_dropout, config.convolution_dropout
     assert rates == (0.21, 0.14, 0.1, 0.14) and config.longest == 3072
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"d_model": 27}, r"features for two branches, found 27; make --model.d_model even"),
-        ({"convolution_heads": 5}, r"12 features that divide by the heads, found 5 heads; .*--model.convolution_heads"),
-        ({"decoder_attention_heads": 8}, r"12 features .* found 8 heads; .*--model.decoder_attention_heads"),
-        ({"decoder_kernel_sizes": (3, 5)}, r"3 sizes from 1, one for each layer, found \(3, 5\); "),
-        ({"convolution": "dynamical"}, r"found 'dynamical'; did you mean 'dynamic'?"),
-        ({"activation_function": "rely"}, r"relu.*, found 'rely'; take one of these"),
-        ({"activation_dropout": 1.5}, r"--model.activation_dropout"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(LITE_DECODER, **changes)

@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.layers.convolutions import CONVOLUTIONS, LightweightConvolution
 from plmjax.models.lite_transformer.branches import LongShortCache, equal_kernels, with_past_inputs
 from plmjax.models.lite_transformer.lite_transformer import (
-    DecoderLayer,
-    EncoderLayer,
     LiteTransformerConfig,
     LiteTransformerForConditionalGeneration,
 )
@@ -111,35 +108,6 @@ def test_the_released_settings() -> None:
         assert config.convolution_heads == config.encoder_attention_heads == config.decoder_attention_heads == 4
         assert config.convolution == ("lightweight" if size == 160 else "dynamic")
     assert LiteTransformerConfig.wmt_496().attention_dropout == 0.08
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"d_model": 27, "decoder_attention_heads": 3},
-            r"features for two branches, found 27; make --model.d_model even",
-        ),
-        ({"convolution_heads": 5}, r"12 features that divide by the heads, found 5 heads; .*--model.convolution_heads"),
-        ({"cross_attention_heads": 5}, r"24 features .* found 5 heads; .*--model.cross_attention_heads"),
-        ({"decoder_attention_heads": 8}, r"12 features .* found 8 heads; .*--model.decoder_attention_heads"),
-        ({"encoder_kernel_sizes": (3, 5)}, r"3 sizes from 1, one for each layer, found \(3, 5\); "),
-        ({"decoder_kernel_sizes": (3, 0, 5)}, r"3 sizes from 1, .*--model.decoder_kernel_sizes"),
-        ({"encoder_kernel_sizes": (3, 4, 5)}, r"odd sizes, .* found \(3, 4, 5\); change --model.encoder_kernel_sizes"),
-        ({"convolution": "dynamical"}, r"found 'dynamical'; did you mean 'dynamic'?"),
-        ({"convolution_dropout": 1.5}, r"--model.convolution_dropout"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(changes: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(LITE, **changes)
-
-
-def test_every_attention_has_its_own_number_of_heads() -> None:
-    """Half of the features are those of the encoder's and of the decoder's; the source is read with all of them."""
-    encoder, decoder = (layer(LITE, 5, Execution()).bind({}) for layer in (EncoderLayer, DecoderLayer))
-    found = encoder.attention, decoder.attention, decoder.cross_attention
-    assert [(one.features, one.num_heads) for one in found] == [(12, 3), (12, 2), (24, 4)]
 
 
 @pytest.mark.parametrize(("size", "new"), [(3, 1), (5, 2), (3, 6), (1, 2)])

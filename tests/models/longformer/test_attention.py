@@ -13,7 +13,6 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.errors import UserError
 from plmjax.layers.attention import bands
-from plmjax.layers.attention.multi_head import KeyValues
 from plmjax.models.longformer.attention import GlobalTokens, LongformerAttention, Reading
 from tests.products import flops
 
@@ -184,18 +183,3 @@ def test_as_many_global_tokens_as_slots_are_read_and_one_more_is_not() -> None:
         Reading.of(real, more, 2, 5)
     compiled = jax.jit(lambda chosen: Reading.of(real, chosen, 2, 5).refused(jnp.ones((2, 4, 1))))(more)
     assert np.isnan(compiled).all(axis=(1, 2)).tolist() == [False, True]
-
-
-def test_heads_keep_their_order_whatever_their_dilations_are() -> None:
-    """Without scores a context is the mean of what a head sees; the values tell place and head."""
-    side, dilation = 2, (3, 1, 2)
-    module = LongformerAttention(3, 3, 0.0, nn.initializers.ones, dilation=dilation)
-    real = jnp.arange(11)[None] < 10
-    zeros = jnp.zeros((1, 11, 3, 1))
-    values = zeros + jnp.arange(11.0)[:, None, None] + 100 * jnp.arange(3.0)[:, None]
-    rows = Reading(real, real, None, side)
-    found = jax.jit(lambda: module.apply({}, zeros, KeyValues(zeros, values), rows, side, None, method="_dilated"))()
-    for head, step in enumerate(dilation):
-        for place in range(10):
-            seen = [place + step * near for near in range(-side, side + 1) if 0 <= place + step * near < 10]
-            np.testing.assert_allclose(found[0, place, head, 0], np.mean(seen) + 100 * head, rtol=1e-6)

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.layers.attention import bands
-from plmjax.models.longformer.decoder import LongformerDecoderConfig, LongformerDecoderForCausalLM, _documents
+from plmjax.models.longformer.decoder import LongformerDecoderConfig, LongformerDecoderForCausalLM
 from plmjax.models.longformer.decoder_attention import Documents, LongformerDecoderAttention
-from plmjax.models.longformer.longformer import LongformerConfig
 from plmjax.runs.weight_mappings.longformer import WiderWindows
 from tests.families.long_texts import DECODER
 from tests.products import flops, step_flops
@@ -98,30 +96,6 @@ def test_windows_are_those_of_the_paper() -> None:
     assert WiderWindows(factor=16).model(small) == last
 
 
-def test_another_stage_needs_a_language_model_of_longformer() -> None:
-    with pytest.raises(
-        UserError, match=r"language model of Longformer, .* found LongformerConfig; name the run of the"
-    ):
-        WiderWindows().model(LongformerConfig.tiny())
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"attention_window": (4, 0)}, "--model.attention_window of numbers from 1, .* 2 layers, found 4 0; change it"),
-        ({"attention_window": (4, 4, 4)}, "--model.attention_window of numbers"),
-        ({"attention_dilation": (0,)}, "--model.attention_dilation of numbers from 1, one for all"),
-        ({"attention_dilation": ()}, "2 layers, found none"),
-        ({"dilated_heads": 4}, "--model.dilated_heads from 0"),
-        ({"n_head": 5}, "18 and 5 heads"),
-        ({"layer_norm_epsilon": 0.0}, "above 0"),
-    ],
-)
-def test_mistakes_are_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(DECODER, **fields)
-
-
 RUNS = dataclasses.replace(
     DECODER, n_layer=5, attention_window=(4, 4, 7, 7, 4), attention_dilation=(1, 1, 3, 3, 3), dilated_heads=1
 )
@@ -190,15 +164,3 @@ def test_a_layer_behind_a_memory_sees_what_it_sees_in_the_whole_row() -> None:
         np.testing.assert_allclose(found, expected[:, -queries:], rtol=1e-5, atol=1e-5)
         first = 11 - queries - 6
         np.testing.assert_allclose(after.values, seen.values[:, first:], rtol=1e-5, atol=1e-6)
-
-
-def test_padding_and_what_stands_before_a_text_belong_to_no_document() -> None:
-    ids, mask = jnp.zeros((2, 3), jnp.int32), jnp.asarray([[1, 1, 0], [1, 1, 1]])
-    assert [each.tolist() for each in _documents(ids, mask, None)] == [mask.tolist()] * 2
-    assert all((each == 1).all() and each.shape == (2, 3) for each in _documents(ids, None, None))
-    memory = DECODER.empty_cache(2, 4, Execution())
-    memory = memory.replace(documents=jnp.asarray([[0, 0, 1, 1], [0, 1, 1, 1]]))
-    queries, keys = _documents(ids, mask, memory)
-    assert ((queries > 0) == (mask > 0)).all() and (keys[:, 4:] == queries).all()
-    np.testing.assert_array_equal(keys[:, :4], memory.documents)
-    assert (queries[0, :2] == keys[0, 3]).all() and (queries[1] == keys[1, 3]).all()

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -159,23 +158,3 @@ def test_the_closed_form_counts_the_keys_of_a_dilated_window() -> None:
     assert dilated.layers_flops(1, 4096) == whole.layers_flops(1, 4096)
     saved = whole.layers_flops(1, 512) - dilated.layers_flops(1, 512)
     assert saved == pytest.approx(6.0 * 512 * 12 * 2 * 768 * (512 - 128) / 2)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"attention_window": (7,)}, "even numbers from 2, half of the tokens on each side, found 7"),
-        ({"attention_window": (0,)}, "even numbers from 2"),
-        ({"attention_window": (4, 4)}, "one number, or one for each of 3 layers, found 4 4"),
-        ({"attention_window": ()}, "layers, found none"),
-        ({"attention_window": (66,)}, "at most the 64 tokens of the longest row, found 66"),
-        ({"attention_dilation": (2, 2)}, "numbers from 1, one for all or one for each of 3 heads, found 2 2"),
-        ({"attention_dilation": (0,)}, "numbers from 1"),
-        ({"attention_dilation": ()}, "3 heads, found none"),
-        ({"max_global_tokens": 17}, "from 1 to 16, a quarter of the longest row, found 17"),
-        ({"max_global_tokens": 0}, "from 1 to 16"),
-    ],
-)
-def test_mistakes_are_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(LONGFORMER, **fields)

@@ -12,7 +12,6 @@ import pytest
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.visibility import SameSegment
-from plmjax.errors import UserError
 from plmjax.interop.xlnet import ADAPTER
 from plmjax.models.xlnet.attention import OrItself
 from plmjax.models.xlnet.xlnet import XlnetForPreTraining, XlnetMemory, XlnetModel
@@ -259,26 +258,6 @@ def test_train_flops_are_the_products_of_the_program(memory: int, predictions: i
     streams, keys = 1 + (predictions > 0), LENGTH + memory
     of_content_bias = 6 * streams * ROWS * config.n_layer * keys * config.d_model
     assert config.train_flops(ROWS, LENGTH, predictions, memory) == found - of_content_bias
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_head": 5}, "divides by the heads, found 24 and 5 heads"),
-        ({"ff_activation": "gelo"}, "gelu.*found 'gelo'"),
-        ({"dropout": 1.5}, "model.dropout from 0 to below 1"),
-        ({"layer_norm_eps": 0.0}, "layer_norm_eps above 0"),
-    ],
-)
-def test_bad_sizes_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(XLNET, **settings)
-
-
-def test_a_memory_and_packed_rows_are_refused() -> None:
-    inputs = {"input_ids": np.ones((ROWS, LENGTH), np.int32), "segment_ids": np.ones((ROWS, LENGTH), np.int32)}
-    with pytest.raises(ValueError, match="rows of one sequence with a memory"):
-        MODULE.apply({"params": random_params(MODULE)}, **inputs, memory=memory_of())
 
 
 def test_far_tokens_count_as_the_farthest_on_both_sides() -> None:
