@@ -7,11 +7,16 @@ import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
-from plmjax.contracts.system import Purpose
+from plmjax.contracts.system import Kind, Purpose
 from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.experiment import Experiment
+from plmjax.finetuning.tasks.text_generation import Translation
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+from plmjax.generation.generate import Generator
 from plmjax.generation.writer import Writer
 from plmjax.models.awd_lstm import AwdLstmConfig
 from plmjax.models.bart.bart import BartConfig
@@ -21,6 +26,7 @@ from plmjax.models.reformer.reformer import ReformerConfig
 from plmjax.models.t5 import T5Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.models.transformer_xl import TransformerXlConfig
+from tests.finetuning import parity
 
 CONFIG = Gpt2Config(
     vocab_size=29, n_positions=48, n_embd=24, n_layer=2, n_head=4, initializer_range=0.3, bos_token_id=None,
@@ -54,13 +60,18 @@ TRANSLATOR = TransformerConfig.tiny(
 """A small Transformer. One that nobody trained repeats itself: its texts are written without any token twice."""
 
 
+def initial(config: ModelConfig, seed: int = 0, kernels: float = 1.0) -> dict[str, Any]:
+    """Parameters by their paths, the kernels multiplied."""
+    module, token = config.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
+    given = {"decoder_input_ids": token} if config.system.kind is Kind.ENCODER_DECODER else {}
+    params = nn.meta.unbox(jax.jit(functools.partial(module.init, **given))(jax.random.key(seed), token))["params"]
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    return {name: kernels * array if name.endswith("kernel") else array for name, array in flat.items()}
+
+
 @functools.cache
 def translator_parameters() -> Any:
-    module, token = TRANSLATOR.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
-    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
-    params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    flat = {name: 2 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    flat = initial(TRANSLATOR, kernels=2)
     bias = 0.5 * jax.random.normal(jax.random.key(1), (TRANSLATOR.vocab_size,))
     flat["final_logits_bias"] = bias.at[END].add(2.5)
     return flax.traverse_util.unflatten_dict(flat, sep="/")
@@ -79,11 +90,7 @@ T5 = T5Config.tiny(
 
 @functools.cache
 def t5_parameters() -> Any:
-    module, token = T5.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
-    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
-    params = nn.meta.unbox(init(jax.random.key(0), token))["params"]
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    flat = {name: 2 * array if name.endswith("kernel") else array for name, array in flat.items()}
+    flat = initial(T5, kernels=2)
     flat["t5/shared/embedding"] = flat["t5/shared/embedding"].at[END].multiply(2)  # which ends some of the texts
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
@@ -97,9 +104,7 @@ BART = BartConfig.tiny(
 
 @functools.cache
 def bart_parameters() -> Any:
-    module, token = BART.module(Purpose.WRITING, Execution()), jnp.zeros((1, 1), jnp.int32)
-    init = jax.jit(functools.partial(module.init, decoder_input_ids=token))
-    return nn.meta.unbox(init(jax.random.key(0), token))["params"]
+    return flax.traverse_util.unflatten_dict(initial(BART), sep="/")
 
 
 AWD_LSTM = AwdLstmConfig(vocab_size=29, embedding_size=24, hidden_size=32, num_layers=2, initializer_range=1.0)
@@ -108,42 +113,54 @@ NNLM = NnlmConfig(
 )
 
 TRANSFORMER_XL = TransformerXlConfig(
-    vocab_size=29,
-    cutoffs=(12, 20),
-    d_embed=16,
-    d_model=16,
-    n_layer=2,
-    n_head=2,
-    d_head=8,
-    d_inner=32,
-    mem_len=32,
+    vocab_size=29, cutoffs=(12, 20), d_embed=16, d_model=16, n_layer=2, n_head=2, d_head=8, d_inner=32, mem_len=32,
     init_std=0.4,
-)
+)  # fmt: skip
 
 
 @functools.cache
 def scaled_parameters(config: ModelConfig) -> Any:
     """Parameters of a decoder alone, with large kernels: otherwise every text soon repeats one token."""
-    module = config.module(Purpose.WRITING, Execution())
-    params = nn.meta.unbox(jax.jit(module.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32)))["params"]
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    flat = {name: 6 * array if name.endswith("kernel") else array for name, array in flat.items()}
-    return flax.traverse_util.unflatten_dict(flat, sep="/")
+    return flax.traverse_util.unflatten_dict(initial(config, 1, kernels=6), sep="/")
 
 
 REFORMER = ReformerConfig(
-    vocab_size=29,
-    hidden_size=16,
-    attn_layers=("local", "lsh"),
-    num_attention_heads=2,
-    attention_head_size=8,
-    feed_forward_size=32,
-    axial_pos_shape=(4, 8),
-    axial_pos_embds_dim=(8, 8),
-    local_attn_chunk_length=32,
-    lsh_attn_chunk_length=32,
-    num_buckets=(4,),
-    num_hashes=2,
-    initializer_range=0.4,
-)
+    vocab_size=29, hidden_size=16, attn_layers=("local", "lsh"), num_attention_heads=2, attention_head_size=8,
+    feed_forward_size=32, axial_pos_shape=(4, 8), axial_pos_embds_dim=(8, 8), local_attn_chunk_length=32,
+    lsh_attn_chunk_length=32, num_buckets=(4,), num_hashes=2, initializer_range=0.4,
+)  # fmt: skip
 """Its rows are one chunk: earlier tokens of a longer row change with the chunks."""
+
+
+class Numbers(parity.Numbers):
+    """Texts that are numbers, for the models of 29 tokens."""
+
+    vocabulary = Vocabulary(29, end=END, others={"start": 24, "delimiter": 25, "extract": 26, "between": 6})
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def of_task(model: ModelConfig, **task: Any) -> Generator:
+    """A generator of a run that was fine-tuned to write texts."""
+    run = Experiment(model=model, objective=Translation(beams=1, max_new_tokens=6), data=TextPairs(**task))
+    params = translator_parameters() if model is TRANSLATOR else parameters()
+    return Generator(model, params, Numbers(), run=run)
+
+
+def uncached(prompt: list[int], new: int, **reading: Any) -> tuple[list[int], float]:
+    """(tokens, their log-probability) of the likeliest text of `writer`, read whole for each of its tokens."""
+    row, total = list(prompt), 0.0
+    while len(row) < len(prompt) + new and (row == prompt or row[-1] != END):
+        padded = np.zeros((1, 32), np.int32)
+        padded[0, : len(row)] = row
+        token, nats = _likeliest(padded, len(row), reading)
+        row, total = [*row, int(token)], total + float(nats)
+    return row[len(prompt) :], total
+
+
+@jax.jit
+def _likeliest(row: jax.Array, length: jax.Array, reading: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    module = CONFIG.module(Purpose.WRITING, Execution())
+    logits = module.apply({"params": parameters()}, row, **reading).logits[0, length - 1]
+    return jnp.argmax(logits), jax.nn.log_softmax(logits).max()

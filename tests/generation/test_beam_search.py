@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.search import Found, Lengths
@@ -78,10 +77,13 @@ def test_beams_go_on_where_the_likeliest_tokens_are_all_ends() -> None:
         assert not np.isin(beams.written.last, ends).any()
 
 
-def test_a_search_has_two_beams_or_more() -> None:
-    assert BeamSearch(beams=2).rows == 2
-    with pytest.raises(UserError, match="--beams of at least 2, found 1; for one beam give --temperature 0"):
-        BeamSearch(beams=1)
+def test_every_row_of_a_prompt_has_the_lengths_of_its_prompt() -> None:
+    """Rows are in the order of prompts, as tokens and keys are repeated for them."""
+    for lengths, expected in (
+        (Lengths(np.array([1, 2]), np.array([3, 4])), ([1, 1, 1, 2, 2, 2], [3, 3, 3, 4, 4, 4])),
+        (Lengths.alike(2, 1, 5), ([1] * 6, [5] * 6)),
+    ):
+        np.testing.assert_array_equal(lengths.of_rows(3), expected)
 
 
 def test_only_the_best_candidates_may_end_a_text() -> None:

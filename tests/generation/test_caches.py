@@ -10,12 +10,9 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
 from plmjax.contracts.system import Purpose
-from plmjax.errors import UserError
-from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.sampling import Greedy
 from plmjax.generation.writer import Settings, Writer
-from plmjax.models.ulmfit import UlmfitConfig
 from tests.generation.model import AWD_LSTM, NNLM, PROMPTS, REFORMER, TRANSFORMER_XL, VOCABULARY, scaled_parameters
 
 NEW = 12
@@ -87,14 +84,3 @@ def test_a_text_does_not_depend_on_the_prompts_beside_it(config) -> None:
     (alone,) = writer(PROMPTS[1:2], settings)
     beside = writer(PROMPTS, settings)[1]
     assert [text.tokens for text in alone] == [text.tokens for text in beside]
-
-
-def test_a_model_that_reads_from_the_end_writes_nothing() -> None:
-    config = UlmfitConfig.tiny(vocab_size=29, backwards=True)
-    with pytest.raises(UserError, match=r"writes text, found UlmfitConfig, a decoder that reads texts from their end"):
-        Writer(config, {}, VOCABULARY)
-
-
-def test_a_language_model_alone_does_not_write_one_text_given_another() -> None:
-    with pytest.raises(UserError, match=r"given another, found AwdLstmConfig, a decoder, which .* writes text, "):
-        Translation().module(AWD_LSTM, Execution())

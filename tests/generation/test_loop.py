@@ -1,7 +1,6 @@
 """The decoding loop: what it writes, what it compiles, where it runs."""
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,16 +9,17 @@ import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
+from plmjax.contracts.parameters import abstract_parameters
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
-from plmjax.generation import loop
+from plmjax.generation import loop, weights
 from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.decoder import decoder_of
 from plmjax.generation.sampling import Greedy, Sampling
 from plmjax.generation.search import Lengths
 from plmjax.generation.writer import Settings, Writer
-from plmjax.models.bert import BertConfig
+from plmjax.parallel import mesh as meshes
 from tests.generation.model import (
     CONFIG,
     END,
@@ -29,6 +29,7 @@ from tests.generation.model import (
     parameters,
     translator,
     translator_parameters,
+    uncached,
     writer,
 )
 
@@ -36,23 +37,12 @@ NEW = 12
 
 
 def test_cached_equals_uncached() -> None:
-    module, params = CONFIG.module(Purpose.WRITING, Execution()), parameters()
-
-    @jax.jit
-    def next_token(row: jax.Array, length: jax.Array) -> jax.Array:
-        logits = module.apply({"params": params}, row).logits[0, length - 1]
-        return jnp.argmax(logits), jax.nn.log_softmax(logits).max()
-
-    texts = writer()(PROMPTS, Settings(max_new_tokens=NEW))
+    """In batches of two prompts, the last of which is filled up."""
+    texts = writer()(PROMPTS, Settings(max_new_tokens=NEW, batch_size=2))
     for prompt, (text,) in zip(PROMPTS, texts, strict=True):
-        row, total = list(prompt), 0.0
-        while len(row) < len(prompt) + NEW and (row == prompt or row[-1] != END):
-            padded = np.zeros((1, 32), np.int32)
-            padded[0, : len(row)] = row
-            token, nats = next_token(padded, len(row))
-            row, total = [*row, int(token)], total + float(nats)
-        assert text.tokens == row[len(prompt) :] and text.stopped == (row[-1] == END)
-        np.testing.assert_allclose(text.log_probability, total, rtol=1e-5)
+        tokens, nats = uncached(prompt, NEW)
+        assert text.tokens == tokens and text.stopped == (tokens[-1] == END)
+        np.testing.assert_allclose(text.log_probability, nats, rtol=1e-5)
     assert {text.stopped for (text,) in texts} == {True, False}
 
 
@@ -73,22 +63,11 @@ def test_every_place_of_a_text_is_drawn_anew() -> None:
     assert min(len({*row}) for row in drawn.T.tolist()) > 10
 
 
-@pytest.mark.nightly
-def test_prompts_of_about_the_same_length_are_read_together(monkeypatch) -> None:
-    """The widths of the batches, of which each is compiled, ascend; texts come in the order of the prompts."""
-    prompts = [[3] * length for length in (30, 1, 29, 2)]
-    read = Writer._prefill
-    widths = []
-
-    def noted(self, prompts, chosen, width, settings):
-        widths.append((sorted(chosen), width))
-        return read(self, prompts, chosen, width, settings)
-
-    monkeypatch.setattr(Writer, "_prefill", noted)
-    texts = writer()(prompts, Settings(max_new_tokens=2, batch_size=2))
-    assert [chosen for chosen, _ in widths] == [[1, 3], [0, 2]] and widths[0][1] < widths[1][1]
-    alone = [writer()([prompt], Settings(max_new_tokens=2, batch_size=2))[0][0].tokens for prompt in prompts]
-    assert [text.tokens for (text,) in texts] == alone
+def test_prompts_of_about_the_same_length_are_read_together() -> None:
+    """Texts come in the order of the prompts."""
+    prompts, settings = [[3] * length for length in (30, 1, 29, 2)], Settings(max_new_tokens=2, batch_size=2)
+    alone = [writer()([prompt], settings)[0][0].tokens for prompt in prompts]
+    assert [text.tokens for (text,) in writer()(prompts, settings)] == alone
 
 
 def test_the_end_comes_token_by_token() -> None:
@@ -97,25 +76,6 @@ def test_the_end_comes_token_by_token() -> None:
     seen = list(writer().stream(PROMPTS[0], settings))
     assert [len(text.tokens) for text, _ in seen] == list(range(1, len(whole.tokens) + 1))
     assert seen[-1] == (whole, True) and not any(ended for _, ended in seen[:-1])
-    with pytest.raises(UserError, match="strategy of one text"):
-        next(writer().stream(PROMPTS[0], Settings(BeamSearch())))
-
-
-def test_a_text_that_is_shown_is_written_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompt stands in a row of each of four devices that divide the rows, at its own width."""
-
-    class Asked(Exception):
-        """Ends the writer before anything is compiled."""
-
-    def prefill(self: Writer, *arguments: Any) -> None:
-        raise Asked(*arguments)
-
-    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2))
-    monkeypatch.setattr(Writer, "_prefill", prefill)
-    for prompt, width in (([3] * 17, 24), ([3], 16)):
-        with pytest.raises(Asked) as found:
-            next(sharded.stream(prompt, Settings(max_new_tokens=2)))
-        assert found.value.args == ([prompt], [0] * 4, width, Settings(max_new_tokens=2))
 
 
 @pytest.mark.nightly
@@ -147,29 +107,24 @@ def test_a_length_that_counts_the_prompt_leaves_each_prompt_a_rest_of_its_own(st
         assert found[2][0].log_probability > whole[2][0].log_probability  # of 13 tokens and of 23
 
 
-def test_batches_are_of_prompts_of_about_one_length_and_full_on_every_device() -> None:
-    """The shortest come first; what fills the last batch is a prompt of it."""
-
-    def batches(own: Writer, lengths: list[int], size: int) -> list[tuple[list[int], int]]:
-        return list(own._batches([[3] * length for length in lengths], size))
-
-    assert batches(writer(), [30, 1, 29, 2], 2) == [([1, 3], 16), ([2, 0], 32)]
-    assert batches(writer(), [5, 1, 47], 2) == [([1, 0], 16), ([2, 2], 48)]
-    assert batches(writer(), [5, 1, 2], 8) == [([1, 2, 0], 16)]
-    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2))
-    assert batches(sharded, [5, 1, 2], 2) == [([1, 2, 0, 0], 16)]
-    assert batches(sharded, [1] * 6, 6) == [([0, 1, 2, 3, 4, 5, 5, 5], 16)]
-
-
-def test_a_mesh_of_0_is_one_of_all_devices() -> None:
-    assert Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=0))._mesh.shape["data"] == 8
+def prefilled(strategy: Any, execution: Execution, mesh: Mesh, rows: int) -> tuple[tuple[Any, ...], loop.Progress]:
+    """(the arguments of a decoding, what it begins with) of as many equal prompts."""
+    prompt, module = np.tile(np.array([PROMPTS[0]], np.int32), (rows, 1)), CONFIG.module(Purpose.WRITING, execution)
+    devices = meshes.make(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
+    boxed = abstract_parameters(module, {"input_ids": prompt})
+    how = (
+        decoder_of(CONFIG, execution), strategy, Settings().constraints(VOCABULARY, CONFIG.vocab_size), devices,
+        weights.placed(parameters(), boxed, execution, devices),
+    )  # fmt: skip
+    lengths, keys = Lengths.alike(rows, 0, 16), jax.random.split(jax.random.key(0), rows)
+    mask = np.ones_like(prompt)
+    progress = loop.prefill(*how, prompt, mask, None, keys, lengths, capacity=32)
+    return (*how, progress, lengths, jnp.int32(9)), progress
 
 
 @pytest.mark.parametrize("unroll", [1, 2])
 def test_the_cache_is_changed_in_place(unroll: int) -> None:
-    own = Writer(CONFIG, parameters(), VOCABULARY, Execution(unroll=unroll))
-    progress, lengths = own._prefill(PROMPTS[:1], [0], 16, Settings(max_new_tokens=16))
-    arguments = (*own._compiled(Settings()), own._params, progress, lengths, jnp.int32(9))
+    arguments, _ = prefilled(Greedy(), Execution(unroll=unroll), Mesh(data=1, fsdp=1, tensor=1), 1)
     compiled = loop.decode.lower(*arguments).compile()
     cache = re.escape("f32[2,1,4,6,32]")
     text = compiled.as_text()
@@ -183,14 +138,17 @@ def test_the_cache_is_changed_in_place(unroll: int) -> None:
     [pytest.param(Greedy(), id="greedy"), pytest.param(BeamSearch(2), id="beams", marks=pytest.mark.nightly)],
 )
 def test_sharded_equals_unsharded(strategy: Any) -> None:
+    """On all devices: 0 takes those that the other axes leave. A text that is shown stands in a row of each."""
     settings = Settings(strategy, max_new_tokens=NEW)
-    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=2, fsdp=2, tensor=2))
-    for texts, others in zip(sharded(PROMPTS, settings), writer()(PROMPTS, settings), strict=True):
+    sharded = Writer(CONFIG, parameters(), VOCABULARY, mesh=Mesh(data=0, fsdp=2, tensor=2))
+    found, expected = sharded(PROMPTS, settings), writer()(PROMPTS, settings)
+    for texts, others in zip(found, expected, strict=True):
         assert [text.tokens for text in texts] == [text.tokens for text in others]
         np.testing.assert_allclose([text.score for text in texts], [text.score for text in others], rtol=1e-5)
-    progress, _ = sharded._prefill(PROMPTS, [0, 1, 2, 2], 16, settings)
-    rows = 4 * strategy.rows
-    assert progress.state.keys.sharding.shard_shape(progress.state.keys.shape) == (2, rows // 4, 2, 6, 32)
+    if strategy.rows == 1:
+        assert [*sharded.stream(PROMPTS[0], settings)][-1] == (found[0][0], True)
+    state = prefilled(strategy, Execution(), Mesh(data=2, fsdp=2, tensor=2), 4)[1].state
+    assert state.keys.sharding.shard_shape(state.keys.shape)[:3] == (2, strategy.rows, 2)
 
 
 @pytest.mark.nightly
@@ -203,10 +161,6 @@ def test_sources_are_padded_on_the_right_and_shared_by_the_beams() -> None:
         np.testing.assert_allclose(text.score, text.log_probability / ((5 + len(text.tokens)) / 6) ** 0.6, rtol=1e-5)
         np.testing.assert_allclose(text.score, other.score, rtol=1e-5)
     assert len({tuple(text.tokens) for (text,) in alone}) > 1
-    source, cache = translator()._prefill(PROMPTS, [0, 1, 2], 16, settings).progress.state
-    assert source.attention_mask.tolist() == [[1] * len(row) + [0] * (16 - len(row)) for row in PROMPTS]
-    assert source.key_values.keys.shape == (2, 3, 16, 4, 6)  # one source for three texts
-    assert cache.keys.shape == (2, 3 * 3, 4, 6, 1 + 16)
 
 
 @pytest.mark.nightly
@@ -214,13 +168,6 @@ def test_a_text_of_a_source_comes_token_by_token() -> None:
     settings = Settings(max_new_tokens=8, no_repeat_ngram_size=1)
     (whole,), *_ = translator()(PROMPTS[:1], settings)
     assert list(translator().stream(PROMPTS[0], settings))[-1] == (whole, True)
-
-
-def test_sources_that_do_not_fit() -> None:
-    with pytest.raises(UserError, match="at most the encoder's 48 positions, found 49 tokens"):
-        translator()([[1] * 49], Settings(max_new_tokens=4))
-    with pytest.raises(UserError, match="--max_new_tokens of at most 47, since the decoder has 48 positions, found 48"):
-        translator()([[1]], Settings(max_new_tokens=48))
 
 
 def test_prompts_and_texts_that_just_fit() -> None:
@@ -231,11 +178,6 @@ def test_prompts_and_texts_that_just_fit() -> None:
             own.check([[1] * (prompt + 1)], Settings(max_new_tokens=new))
     ((text,),) = writer()([[5] * 36], Settings(max_new_tokens=12, min_new_tokens=12))
     assert len(text.tokens) == 12 and not text.stopped
-
-
-def test_an_encoder_asked_to_write() -> None:
-    with pytest.raises(UserError, match="a model that writes text, found BertConfig"):
-        Writer(BertConfig.tiny(), {}, VOCABULARY)
 
 
 def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -> None:
@@ -263,12 +205,3 @@ def test_texts_within_another_program_are_the_likeliest_and_pass_no_gradient() -
         scores[: least[row], END] = -np.inf
         assert tokens.tolist() == scores.argmax(axis=-1).tolist()
         assert count == most[row] or tokens[-1] == END
-
-
-def test_a_prompt_without_a_token_is_named_by_its_place() -> None:
-    writer = Writer.__new__(Writer)
-    writer._vocabulary, writer.longest = VOCABULARY, None
-    writer._config = SimpleNamespace(vocab_size=VOCABULARY.size, system=SimpleNamespace(kind=None))
-    writer.check([[5]], Settings())
-    with pytest.raises(UserError, match=r"a prompt of at least one token in line 2, found an empty one; give"):
-        writer.check([[5], []], Settings(), ["line 1", "line 2"])
