@@ -1,5 +1,6 @@
 """The language model of these tests in transformers, and small runs on a task."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.models.baselines.static_vectors import StaticVectorsConfig
 from plmjax.training.checkpoints import checkpoints
+from tests.inference import kinds
 from tests.optional import torch, transformers
 from tests.systems.modules import random_params
 
@@ -47,12 +49,16 @@ def classifiers(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     (folder / "dev.jsonl").write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
     description = checkpoints.describe(checkpoints.find(small_run))
     for name, width, labels in (("one", 4, LABELS), ("two", 6, LABELS), ("other", 4, ("a", "b"))):
-        config = StaticVectorsConfig(
-            checkpoints.describe(checkpoints.find(small_run)).experiment.model.vocab_size, width
-        )
+        config = StaticVectorsConfig(description.experiment.model.vocab_size, width)
         objective = SequenceClassification(labels=labels)
         data = Sentences(validation=str(folder / "dev.jsonl"), sequence_length=8 * width, pack=width)
         params = jax.tree.map(lambda leaf: 4 * leaf, random_params(objective.module(config, Execution())))
         run = Experiment(model=config, objective=objective, data=data, training=Training(batch_size=2, unroll=1))
         checkpoints.save_parameters(folder / name, params, run, description.tokenizer)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tuned(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, str, str]]:
+    """Kind of a task -> (checkpoint, labelled file, the same without labels)."""
+    return functools.cache(lambda kind: kinds.make(kind, small_run, tmp_path_factory.mktemp(kind)))

@@ -4,26 +4,20 @@ import dataclasses
 import gzip
 import json
 import lzma
-from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from plmjax.contracts.execution import Execution
-from plmjax.contracts.template import Template
-from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
+from plmjax.files import storage
 from plmjax.inference import embed as embedding
 from plmjax.inference.embed import embed
-from plmjax.inference.readings import Reading
-from plmjax.interop import huggingface
-from plmjax.layers.text_vectors import TextVectors
-from plmjax.runs.finetuning import finetune
+from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.optimizers import BertAdamW
+from tests.strangers import experiments
+from tests.systems.modules import random_params
 
 TEXTS = ["the film was good", "a", "", "bad plot", "the actor was great the scene was awful a plot a film", "poor"]
 
@@ -35,7 +29,7 @@ def texts(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("layer", "pooling"), [(-1, "mean"), (0, "cls"), (-1, "none")])
+@pytest.mark.parametrize(("layer", "pooling"), [(-1, "mean"), (0, "cls"), (-2, "cls"), (-1, "none")])
 def test_embeds_every_line_as_transformers_does(small_run, texts, reference, tmp_path, layer, pooling):
     output = tmp_path / "out.npz"
     assert embed(small_run, texts, output, layer=layer, pooling=pooling, batch_size=4) == len(TEXTS)
@@ -99,27 +93,15 @@ def test_a_mix_of_layers_is_weighted_by_the_softmax(small_run, texts, reference,
 
 @pytest.mark.nightly
 def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, tmp_path):
-    (tmp_path / "train.conll").write_text("the\tD\nfilm\tN\n\na\tD\nplot\tN\n" * 8, encoding="utf-8")
-    run = Experiment(
-        model=None,
-        objective=TokenTagging(mix=True),
-        data=Tagging(*[str(tmp_path / "train.conll")] * 2, sequence_length=24, pack=4),
-        optimizer=BertAdamW(learning_rate=1e-2, frozen=("encoder",)),
-        training=Training(steps=5, batch_size=8, unroll=1),
-        finetuning=Finetuning(),
-        checkpoint=Checkpoint(every=0),
+    params, description = checkpoints.load_parameters(small_run)
+    learned = {"weights": np.float32([0.5, -1.0]), "scale": np.float32(3.0)}
+    checkpoints.save_parameters(
+        tmp_path / "run", params | {"scalar_mix": learned}, description.experiment, description.tokenizer
     )
-    finetune(run, small_run, tmp_path / "run")
-    params, description = checkpoints.load_parameters(tmp_path / "run")
-    assert np.abs(params["scalar_mix"]["weights"]).min() > 0 and params["scalar_mix"]["scale"] != 1
     embed(tmp_path / "run", texts, tmp_path / "learned.npz", mix=("learned",))
-    embed(small_run, texts, tmp_path / "given.npz", mix=tuple(map(str, params["scalar_mix"]["weights"])))
-    scale = params["scalar_mix"]["scale"]
-    learned, given = (np.load(tmp_path / f"{name}.npz")["embeddings"] for name in ("learned", "given"))
-    np.testing.assert_allclose(learned, scale * given, rtol=1e-5, atol=1e-5)
-    module = description.experiment.objective.module(description.experiment.model, Execution())
-    with pytest.raises(UserError, match="without a mix of layers, found TokenClassification of a"):
-        huggingface.adapter_of(module)
+    embed(small_run, texts, tmp_path / "given.npz", mix=("0.5", "-1"))
+    found, given = (np.load(tmp_path / f"{name}.npz")["embeddings"] for name in ("learned", "given"))
+    np.testing.assert_allclose(found, 3 * given, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "none"])
@@ -135,33 +117,39 @@ def test_json_lines_hold_the_same_numbers(small_run, texts, tmp_path, pooling):
         assert [len(row["tokens"]) for row in rows] == saved["lengths"].tolist() and rows[1]["tokens"][1] == "a"
 
 
-@pytest.mark.parametrize(
-    ("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), pytest.param("jsonl", "mean", marks=pytest.mark.nightly)]
-)
+def stopping(monkeypatch, name, path):
+    """Has the process stop where it comes to write this file."""
+    write = getattr(storage, name)
+
+    def stop(written, *contents):
+        if written == path:
+            raise KeyboardInterrupt
+        return write(written, *contents)
+
+    monkeypatch.setattr(storage, name, stop)
+
+
+@pytest.mark.parametrize(("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), ("jsonl", "mean")])
 def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     small_run, texts, tmp_path, monkeypatch, suffix, pooling
 ):
-    monkeypatch.setattr(embedding, "BLOCK", 4)
-    whole, halved = tmp_path / f"whole.{suffix}", tmp_path / f"halved.{suffix}"
+    """And with no other settings or text, even if the file has the same name."""
+    monkeypatch.setattr(embedding, "BLOCK", 2)
+    whole, halved, changed = tmp_path / f"whole.{suffix}", tmp_path / f"halved.{suffix}", tmp_path / "texts.txt"
+    _text(changed, texts.read_text(encoding="utf-8"))
     embed(small_run, texts, whole, pooling=pooling)
-    vectors, calls = embedding._vectors, []
-
-    def stopping(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return vectors(*arguments)
-
-    monkeypatch.setattr(embedding, "_vectors", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        embed(small_run, texts, halved, pooling=pooling)
-    assert not halved.exists()
-    with pytest.raises(UserError, match="found parts made with another layer"):
-        embed(small_run, texts, halved, pooling=pooling, layer=0)
-    with pytest.raises(UserError, match="found parts made with another input"):
-        embed(small_run, _text(tmp_path / "other.txt", "\n".join(TEXTS[::-1])), halved, pooling=pooling)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stopping(patch, "write", tmp_path / f"halved.{suffix}.parts" / f"000001.{suffix}")
+        embed(small_run, changed, halved, pooling=pooling)
+    assert not halved.exists() and list((tmp_path / f"halved.{suffix}.parts").glob(f"*.{suffix}"))
+    for other, name in (({"layer": 0}, "layer"), ({"pooling": "cls"}, "recipe")):
+        with pytest.raises(UserError, match=f"another {name}"):
+            embed(small_run, changed, halved, **{"pooling": pooling} | other)
+    _text(changed, "a plot")
+    with pytest.raises(UserError, match="another input"):
+        embed(small_run, changed, halved, pooling=pooling)
     embed(small_run, texts, halved, pooling=pooling)
-    assert len(calls) == 3 and not (tmp_path / f"halved.{suffix}.parts").exists()
+    assert not (tmp_path / f"halved.{suffix}.parts").exists()
     if suffix == "jsonl":
         assert halved.read_bytes() == whole.read_bytes()
         return
@@ -184,16 +172,6 @@ def test_vectors_of_tokens_are_found_whatever_the_first_lines_hold(classifiers, 
     assert (first != second).any()
 
 
-def test_the_layers_and_their_mix_are_those_asked_for():
-    """The encoder has two layers, and a task has learned a mix of them."""
-    learned = {"scalar_mix": {"weights": np.array([0.5, -1.0, 2.0]), "scale": np.float32(3.0)}}
-    layers = {layer: embedding._wanted(layer, (), 2, learned).layer for layer in range(-3, 3)}
-    assert layers == {-3: 0, -2: 1, -1: 2, 0: 0, 1: 1, 2: 2}
-    for mix, scale in ((("learned",), 3.0), (("0.5", "-1", "2"), 1.0)):
-        wanted = embedding._wanted(-1, mix, 2, learned)
-        assert (wanted.mix, wanted.scale) == ((0.5, -1.0, 2.0), scale)
-
-
 def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monkeypatch):
     """The model has no special tokens: [CLS] and [SEP] stand for an empty line."""
     monkeypatch.setattr(embedding, "BLOCK", 3)
@@ -208,67 +186,20 @@ def test_a_line_without_tokens_has_no_vector_to_pool(classifiers, tmp_path, monk
     assert np.load(tmp_path / "lines.npz")["lengths"].tolist()[:2] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda run, path: embed(run, path / "none.txt", path / "o.npz"), "found no file"),
-        (lambda run, path: embed(run, path / "binary", path / "o.npz"), "Expected UTF-8 text"),
-        (lambda run, path: embed(run, path / "empty", path / "o.npz"), "empty"),
-        (lambda run, path: embed(run, path / "binary", path / "o.txt"), "Expected an .npz or .jsonl file"),
-        (lambda run, path: embed(run, path / "text", path / "no" / "o.npz"), "in a folder that exists"),
-        (lambda run, path: embed(run, path / "text", path / "o.npz", batch_size=0), "--batch_size of at least 1"),
-        (lambda run, path: embed(run, path / "text", path / "o.npz", layer=3), "--layer from 0 to 1"),
-        (
-            lambda run, path: embed(run, path / "text", path / "o.npz", pooling="max"),
-            "Expected a known --pooling, found 'max'",
-        ),
-        (
-            lambda run, path: embed(run, path / "text", path / "o.npz", mix=("1",)),
-            "2 numbers, for the embeddings and 1",
-        ),
-        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("a", "b")), "2 numbers, .*found a b"),
-        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("1", "2"), layer=1), "--layer or --mix"),
-        (lambda run, path: embed(run, path / "text", path / "o.npz", mix=("learned",)), "fine-tuned with"),
-    ],
-)
-def test_a_mistake_is_one_sentence(small_run, tmp_path, call, message):
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "text").write_text("a film\n")
-    with pytest.raises(UserError, match=message) as error:
-        call(small_run, tmp_path)
-    assert "\n" not in str(error.value)
-
-
-class Counting:
-    """A module whose states, in bfloat16, are 256 and 768 times the place of a token in its row."""
-
-    def __init__(self) -> None:
-        self.shapes = []
-
-    def apply(self, variables, *, input_ids, attention_mask, output_hidden_states):
-        self.shapes.append(input_ids.shape)
-        places = jnp.broadcast_to(jnp.arange(input_ids.shape[1]) + 1.0, input_ids.shape)[..., None]
-        return SimpleNamespace(hidden_states=(256 * jnp.stack([places, 3 * places])).astype(jnp.bfloat16))
-
-
-@pytest.mark.parametrize(("summary", "longest"), [("first", None), ("last", None), ("last", 4)])
-def test_a_vector_is_read_where_the_template_has_it_from_rows_as_long_as_the_model_takes(summary, longest):
-    """Batches have the size that was asked for, and the vectors float32; the middle line has four tokens."""
-    template = Template(single="A sep cls", summary=summary)
-    config = SimpleNamespace(template=template, longest=longest)
-    reading = Reading([[7], [7, 8, 9, 10], []], Vocabulary.placeholder(20), names=lambda ids: ids)
-    module = Counting()
-    run = SimpleNamespace(text_vectors=None, model=config)
-    recipe = embedding._recipe(run, "cls", None, own=True)
-    wanted = embedding.Vectors(layer=1, mix=(), scale=1.0, **recipe)
-    arrays, rows = embedding._vectors(module, {}, reading, config, wanted, 0, batch_size=5)
-    lengths = [3, longest or 6, 2]
-    assert [len(row) for row in rows] == arrays["lengths"].tolist() == lengths
-    assert arrays["cut"].tolist() == [False, longest == 4, False] and {rows for rows, _ in module.shapes} == {5}
-    places = [1, 1, 1] if summary == "first" else lengths
-    assert arrays["embeddings"].dtype == np.float32
-    np.testing.assert_array_equal(arrays["embeddings"][:, 0], 256 * 3 * np.array(places))
+def test_a_vector_of_a_row_that_ends_in_its_summary_is_the_last(small_run, texts, tmp_path):
+    """XLNet's, in bfloat16."""
+    description = checkpoints.describe(checkpoints.find(small_run))
+    size = description.experiment.model.vocab_size
+    config = XlnetConfig(vocab_size=size, d_model=12, n_layer=2, n_head=2, d_inner=9)
+    run = experiments.changed(description.experiment, training={"dtype": "bfloat16"})
+    run = dataclasses.replace(run, model=config)
+    params = {"xlnet": random_params(config.module(Purpose.ENCODING, Execution()))}
+    checkpoints.save_parameters(tmp_path / "run", params, run, description.tokenizer)
+    for pooling in ("cls", "none"):
+        embed(tmp_path / "run", texts, tmp_path / f"{pooling}.npz", pooling=pooling, batch_size=4)
+    found, tokens = (np.load(tmp_path / f"{pooling}.npz") for pooling in ("cls", "none"))
+    assert found["embeddings"].dtype == np.float32
+    np.testing.assert_array_equal(found["embeddings"], tokens["embeddings"][tokens["offsets"][1:] - 1])
 
 
 @pytest.mark.parametrize("suffix", ["npz", "jsonl"])
@@ -278,7 +209,7 @@ def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, mo
     whole, other = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     embed(small_run, texts, whole)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embedding, "_join", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopping(patch, "replacing", other)
         embed(small_run, texts, other)
     parts = other.with_name(f"{other.name}.parts")
     names = sorted(path.name for path in parts.glob(f"*.{suffix}"))
@@ -289,29 +220,3 @@ def test_damaged_and_changed_parts_are_made_again(small_run, texts, tmp_path, mo
     (parts / names[3]).unlink()
     embed(small_run, texts, other)
     assert other.read_bytes() == whole.read_bytes() and not parts.exists()
-
-
-def test_parts_are_of_the_bytes_of_the_text_and_of_the_settings(small_run, tmp_path):
-    """A file that has changed under its name is another text."""
-    text, parts = _text(tmp_path / "text.txt", "a film"), tmp_path / "out.npz.parts"
-    directory = checkpoints.find(small_run)
-    given = embedding.Vectors(layer=1, mix=(), scale=1.0, recipe=TextVectors(), prompt="")
-    for _ in range(2):
-        embedding._claim(parts, directory, text, given)
-    with pytest.raises(UserError, match="found parts made with another recipe"):
-        embedding._claim(parts, directory, text, dataclasses.replace(given, recipe=TextVectors(("cls",))))
-    with pytest.raises(UserError, match="found parts made with another input"):
-        embedding._claim(parts, directory, _text(text, "a plot"), given)
-
-
-def test_the_size_of_a_batch_and_a_folder_of_a_bucket_reach_the_work(small_run, texts, tmp_path, monkeypatch):
-    """In a bucket there are no folders to look for."""
-
-    def asked(*arguments):
-        raise InterruptedError(arguments[-1])
-
-    output = tmp_path / "no" / "o.npz"
-    monkeypatch.setattr(embedding, "_vectors", asked)
-    monkeypatch.setattr(embedding.storage, "in_bucket", lambda path: path == output)
-    with pytest.raises(InterruptedError, match="7"):
-        embed(small_run, texts, output, batch_size=7)

@@ -1,30 +1,25 @@
-"""The answers of evaluate and fill-mask, on a model that has hardly learned."""
+"""What evaluate says of a model that has hardly learned, and the program that it runs."""
 
+import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmjax.data import tokenizers
-from plmjax.errors import UserError
+from plmjax.experiment import Phase
+from plmjax.generation.generate import generate
+from plmjax.generation.writer import Settings
+from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
+from plmjax.inference.language_model import LanguageModel
+from plmjax.inference.program import adapted_program, program_of
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from tests.metric_names import undocumented
-
-
-def test_fills_every_mask_with_the_likeliest_tokens(small_run, reference):
-    text = "the [MASK] was [MASK]"
-    _, logits = reference(text)
-    filled = fill_mask(small_run, text, 3)
-    tokenizer = tokenizers.load(small_run / "tokenizer")
-    assert len(filled) == 2
-    for place, candidates in zip((2, 4), filled, strict=True):
-        probabilities = np.exp(logits[place]) / np.exp(logits[place]).sum()
-        best = np.argsort(-probabilities)[:3]
-        assert [token for token, _ in candidates] == tokenizer.tokens(best)
-        np.testing.assert_allclose([share for _, share in candidates], probabilities[best], atol=1e-6)
+from tests.strangers import experiments
+from tests.strangers.source import ChainSource
 
 
 def test_evaluates_as_the_run_itself_did(small_run):
@@ -37,8 +32,7 @@ def test_evaluates_as_the_run_itself_did(small_run):
         "eval/unknown_tokens",
     }
     assert metrics["eval/loss"] == pytest.approx(last["eval/loss"], abs=0.3)
-    for record in read(small_run / "metrics.jsonl"):
-        assert not undocumented(record)
+    assert not any(map(undocumented, read(small_run / "metrics.jsonl")))
 
 
 @pytest.mark.nightly
@@ -51,22 +45,46 @@ def test_evaluates_raw_text(small_run, prose, tmp_path):
     assert metrics["eval/loss"] == pytest.approx(math.log(800), rel=0.02)  # after six steps, on any Python's text
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda run, path: fill_mask(run, "no mask"), r"Expected a text with one or more \[MASK\]"),
-        (lambda run, path: fill_mask(run, "[MASK] " + "film " * 200), "at most 126 tokens"),
-        (lambda run, path: fill_mask(run, "[MASK]", 0), "Expected --top from 1"),
-        (lambda run, path: fill_mask(run, "[MASK]", 801), "Expected --top from 1 to the 800 tokens, found 801"),
-        (lambda run, path: fill_mask(path, "[MASK]"), "no finished checkpoint"),
-    ],
-)
-def test_a_mistake_is_one_sentence(small_run, tmp_path, call, message):
-    with pytest.raises(UserError, match=message) as error:
-        call(small_run, tmp_path)
-    assert "\n" not in str(error.value)
+def test_rows_are_as_long_as_those_of_the_last_phase() -> None:
+    phases = Phase(fraction=0.5, sequence_length=8), Phase(fraction=0.5, sequence_length=12)
+    run = dataclasses.replace(experiments.recurrent(), phases=phases)
+    assert program_of(run, ChainSource(run.data)).phase.sequence_length == 12
 
 
-def test_parameters_come_as_numpy_arrays(small_run):
-    params, _ = checkpoints.load_parameters(small_run)
-    assert isinstance(params["bert"]["pooler"]["kernel"], np.ndarray)
+@pytest.mark.parametrize(("shares", "span"), [((0.1, 0.2), 64), ((0.95, 0.1), None)])
+def test_a_program_computes_what_its_parameters_need(shares: tuple[float, ...], span: int | None) -> None:
+    """An Adaptive-Span of 200 tokens; other models have one program for all parameters."""
+    run = experiments.changed(experiments.adaptive_span(), model={"attn_span": 200, "ramp": 8, "computed_span": None})
+    source, params = ChainSource(run.data), {"adaptive_span": {"layers": {"span_shares": np.float32([shares])}}}
+    whole = program_of(run, source)
+    found = adapted_program(whole, run, source, params)
+    assert found.model.computed_span == span and (found is whole) == (span is None)
+    assert adapted_program(whole, experiments.gpt2(), source, params) is whole
+
+
+USES = {
+    "embed": ("small", lambda run, folder: embedded(run, folder)),
+    "fill mask": ("small", lambda run, folder: [share for _, share in fill_mask(run, "the [MASK]", 1)[0]]),
+    "language model": ("decoder", lambda run, folder: LanguageModel(run).score([[1, 5, 6, 7]])[0].nats),
+    "generate": ("decoder", lambda run, folder: [texts[0].log_probability for texts in generate(run, ["the"], SHORT)]),
+}
+SHORT = Settings(max_new_tokens=1)
+
+
+def embedded(run: Path, folder: Path) -> np.ndarray:
+    (folder / "text.txt").write_text("a text")
+    embed(run, folder / "text.txt", folder / "out.npz")
+    return np.load(folder / "out.npz")["embeddings"][0]
+
+
+@pytest.mark.parametrize("case", USES)
+def test_a_checkpoint_computes_in_the_dtype_of_its_run(case: str, small_run, decoder_run, tmp_path: Path) -> None:
+    name, use = USES[case]
+    params, description = checkpoints.load_parameters(small_run if name == "small" else decoder_run)
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        run = experiments.changed(description.experiment, training={"dtype": dtype})
+        checkpoints.save_parameters(tmp_path / dtype, params, run, description.tokenizer)
+        found[dtype] = np.asarray(use(tmp_path / dtype, tmp_path))
+    assert (found["float32"] != found["bfloat16"]).any()
+    np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.1, atol=0.1)

@@ -1,6 +1,9 @@
 """Gaps that BART and T5 fill: what they write has the probability that their scores give it, read at once."""
 
+import collections
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +22,8 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.generation.beam_search import BeamSearch
 from plmjax.generation.generate import Generator
 from plmjax.generation.options import Generation
-from plmjax.generation.writer import Settings
 from plmjax.inference.fill_gaps import fill_gaps
 from plmjax.models.bart.bart import BartConfig
 from plmjax.models.t5 import T5Config
@@ -41,11 +42,9 @@ KINDS = {"bart": ("byte-bpe", BartConfig, Denoising()), "t5": ("t5-unigram", T5C
 @pytest.fixture(scope="module")
 def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """System -> the run directory of a small one, of random parameters so large that its scores differ."""
-    made: dict[str, Path] = {}
 
+    @functools.cache
     def save(system: str) -> Path:
-        if system in made:
-            return made[system]
         kind, config, objective = KINDS[system]
         folder = tmp_path_factory.mktemp(system)
         text = prose.read_text(encoding="utf-8")[:20_000]
@@ -63,8 +62,7 @@ def run(prose: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         experiment = Experiment(model, objective, Data(layout=Blocks()))
         params = flax.traverse_util.unflatten_dict(flat, sep="/")
         checkpoints.save_parameters(folder / "run", params, experiment, files)
-        made[system] = folder / "run"
-        return made[system]
+        return folder / "run"
 
     return save
 
@@ -74,13 +72,9 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
     params, description = checkpoints.load_parameters(checkpoint)
     model = description.experiment.model
     decoder = jnp.array([[model.decoder_start_token_id, *written[:-1]]])
+    decoder = jnp.pad(decoder, ((0, 0), (0, 48 - decoder.shape[1])))
     read = jax.jit(model.module(Purpose.WRITING, Execution()).apply)
-    logits = read(
-        {"params": params},
-        jnp.array([source]),
-        decoder_input_ids=jnp.pad(decoder, ((0, 0), (0, 48 - decoder.shape[1]))),
-    )
-    logits = logits.logits[0, : len(written)]
+    logits = read({"params": params}, jnp.array([source]), decoder_input_ids=decoder).logits[0, : len(written)]
     scores = np.asarray(jax.nn.log_softmax(logits))[np.arange(len(written)), written]
     return float(scores[given:].sum())
 
@@ -101,91 +95,45 @@ def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) ->
     template = checkpoints.describe(checkpoints.find(checkpoint)).experiment.model.template
     source = template.lay_out([tokenizer.reading().encode(spoilt)], vocabulary).tokens
     assert [token for token in source if token in marks] == list(marks)
+    most = len(gaps) * 17 + (1 if system == "t5" else len(source))
     for one in filled:
         expected = log_probability(checkpoint, source, list(one.tokens), given=int(system == "t5"))
         assert math.log(one.probability) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert one.tokens[-1] in (vocabulary.document_end, *vocabulary.sentinels) or len(one.tokens) == most
+        assert len(one.tokens) <= most
         if system == "t5":
             assert one.tokens[0] == vocabulary.sentinels[0] and len(one.spans) == len(gaps)
             assert one.text == text.replace(gaps[0], one.spans[0], 1).replace(gaps[-1], one.spans[-1], 1)
         else:
-            assert one.spans == () and one.text == tokenizer.decode(list(one.tokens))
+            assert one.spans == ()
+            assert one.text == tokenizer.decode(list(one.tokens))
     if system == "bart":  # no text is first because it is long: the one that ends at once is not likelier
         ended = log_probability(checkpoint, source, [vocabulary.document_end], given=0)
         assert math.log(filled[0].probability) >= ended - 1e-5
 
 
-def test_spans_are_what_stands_between_the_sentinels(run, monkeypatch) -> None:
-    checkpoint = run("t5")
-    tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
-    first, second, third, *_ = tokenizer.vocabulary.sentinels
-    written = [first, *tokenizer.encode("method"), second, *tokenizer.encode("same class"), third]
-
-    class Written:
-        def __init__(self, *arguments, **settings) -> None:
-            pass
-
-        def __call__(self, prompts, settings) -> list:
-            assert settings.eos_token_id == (tokenizer.vocabulary.document_end, third)
-            return [[dataclasses.make_dataclass("Text", ["tokens", "log_probability"])(written, -1.0)]]
-
-    monkeypatch.setattr("plmjax.inference.fill_gaps.Writer", Written)
-    (filled,) = fill_gaps(checkpoint, "The [MASK] of the [MASK].")
-    assert filled.spans == ("method", "same class") and filled.text == "The method of the same class."
-    del written[2:]
-    assert fill_gaps(checkpoint, "The [MASK] of the [MASK].")[0].spans[1] == ""
+def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
+    """The second sentinel is as likely as the token that is written most, so that some texts have it."""
+    params, description = checkpoints.load_parameters(run("t5"))
+    sentinels, text = start.tokenizer_of(description).vocabulary.sentinels, "The class[MASK] of the object[MASK]."
+    often = collections.Counter(fill_gaps(run("t5"), text, 3)[0].tokens).most_common(1)[0][0]
+    params["t5"]["shared"]["embedding"] = np.array(params["t5"]["shared"]["embedding"])
+    params["t5"]["shared"]["embedding"][sentinels[1]] = params["t5"]["shared"]["embedding"][often]
+    checkpoints.save_parameters(tmp_path / "run", params, description.experiment, description.tokenizer)
+    tokenizer, filled = start.tokenizer_of(description), fill_gaps(tmp_path / "run", text, 3)
+    for one in filled:
+        places = [place for place, token in enumerate(one.tokens) if token in sentinels]
+        groups = [one.tokens[a + 1 : b] for a, b in itertools.pairwise([*places, len(one.tokens)])]
+        spans = [tokenizer.decode(list(group)).strip() for group in groups[:2]]
+        assert [*one.spans] == spans + [""] * (2 - len(spans))
+    assert any(one.spans[1] for one in filled)
 
 
-class Asked(Exception):
-    """A search has been asked for with these sources and settings."""
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[int], Settings]]:
-    """(checkpoint, text, number of ways) -> the source that a writer is given, and the settings of its search."""
-
-    class Writer:
-        def __init__(self, *arguments, **settings) -> None:
-            pass
-
-        def __call__(self, prompts, settings) -> list:
-            raise Asked(prompts, settings)
-
-    monkeypatch.setattr("plmjax.inference.fill_gaps.Writer", Writer)
-
-    def ask(*arguments) -> tuple[list[int], Settings]:
-        with pytest.raises(Asked) as found:
-            fill_gaps(*arguments)
-        (source,), settings = found.value.args
-        return source, settings
-
-    return ask
-
-
-def test_spans_are_searched_behind_the_first_sentinel(run, asked) -> None:
-    """16 tokens for each span, its sentinel, and the end; every text of the search has its plain probability."""
-    checkpoint = run("t5")
-    vocabulary = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer().vocabulary
-    first, second, third, fourth, *_ = vocabulary.sentinels
-    for text in ("The [MASK] of <mask>, a <extra_id_12>.", "The <extra_id_0> of <extra_id_1>, a [MASK]."):
-        source, settings = asked(checkpoint, text, 4)
-        assert [token for token in source if token in vocabulary.sentinels] == [first, second, third]
-        assert settings == Settings(
-            BeamSearch(beams=4, length_penalty=0.0, sequences=4), max_new_tokens=3 * 17 + 1,
-            eos_token_id=(vocabulary.document_end, fourth), forced_bos_token_id=first,
-        )  # fmt: skip
-
-
-def test_a_whole_text_is_searched_within_the_positions_of_the_decoder(run, asked, tmp_path) -> None:
+def test_a_forced_first_token_of_the_run_is_that_of_a_filled_text(run, tmp_path) -> None:
     params, description = checkpoints.load_parameters(run("bart"))
     stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))
     checkpoints.save_parameters(tmp_path / "run", params, stored, description.tokenizer)
-    end = description.load_tokenizer().vocabulary.document_end
-    source, settings = asked(tmp_path / "run", "a [MASK]", 1)
-    assert settings.strategy == BeamSearch(beams=2, length_penalty=0.0, sequences=1)
-    assert settings.max_new_tokens == len(source) + 17 < 47
-    assert (settings.eos_token_id, settings.forced_bos_token_id) == ((end,), 7)
-    _, settings = asked(run("bart"), "a [MASK] of [MASK] and [MASK]", 1)
-    assert (settings.max_new_tokens, settings.forced_bos_token_id) == (47, None)  # of 48 positions one is the start's
+    assert [one.tokens[0] for one in fill_gaps(tmp_path / "run", "a [MASK]", 1)] == [7]
 
 
 @pytest.mark.nightly
@@ -198,21 +146,24 @@ def test_the_command_shows_spans_or_texts(run, capsys) -> None:
         assert ("'" in lines[0]) == (system == "t5")
 
 
-def test_mistakes_are_named(run, tmp_path) -> None:
-    with pytest.raises(UserError, match=r"one or more \[MASK\], found none in 'The class'"):
-        fill_gaps(run("t5"), "The class")
-    with pytest.raises(UserError, match="Expected fewer gaps than the tokenizer has sentinels, 100, found 100"):
-        fill_gaps(run("t5"), "[MASK]" * 100)
-    for top in (0, 10_000):
-        with pytest.raises(UserError, match=f"Expected --top from 1 to the .* tokens, found {top}; change it"):
-            fill_gaps(run("bart"), "[MASK]", top)
-    params, description = checkpoints.load_parameters(run("bart"))
-    other = dataclasses.replace(description.experiment, objective=SequenceToSequence())
-    checkpoints.save_parameters(tmp_path / "run", params, other, description.tokenizer)
-    with pytest.raises(
-        UserError, match=r"pretrained to fill gaps .*, found one of SequenceToSequence; name another run"
-    ):
-        fill_gaps(tmp_path / "run", "[MASK]")
+@pytest.mark.parametrize(
+    ("system", "text", "top", "names"),
+    [
+        ("t5", "The class", 5, r"\[MASK\].*'The class'"),
+        ("t5", "[MASK]" * 100, 5, "100, found 100"),
+        ("bart", "[MASK]", 0, "--top.*found 0"),
+        ("bart", "[MASK]", 10_000, "--top.*found 10000"),
+        ("translator", "[MASK]", 5, "SequenceToSequence"),
+    ],
+    ids=["no gap", "too many gaps", "no way", "too many ways", "no denoising"],
+)
+def test_a_mistake_is_one_sentence(run, tmp_path, system, text, top, names) -> None:
+    if system == "translator":
+        params, description = checkpoints.load_parameters(run("bart"))
+        other = dataclasses.replace(description.experiment, objective=SequenceToSequence())
+        checkpoints.save_parameters(tmp_path / "run", params, other, description.tokenizer)
+    with pytest.raises(UserError, match=names):
+        fill_gaps(tmp_path / "run" if system == "translator" else run(system), text, top)
 
 
 @pytest.mark.parametrize(("system", "prompt"), [("bart", "The class <mask> of </s>"), ("t5", "a <extra_id_0> of </s>")])

@@ -1,7 +1,6 @@
-"""Several runs as one: the mean of their probabilities or numbers, by file, from the command line, and its mistakes."""
+"""Several runs as one: the mean of their probabilities or numbers, by file and from the command line."""
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +8,9 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.errors import UserError
 from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.label_sets import MultiLabelClassification
 from plmjax.finetuning.tasks.sentences import Regression, SequenceClassification
-from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.predict import predict
 from tests.inference.conftest import LABELS, TEXTS
 
@@ -33,16 +30,8 @@ def test_probabilities_are_the_mean_of_the_runs(classifiers: Path, capsys: pytes
     assert found["eval/accuracy"] == pytest.approx(np.mean(right)) and "eval/loss" not in found
     written = (classifiers / "one" / "evaluations" / "dev_with_two" / "predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[2] for line in written[1:]] == [max(mean, key=mean.get) for mean in both]
-    cli.run(
-        [
-            "predict",
-            str(classifiers / "one"),
-            "--input",
-            str(classifiers / "dev.jsonl"),
-            "--ensemble",
-            str(classifiers / "two"),
-        ]
-    )
+    options = ["--input", str(classifiers / "dev.jsonl"), "--ensemble", str(classifiers / "two")]
+    cli.run(["predict", str(classifiers / "one"), *options])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["probabilities"] for line in lines] == both
 
@@ -64,24 +53,3 @@ def test_each_kind_has_its_mean() -> None:
     assert certain.tolist() == [-np.inf, np.inf]  # without a warning
     flat = MultipleChoice().averaged([[*one.ravel()], [*two.ravel()]], SimpleNamespace(choices=2))
     np.testing.assert_allclose(np.exp(flat).reshape(2, 2), (softmax(one) + softmax(two)) / 2)
-    with pytest.raises(UserError, match="a task of labels, numbers or choices for --ensemble, found TokenTagging"):
-        TokenTagging().averaged([[], []], SimpleNamespace(choices=1))
-
-
-def test_runs_of_another_kind_are_one_sentence(classifiers: Path, small_run: Path) -> None:
-    with pytest.raises(UserError, match=r"labels a, b, c for --ensemble, found .* labels a, b in .*other; name runs"):
-        list(predict(classifiers / "one", classifiers / "dev.jsonl", ensemble=[classifiers / "other"]))
-    with pytest.raises(UserError, match=r"Expected runs of SequenceClassification .* found one of BertPretraining in"):
-        list(predict(classifiers / "one", classifiers / "dev.jsonl", ensemble=[small_run]))
-    with pytest.raises(UserError, match="Expected a run on a task for --ensemble"):
-        cli.run(["evaluate", str(small_run), "--ensemble", str(classifiers / "one")])
-    with pytest.raises(UserError, match="Expected no --ensemble with --task blimp, found 1 runs"):
-        cli.run(["evaluate", str(small_run), "--data", "x", "--task", "blimp", "--ensemble", str(classifiers / "one")])
-
-
-def test_a_run_is_no_ensemble_with_itself(fails, classifiers: Path, tmp_path: Path) -> None:
-    one, two = classifiers / "one", classifiers / "two"
-    shutil.copytree(one, tmp_path / "copy")
-    for others, found in (([one], one), ([tmp_path / "copy"], tmp_path / "copy"), ([two, two], two)):
-        for verb in (["evaluate", one], ["predict", one, "--input", classifiers / "dev.jsonl"]):
-            assert f"Expected different runs in an ensemble, found {found} twice" in fails(*verb, "--ensemble", *others)

@@ -103,15 +103,10 @@ def test_names_in_raw_text_are_read_as_the_run_does(decoder_run: Path, tmp_path:
     own = dataclasses.replace(own, data=dataclasses.replace(own.data, special_names=("</s>",)))
     checkpoints.save_parameters(tmp_path / "run", params, own, description.tokenizer)
     plain, named = (evaluate(decoder_run, tmp_path / "text.txt", special_names=one) for one in ((), ("</s>",)))
-    assert (
-        evaluate(decoder_run, tmp_path / "text.txt")
-        == plain
-        == evaluate(tmp_path / "run", tmp_path / "text.txt", special_names=())
-    )
+    assert evaluate(decoder_run, tmp_path / "text.txt") == plain
+    assert evaluate(tmp_path / "run", tmp_path / "text.txt", special_names=()) == plain
     assert evaluate(tmp_path / "run", tmp_path / "text.txt") == named
     assert plain["eval/tokens"] == named["eval/tokens"] + 2 * (len("</s>") - 1)
-    with pytest.raises(UserError, match=r"in --data\.special_names, found '<s/>'; did you mean '<s>'\?"):
-        evaluate(decoder_run, tmp_path / "text.txt", special_names=("<s/>",))
 
 
 def test_bits_are_of_the_text_as_it_was_written(decoder_run, text, tokens):
@@ -151,36 +146,16 @@ def test_what_a_tokenizer_leaves_out_is_said(tmp_path, text):
     assert not perplexity.lowercases(names)
 
 
-def test_a_mistake_is_one_sentence(fails, decoder_run, small_run, text, tmp_path):
-    for name, contents in (("empty", b""), ("binary", bytes(range(256))), ("blank", b"\n \n"), ("short", b"a")):
-        (tmp_path / name).write_bytes(contents)
-        assert str(tmp_path / name) in fails("evaluate", decoder_run, "--data", tmp_path / name)
-    assert "at least two tokens" in fails("evaluate", decoder_run, "--data", tmp_path / "short")
-    assert "--stride from 1 to the window of 24 tokens, found 25" in fails(
-        "evaluate", decoder_run, "--data", text, "--stride", 25
-    )
-    assert "found 0" in fails("evaluate", decoder_run, "--data", text, "--stride", 0)
-    assert "--window from 1 to the model's 64 positions, found 65" in fails(
-        "evaluate", decoder_run, "--data", text, "--window", 65
-    )
-    for option in ("--stride", "--window"):
-        said = fails("evaluate", small_run, "--data", text, option, 8)
-        assert "Expected a language model" in said and "BertPretraining" in said
-
-
 def test_a_window_may_have_all_positions_of_the_model() -> None:
     run = experiments.gpt2()
     assert [perplexity.row_length(run, window) for window in (1, 32)] == [1, 32]
-    with pytest.raises(UserError, match="--window from 1 to the model's 32 positions, found 33"):
-        perplexity.row_length(run, 33)
 
 
 def test_the_command_prints_window_and_stride(decoder_run, text, capsys):
     cli.run(["evaluate", str(decoder_run), "--data", str(text), "--stride", "6"])
     said = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6") and float(
-        said["eval/bits_per_byte"]
-    ) > 0
+    assert (said["eval/window"], said["eval/stride"]) == (str(DECODER_ROW), "6")
+    assert float(said["eval/bits_per_byte"]) > 0
 
 
 def test_a_task_that_goes_on_learning_the_next_token_is_no_language_model() -> None:

@@ -1,4 +1,4 @@
-"""Scores on similarities and analogies, against gensim on the published lists, and lists that are none."""
+"""Scores on similarities and analogies, against gensim on the published lists, and pictures of words."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.errors import UserError
 from plmjax.inference import word_vector_scores as scores
+from plmjax.inference.word_vector_plane import plane
 from plmjax.interop import word2vec, word_vectors
 from plmjax.interop.word_vectors import WordVectors
 from tests.metric_names import undocumented
@@ -99,36 +99,16 @@ def test_no_word_of_a_question_is_its_answer(angles: tuple[int, ...], tmp_path: 
     assert found["analogy/accuracy"] == 1
 
 
-def test_lists_that_are_none_are_one_sentence(fails, tmp_path):
-    vectors, data = tmp_path / "vectors.txt", tmp_path / "list.txt"
-    word2vec.write(vectors, ["tiger", "cat"], np.eye(2, dtype=np.float32))
-
-    def said(task: str, text: str) -> str:
-        data.write_text(text)
-        return fails("evaluate", vectors, "--task", task, "--data", data)
-
-    line = "Expected two words and a number in line 2 of"
-    assert line in said("similarity", "tiger\tcat\t7\ntiger\n")
-    assert line in said("similarity", "tiger\tcat\t7\ntiger cat seven\n")
-    assert "found 1 such pairs of 2" in said("similarity", "tiger cat 7\ntiger dog 3\n")
-    assert "Expected four words under a heading (: category) in line 1" in said("analogy", "a b c d\n")
-    assert "in line 2 of" in said("analogy", ": family\na b c\n")
-    assert "Expected vectors of all four words of a question of" in said("analogy", ": family\na b c d\n")
-    assert "Expected no --window" in fails("evaluate", vectors, "--task", "analogy", "--data", data, "--window", 3)
-    assert "Expected --data with --task similarity" in fails("evaluate", vectors, "--task", "similarity")
-
-
-def test_lists_of_something_else_are_one_sentence(tmp_path):
-    made = WordVectors("here", ["a", "b", "c"], np.eye(3, dtype=np.float32))
-    for task, text, message in (
-        ("similarity", "a b 1\na x 2\n", "of two or more pairs of .*, found 1 such pairs of 2 in here; take"),
-        ("similarity", "a b 1\na b much\n", "Expected two words and a number in line 2 of"),
-        ("similarity", "a b\n", "Expected two words and a number in line 1 of"),
-        ("analogy", ": x\na b c d\n", "of all four words of a question of .*, found none in here; take vectors"),
-        ("analogy", "a b c a\n", r"four words under a heading \(: category\) in line 1 of"),
-        ("analogy", ": x\n\na b c\n", r"four words under a heading \(: category\) in line 3 of"),
-        ("likeness", "", "likeness"),
-    ):
-        (tmp_path / "list.txt").write_text(text)
-        with pytest.raises(UserError, match=message):
-            scores.score(made, task, tmp_path / "list.txt")
+def test_words_of_two_kinds_lie_apart_along_the_first_axis():
+    """The axes are directions: a vector's length does not count. Points in a plane keep their distances."""
+    random = np.random.default_rng(0)
+    angles = np.array([0.1, 0.2, 0.3, 2.1, 2.2, 2.3])
+    basis, _ = np.linalg.qr(random.normal(size=(7, 2)))
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    lengths = random.uniform(0.5, 5, (6, 1))
+    vectors = WordVectors("here", list("abcdef"), np.float32(lengths * directions @ basis.T))
+    found = plane(vectors, list("fedcba"))[::-1]
+    assert found.shape == (6, 2)
+    assert len({*np.sign(found[:3, 0])}) == 1 and (np.sign(found[:3, 0]) == -np.sign(found[3:, 0])).all()
+    distances = lambda x: np.linalg.norm(x[:, None] - x[None], axis=-1)  # noqa: E731
+    np.testing.assert_allclose(distances(found), distances(directions), atol=1e-6)
