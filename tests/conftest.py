@@ -68,7 +68,6 @@ LONGEST = (
     "test_main.py",
     "plan",
     "tpu",
-    "finetuning/test_terms_and_texts.py",
     "finetuning/test_docs.py",
     "test_python_docs.py",
     "test_experiments.py",

@@ -1,6 +1,11 @@
 """A small task for the tests of fine-tuning."""
 
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +13,12 @@ import pytest
 from plmjax.data import tokenizers
 from plmjax.data.layouts import ContinuedPairs, FullSentences
 from plmjax.experiment import Data, Experiment
+from plmjax.finetuning.batches.source import TaskSource
 from plmjax.models.bart.bart import BartConfig, BartForConditionalGeneration
 from plmjax.models.xlnet.xlnet import XlnetConfig, XlnetForPreTraining
 from plmjax.objectives.denoising import Denoising
 from plmjax.objectives.permutation_language_model import PermutationLanguageModel
+from plmjax.parallel.stopping import Interrupted
 from plmjax.training.checkpoints import checkpoints
 from tests.systems.modules import initial_params
 
@@ -35,6 +42,22 @@ def sentiment(tmp_path_factory) -> tuple[str, str]:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         paths.append(str(path))
     return tuple(paths)
+
+
+@contextlib.contextmanager
+def stopping(after: int) -> Iterator[None]:
+    """Runs on a task get SIGTERM at this batch, and have to end as interrupted ones."""
+    train = TaskSource.train
+
+    def batches(self: TaskSource, *arguments: Any) -> Iterator[Any]:
+        for number, batch in enumerate(train(self, *arguments)):
+            if number == after:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted, match="SIGTERM"):
+        patch.setattr(TaskSource, "train", batches)
+        yield
 
 
 @pytest.fixture(scope="session")

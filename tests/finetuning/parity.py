@@ -43,16 +43,9 @@ def reference(folder, architecture: str, outputs: int = 2):
     """A small random model of transformers, without dropout, saved to `folder`."""
     torch.manual_seed(outputs)
     config = transformers.BertConfig(
-        vocab_size=97,
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=40,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        hidden_act="gelu_new",
-        num_labels=outputs,
-    )
+        vocab_size=97, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+        max_position_embeddings=64, initializer_range=0.3, hidden_act="gelu_new", num_labels=outputs,
+    )  # fmt: skip
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -87,6 +80,28 @@ def their_gradient(model, folder, architecture: str = "auto"):
             parameter.copy_(parameter.grad)
     model.save_pretrained(folder)
     return huggingface.load(folder, architecture=architecture)[1]
+
+
+def compared(folder, theirs, objective, module, params, given, rows=slice(None), **labels):
+    """(loss, gradient, all sums, the outputs of transformers), where transformers computes the same of these rows."""
+    their = theirs(
+        input_ids=tensor(given["input_ids"][rows]),
+        attention_mask=tensor(given["segment_ids"][rows] > 0),
+        token_type_ids=tensor(given["token_type_ids"][rows]),
+        **labels,
+    )
+    their.loss.backward()
+    loss, gradient, sums = loss_and_gradient(objective, module, params, given)
+    np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
+    assert_same_gradient(gradient, their_gradient(theirs, folder / "gradient"))
+    return loss, gradient, sums, their
+
+
+def assert_same_packed(objective, module, params, packed, loss, gradient):
+    """That packed rows lose the same and have the same gradient."""
+    packed_loss, packed_gradient, _ = loss_and_gradient(objective, module, params, packed)
+    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
+    assert_same_gradient(packed_gradient, gradient)
 
 
 def assert_same_gradient(first, second):

@@ -7,20 +7,13 @@ import chex
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
-from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
-from plmjax.finetuning.tasks.choices import MultipleChoice
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
-from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.predict import predict
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
-from plmjax.models.bart.bart import BartConfig
 from plmjax.models.families.task_heads import QuestionAnswering
-from plmjax.models.t5 import T5Config
-from plmjax.models.transformer import TransformerConfig
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
@@ -110,15 +103,3 @@ def asked(path: Path) -> None:
         entry = {"id": str(number), "question": "praise?", "answers": answers}
         paragraphs.append({"context": context, "qas": [entry]})
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
-
-
-def test_tasks_that_an_encoder_decoder_has_no_head_for() -> None:
-    with pytest.raises(UserError, match="a model that labels words, found BartConfig"):
-        TokenTagging().module(BartConfig.tiny(), Execution())
-    with pytest.raises(UserError, match="ranks the choices of a question, found BartConfig"):
-        MultipleChoice().module(BartConfig.tiny(), Execution())
-    for config in (T5Config.tiny(), TransformerConfig.tiny()):
-        with pytest.raises(UserError, match=f"finds answers in a text, found {type(config).__name__}"):
-            SpanExtraction().module(config, Execution())
-        with pytest.raises(UserError, match=f"labels texts, found {type(config).__name__}"):
-            SequenceClassification(labels=("a", "b")).module(config, Execution())

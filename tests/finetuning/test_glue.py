@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.experiment import load, override
 from plmjax.models.bert import BertConfig
 from plmjax.runs.finetuning import resolve
@@ -75,19 +74,3 @@ def test_reads_and_resolves_the_official_files(tmp_path, name):
     epoch = 400 // run.training.batch_size
     assert resolved.training.steps == 3 * epoch and resolved.optimizer.schedule.warmup_steps == round(0.3 * epoch)
     assert resolved.training.evaluate_every == resolved.checkpoint.every == epoch
-
-
-def test_torn_rows_and_empty_texts_are_mistakes_elsewhere(tmp_path):
-    header, rows = FILES["qqp"]
-    table(tmp_path / "train.tsv", header.split(), rows)
-    run = override(
-        load("experiments/finetune_glue.py:qqp"), ["--data.folder", str(tmp_path), "--data.skip_bad_rows", "False"]
-    )
-    with pytest.raises(UserError, match=r"'question2' in line 3 of .*train.tsv, found it empty"):
-        run.data.read("train")
-    table(tmp_path / "train.tsv", header.split(), [rows[0], rows[2]])
-    with pytest.raises(UserError, match=r"Expected 6 columns .* in line 3 of .*train.tsv, found 3"):
-        run.data.read("train")
-    table(tmp_path / "train.tsv", header.split(), [[*rows[0], "more"]])
-    with pytest.raises(UserError, match=r"Expected 6 columns .* in line 2 of .*train.tsv, found 7"):
-        dataclasses.replace(run.data, skip_bad_rows=True).read("train")

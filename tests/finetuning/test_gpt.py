@@ -10,16 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.data.layouts import Blocks
-from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Finetuning, Training
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.sequences import next_token_weights
-from plmjax.finetuning.tasks.tagging import TokenTagging
 from plmjax.inference.predict import predict
-from plmjax.models.bert import BertConfig
 from plmjax.models.gpt import GptConfig, GptForCausalLM, GptForSequenceClassification
 from plmjax.objectives.next_token import NextToken
 from plmjax.runs import special_tokens
@@ -76,9 +72,7 @@ def test_a_run_learns_the_task_and_the_next_token(classified: Any) -> None:
     terms = {name: metrics[f"eval/{name}_loss"] for name in ("task", "next_token", "joint")}
     assert terms["joint"] == pytest.approx(terms["task"] + 0.5 * terms["next_token"])
     assert metrics["eval/loss"] == terms["task"]
-    assert terms["next_token"] < 2.5, (
-        "a random token of the task's words has log(13) = 2.6 nats, and more for its pieces"
-    )
+    assert terms["next_token"] < 2.5  # a random token of the task's words has log(13) = 2.6 nats
 
 
 def test_special_tokens_are_added_behind_the_tokenizers_own(classified: Any, pretrained: Path) -> None:
@@ -181,14 +175,3 @@ def test_likeness_does_not_depend_on_the_order(pretrained: Path, tmp_path: Path)
     )
     assert len(found) == 12 and len(set(found)) > 6
     np.testing.assert_allclose(found, other, rtol=1e-4)
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match=r"left to right for --objective\.language_model 0\.5, found BertConfig"):
-        SequenceClassification(language_model=0.5).check_model(BertConfig.tiny())
-    with pytest.raises(UserError, match="labels words, found GptConfig, a decoder, which has"):
-        TokenTagging().module(GPT, Execution())
-    with pytest.raises(UserError, match="Expected a GPT, which reads a pair in both orders, found BertConfig"):
-        PairsInBothOrders().model(BertConfig.tiny())
-    with pytest.raises(UserError, match=r"--objective\.language_model"):
-        SequenceClassification(language_model=-1.0)

@@ -2,14 +2,11 @@
 
 import dataclasses
 import json
-import os
-import signal
 
 import jax
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
@@ -17,11 +14,11 @@ from plmjax.finetuning.tasks.label_sets import LabelSets, MultiLabelClassificati
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
-from plmjax.parallel.stopping import Interrupted
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.metrics import read
 from plmjax.training.optimizers import BertAdamW
+from tests.finetuning.conftest import stopping
 
 PRAISE, BLAME = ("good", "fine", "great"), ("bad", "poor", "awful")
 OTHER = ("film", "plot", "actor", "scene", "the", "was", "a")
@@ -169,20 +166,10 @@ def test_its_checkpoint_evaluates_to_the_same_and_writes_the_same(finished, tmp_
     [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS],
     indirect=True,
 )
-def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path, monkeypatch):
+def test_stopped_and_run_again_it_ends_in_the_same_parameters(finished, small_run, tmp_path):
     _, run, workdir, metrics = finished
-    train = TaskSource.train
-
-    def stopping(self, phase, start, places):
-        for number, batch in enumerate(train(self, phase, start, places)):
-            if number == 7:
-                os.kill(os.getpid(), signal.SIGTERM)
-            yield batch
-
-    monkeypatch.setattr(TaskSource, "train", stopping)
-    with pytest.raises(Interrupted, match="SIGTERM"):
+    with stopping(after=7):
         finetune(run, small_run, tmp_path)
-    monkeypatch.undo()
     assert finetune(run, small_run, tmp_path) == metrics
     params = [jax.tree.leaves(checkpoints.load_parameters(folder)[0]) for folder in (tmp_path, workdir)]
     assert all(np.array_equal(a, b) for a, b in zip(*params, strict=True))
@@ -220,14 +207,7 @@ def test_ends_early_and_stands_for_its_best(small_run, tmp_path, capsys, monkeyp
     assert finetune(run, small_run, workdir) == metrics
 
 
-def test_every_evaluation_needs_a_checkpoint_to_be_the_best(small_run, tmp_path):
-    run = experiment("tagging", tmp_path, evaluate_every=5)
-    run = dataclasses.replace(run, checkpoint=Checkpoint(every=10, best="eval/loss", prefer="best"))
-    with pytest.raises(UserError, match=r"found --checkpoint.every 10 and --training.evaluate_every 5; set both alike"):
-        finetune(run, small_run, tmp_path / "run")
-
-
-# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m nightly
+# The optimizer freezes, whatever the task: 1 s each, and test_run.py has one of sentences. pytest -m night
 # tests/finetuning/test_kinds.py
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind == "tagging" else pytest.mark.nightly) for kind in KINDS]

@@ -3,16 +3,13 @@
 import json
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 
 from plmjax.commands import cli
-from plmjax.experiment import Experiment
 from plmjax.files import json_text
 from plmjax.runs import seeds
 from plmjax.training.checkpoints import checkpoints
-from tests.strangers import experiments
 
 
 def test_each_seed_is_a_run_and_the_table_sums_them_up(sentiment, small_run, tmp_path, capsys, fails):
@@ -81,20 +78,3 @@ def test_scores_that_are_all_alike_have_no_correlation_in_any_record(small_run, 
     cli.run(["report", str(run), "--output", str(tmp_path / "report.html")])
     cli.run(["card", str(run), str(tmp_path / "card.md")])
     assert "| mean_squared_error |" in (card := (tmp_path / "card.md").read_text()) and "pearson |" not in card
-
-
-def test_runs_differ_in_their_seed_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    called = []
-
-    def finetune(run: Experiment, *arguments: object) -> dict[str, float]:
-        called.append((run, *arguments))
-        return {"eval/f1": run.training.seed / 2}
-
-    monkeypatch.setattr(seeds, "finetune", finetune)
-    run, twin = experiments.classification(), tmp_path / "twin"
-    assert seeds.finetune_seeds(run, "random", tmp_path, [4, 1], twin) == {4: {"eval/f1": 2.0}, 1: {"eval/f1": 0.5}}
-    assert called == [
-        (experiments.changed(run, training={"seed": seed}), "random", tmp_path / f"seed_{seed}", twin)
-        for seed in (4, 1)
-    ]
-    assert json.loads((tmp_path / "seeds.json").read_text())["mean"] == {"eval/f1": 1.25}

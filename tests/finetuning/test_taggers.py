@@ -1,10 +1,8 @@
 """Taggers that begin with a checkpoint's language models or vectors, from the command to predictions."""
 
 import json
-import os
 import re
 import shlex
-import signal
 from pathlib import Path
 
 import chex
@@ -22,21 +20,15 @@ from plmjax.data import tokenizers
 from plmjax.data.layouts import TwoWayStreams
 from plmjax.errors import UserError
 from plmjax.experiment import Data, Experiment
-from plmjax.finetuning.batches.source import ExampleRows, TaskSource
+from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging, lay_out_words
 from plmjax.interop.conversion import parameter_shapes
 from plmjax.layers.words.characters import sentence_marks, spelled
 from plmjax.models.elmo import ElmoConfig
-from plmjax.models.families.task_heads import TaggingOutput
-from plmjax.models.gpt2 import Gpt2Config
-from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
-from plmjax.models.taggers.tagger import TaggerConfig
-from plmjax.models.taglm import TaglmConfig
 from plmjax.objectives.bidirectional_language_model import BidirectionalLanguageModel
-from plmjax.parallel.stopping import Interrupted
-from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
+from tests.finetuning.conftest import stopping
 from tests.finetuning.test_docs import Reached, saving
 from tests.paths import ROOT
 
@@ -49,32 +41,16 @@ COMMANDS = [
 ]
 
 ELMO = ElmoConfig(
-    vocab_size=16,
-    max_characters_per_token=8,
-    character_dim=3,
-    filter_widths=(2,),
-    filter_counts=(4,),
-    n_highway=0,
-    n_layers=1,
-    dim=6,
-    projection_dim=4,
-)
+    vocab_size=16, max_characters_per_token=8, character_dim=3, filter_widths=(2,), filter_counts=(4,), n_highway=0,
+    n_layers=1, dim=6, projection_dim=4,
+)  # fmt: skip
 SENTENCES = [["Paris", "was"], ["New", "York", "was", "unseen"]]
 LABELS = [["B-LOC", "O"], ["B-LOC", "I-LOC", "O", "O"]]
 WRITTEN = "\n".join("".join(f"{word}\t{label}\n" for word, label in zip(*one)) for one in zip(SENTENCES, LABELS))  # noqa: B905
-SMALL = [
-    *(
-        "--data.sequence_length",
-        "8",
-        "--data.pack",
-        "2",
-        "--training.batch_size",
-        "8",
-        "--start.tagger.hidden_size",
-        "4",
-    ),
-    *("--training.steps", "4", "--finetuning.epochs", "0", "--finetuning.evaluations", "0"),
-]
+SMALL = (
+    "--data.sequence_length 8 --data.pack 2 --training.batch_size 8 --start.tagger.hidden_size 4 --training.steps 4 "
+    "--finetuning.epochs 0 --finetuning.evaluations 0"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -113,26 +89,6 @@ def folder(elmo_run, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def stopped_and_run_again(command: list[str], monkeypatch) -> dict[str, np.ndarray]:
-    """The parameters that a command ends with in another folder, where it is stopped on its way."""
-    command = [argument if argument != "runs/elmo_tagger" else "runs/stopped" for argument in command]
-    train = TaskSource.train
-
-    def stopping(self, phase, start, places):
-        for number, batch in enumerate(train(self, phase, start, places)):
-            if number == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            yield batch
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="SIGTERM"):
-        patch.setattr(TaskSource, "train", stopping)
-        cli.run(command)
-    assert 0 < checkpoints.describe(checkpoints.find("runs/stopped")).step < 4
-    cli.run(command)
-    return parameters(Path("runs/stopped"))
-
-
-@pytest.mark.nightly
 def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, monkeypatch, capsys):
     """By the commands of the page. The mixes and the transitions begin with 0; whatever is not 0 has been trained.
 
@@ -149,7 +105,12 @@ def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, mon
     for name in ("elmo_tagger/scalar_mix_input/weights", "elmo_tagger/scalar_mix_output/weights", "transitions/end"):
         assert np.all(after[name]), name
 
-    chex.assert_trees_all_equal(stopped_and_run_again([*elmo[1:], *SMALL], monkeypatch), after)
+    again = [argument.replace("runs/elmo_tagger", "runs/stopped") for argument in [*elmo[1:], *SMALL]]
+    with stopping(after=3):
+        cli.run(again)
+    assert 0 < checkpoints.describe(checkpoints.find("runs/stopped")).step < 4
+    cli.run(again)
+    chex.assert_trees_all_equal(parameters(Path("runs/stopped")), after)
 
     metrics = json.loads((folder / "runs" / "elmo_tagger" / "evaluation.json").read_text())
     assert metrics["eval/joint_loss"] == pytest.approx(metrics["eval/loss"] + 1e-3 * metrics["eval/mix_loss"])
@@ -159,7 +120,7 @@ def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, mon
     assert [record["words"] for record in records] == [["Paris", "was"], ["New", "unseen", "York"]]
     assert all(label in ("B-LOC", "I-LOC", "O") for record in records for label in record["predictions"])
 
-    with pytest.raises(UserError, match=r"Expected a model that embeds a text alone in .*, found ElmoTaggerConfig"):
+    with pytest.raises(UserError, match=r"embeds a text alone in .*ElmoTaggerConfig"):
         cli.run(["embed", "runs/elmo_tagger", "--input", "new.txt", "--output", "vectors.npz"])
 
     monkeypatch.setattr(loop, "train", saving)
@@ -211,42 +172,10 @@ def test_a_word_of_several_pieces_or_none_is_unknown_and_spelled_as_it_stands():
     np.testing.assert_array_equal(made.characters, [begin, words[0], words[1], end, begin, words[2], end])
 
 
-def test_a_penalty_of_mixes_asks_for_a_mix():
-    outputs, labels = TaggingOutput(jnp.zeros((1, 2, 3)), None), jnp.zeros((1, 2), int)
-    with pytest.raises(UserError, match=r"for --objective\.mix_penalty 0\.1, found one without"):
-        TokenTagging(labels=("a", "b", "c"), mix_penalty=0.1).losses(outputs, {"labels": labels})
-
-
-def test_a_tagger_begins_with_the_vectors_of_words():
-    origin = Gpt2Config(vocab_size=5, n_positions=8, n_embd=6, n_layer=1, n_head=2)
-    start, table = FromWordVectors(TaggerConfig(hidden_size=3)), np.ones((5, 6), np.float32)
-    model = start.model(origin)
-    assert (model.vocab_size, model.word_dim, model.hidden_size) == (5, 6, 3)
-    assert start.model(TaggerConfig(vocab_size=7, word_dim=4)).word_dim == 4  # of a table narrower than its layers
-    (name,) = start.map({origin.system.token_table: table}, origin, model)
-    assert name == model.system.token_table and not start.draws(name) and start.draws("tagger/words/filters")
-
-
-def test_a_tagger_of_a_checkpoint_is_taken_as_it_is():
-    start = FromLanguageModel(TaglmConfig(hidden_size=3))
-    model = start.model(ELMO)
-    assert (model.vocab_size, model.characters, model.language_model, model.hidden_size) == (16, 8, ELMO, 3)
-    assert start.model(model) == model and start.map({"taglm/words/filters": 1}, model, model)
-
-
-@pytest.mark.parametrize(
-    "origin", [Gpt2Config.tiny(), ElmoTaggerConfig(), TaggerConfig()], ids=lambda it: type(it).__name__
-)
-def test_a_checkpoint_without_both_directions_is_one_sentence(origin):
-    with pytest.raises(UserError, match=r"language model for each direction.*, found .*; name a checkpoint of ELMo"):
-        FromLanguageModel().model(origin)
-
-
 def test_other_tasks_refuse_a_model_that_reads_characters(elmo_run, tmp_path):
     (tmp_path / "rows.tsv").write_text("label\tsentence\na\tParis was\nb\tNew York\n")
     files = [option for split in ("train", "validation") for option in (f"--data.{split}", str(tmp_path / "rows.tsv"))]
     with pytest.raises(
-        UserError,
-        match=r"that labels texts, found ElmoConfig, an encoder, which .* and labels words; tag",
+        UserError, match=r"that labels texts, found ElmoConfig, an encoder, which .* and labels words; tag"
     ):
         cli.run(["finetune", "finetune_sentences", "--from", str(elmo_run), "--workdir", str(tmp_path / "run"), *files])

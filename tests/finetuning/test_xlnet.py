@@ -19,8 +19,6 @@ from plmjax.finetuning.tasks.questions import Questions
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
-from plmjax.inference.rows import inputs
-from plmjax.models.xlnet.xlnet import XlnetModel
 from plmjax.runs import finetuning as runs
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
@@ -116,14 +114,6 @@ def test_answers_are_found_and_refused(answered) -> None:
     assert found[impossible].mean() > found[~impossible].mean() + 1
 
 
-@pytest.mark.nightly
-def test_an_answered_file_evaluates_to_the_same(answered, tmp_path) -> None:
-    _, workdir, metrics = answered
-    assert evaluate(workdir, output=tmp_path / "out") == pytest.approx(metrics, rel=1e-5, abs=1e-5)
-    mine, theirs = (json.loads((folder / "predictions.json").read_text()) for folder in (tmp_path / "out", workdir))
-    assert mine == theirs
-
-
 def encoded_rows(run: Experiment, xlnet_run: Path, examples: Any) -> dict[str, np.ndarray]:
     tokenizer = tokenizers.load(xlnet_run / "tokenizer")
     model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
@@ -177,24 +167,6 @@ def test_a_search_for_answers_reads_one_example_in_a_row(answered, xlnet_run, tm
     options = "--from", xlnet_run, "--workdir", tmp_path / "run", *files
     said = fails("finetune", "experiments/finetune_xlnet.py:squad_v2", *options)
     assert "--data.pack 1 for AnswerSearch, which reads one example in a row, found 2" in said
-
-
-@pytest.mark.nightly
-def test_texts_as_inputs_are_padded_on_the_left(xlnet_run) -> None:
-    """A text alone has the outputs that it has beside a longer one."""
-    model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
-    tokenizer = tokenizers.load(xlnet_run / "tokenizer")
-    alone, both = (inputs(model, tokenizer, texts) for texts in (["a film"], ["a film", ("a great film", "the plot")]))
-    size, width = alone["input_ids"].shape[1], both["input_ids"].shape[1]
-    assert both["attention_mask"][0].tolist() == [False] * (width - size) + [True] * size
-    for name, field in alone.items():
-        assert both[name][0, width - size :].tolist() == field[0].tolist(), name
-    params, _ = checkpoints.load_parameters(xlnet_run)
-    encoder = XlnetModel(model)
-    found, expected = (outputs(encoder, params["xlnet"], each) for each in (both, alone))
-    np.testing.assert_allclose(
-        found.last_hidden_state[0, width - size :], expected.last_hidden_state[0], rtol=1e-5, atol=1e-5
-    )
 
 
 def test_searched_answers_are_ranked_by_the_sum_of_both() -> None:

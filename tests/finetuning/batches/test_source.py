@@ -9,16 +9,11 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
-from plmjax.errors import UserError
-from plmjax.experiment.phases import ResolvedPhase
-from plmjax.finetuning.batches import source as batches
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
-from plmjax.finetuning.tasks.questions import QuestionExamples, Questions, SpanExtraction
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences, SequenceClassification
-from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging, TokenTagging
 from plmjax.models.bert import BertConfig
 
 VOCABULARY = Vocabulary.placeholder(1000)
@@ -119,14 +114,6 @@ def test_a_batch_follows_from_seed_and_step_alone():
     assert any((other["example_ids"] != fifth["example_ids"]).any() for other in others)
 
 
-def test_unlabelled_rows_are_read_by_turns_in_an_order_of_their_own():
-    labelled, unlabelled, held_out = (ExampleRows(encoded(count), 8, 1, 0) for count in (10, 10, 7))
-    made = TaskSource([labelled], held_out, VOCABULARY, 0, unlabelled)
-    ids = [batch["example_ids"][:, 0].tolist() for batch in itertools.islice(made.train(phase(rows=5), 0), 4)]
-    assert sorted(ids[0] + ids[2]) == sorted(ids[1] + ids[3]) == list(range(10))
-    assert ids[0] + ids[2] != ids[1] + ids[3]
-
-
 def test_a_host_makes_its_own_rows_of_the_same_batch():
     whole = next(source(length=20, pack=3).train(phase(20), 3))
     part = next(source(length=20, pack=3).train(phase(20), 3, np.array([1, 3])))
@@ -197,56 +184,6 @@ def test_unknown_tokens_are_counted_on_both_sides():
     unknown, made = UnknownTokens(Vocabulary(1000, unknown=500)), encoded(3)
     dataclasses.replace(made, decoder=made).count(unknown)
     assert (unknown.count, unknown.total) == (2 * 2, 2 * 18)
-
-
-def test_a_label_that_training_never_saw_is_named():
-    with pytest.raises(UserError, match=r"found 'c' in line 2 of dev.tsv; known: a, b"):
-        LABELLED.encode(SentenceExamples("dev.tsv", [2], [("1",)], ["c"]), Numbers(), BertConfig.tiny(), Sentences())
-
-
-@pytest.mark.parametrize(
-    ("objective", "examples", "task"),
-    [
-        (LABELLED, SentenceExamples("rows.tsv", [2], [("1",)], ["a"]), Sentences),
-        (MultipleChoice(), ChoiceExamples("rows.tsv", [2], ["1"], [["2", "3"]], [0]), Choices),
-        (SpanExtraction(), QuestionExamples("x.json", [1], ["1 2"], [0], ["q"], ["1"], [[(0, "1")]]), Questions),
-        (TokenTagging(("a",)), TaggedExamples("rows.tsv", [2], [["1"]], [["a"]], [[2]]), Tagging),
-    ],
-)
-def test_rows_need_special_tokens_and_room(objective, examples, task):
-    few = Numbers()
-    few.vocabulary = Vocabulary(size=10)
-    with pytest.raises(UserError, match=r"special tokens of the model's rows .*, found none for cls, sep"):
-        objective.encode(examples, few, BertConfig.tiny(), task())
-    with pytest.raises(UserError, match="sequence_length of at least 5"):
-        objective.encode(examples, Numbers(), BertConfig.tiny(), task(sequence_length=4))
-
-
-def test_rows_are_shuffled_by_a_key_of_their_own(monkeypatch):
-    keys = []
-    permute = batches.order.permute
-    monkeypatch.setattr(
-        batches.order, "permute", lambda numbers, size, key: keys.append(key.tolist()) or permute(numbers, size, key)
-    )
-    rows = ExampleRows(encoded(10), 8, 1, 0)
-    for epoch in (0, 1):
-        rows.shuffled(epoch, np.array([7], np.uint64))
-    assert len(keys) == len({str(key) for key in keys}) == 4
-
-
-def test_only_rows_of_one_mixture_alone_have_portions_of_tasks() -> None:
-    class Mixing:
-        def portions(self, epochs: float) -> dict[str, float]:
-            return {"one": epochs}
-
-    mixed, other = source(train=8), source(train=6)
-    (rows,) = mixed._train
-    assert mixed.portions([phase()], 5) == {}
-    rows.mixing = Mixing()
-    assert mixed.portions([phase()], 5) == {"one": 5 * 4 / 8}
-    several = TaskSource([rows, *other._train], mixed.validation_rows, VOCABULARY, 0)
-    unlabelled = TaskSource([rows], mixed.validation_rows, VOCABULARY, 0, unlabelled=other._train[0])
-    assert several.portions([phase()], 5) == unlabelled.portions([phase()], 5) == {}
 
 
 def test_an_epoch_of_a_mixture_goes_on_where_the_one_before_it_ended() -> None:

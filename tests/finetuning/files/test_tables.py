@@ -6,7 +6,6 @@ import gzip
 import pytest
 
 from plmjax.errors import UserError
-from plmjax.finetuning.files import json_file, tables, word_columns
 from plmjax.finetuning.tasks.mixture import Mixture, TextTask
 from plmjax.finetuning.tasks.sentences import SentenceExamples, Sentences
 
@@ -75,51 +74,6 @@ def test_numbers_and_truth_values_of_json_are_labels(tmp_path):
     assert Sentences(train=path).read("train").labels == ["2.5", "true"]
 
 
-MISTAKES = {
-    "missing": ("none.tsv", None, "no file .*none.tsv"),
-    "unknown format": ("rows.txt", "a\n", "Expected a .tsv, .csv or .jsonl file"),
-    "empty": ("rows.tsv", "", "Expected labelled rows in .*found none"),
-    "header alone": ("rows.tsv", "text\tlabel\n", "Expected labelled rows in .*found none"),
-    "column": (
-        "rows.tsv",
-        "sentence\tlabel\na\tb\n",
-        "'text' in line 2 .*found 'sentence', 'label'; .*--data.text",
-    ),
-    "key": ("rows.jsonl", '{"text": "a"}\n', "column 'label' in line 1 .*found 'text'; .*--data.label"),
-    "few": ("rows.tsv", "text\tlabel\na\tb\nc\n", r"Expected 2 columns \(text, label\) in line 3 .*found 1"),
-    "many": ("rows.csv", "text,label\na,b,c\n", "in line 2 .*found 3"),
-    "no text": ("rows.tsv", "text\tlabel\na\tb\n \tb\n", "Expected text in 'text' in line 3 .*found it empty"),
-    "no label": ("rows.tsv", "text\tlabel\na\t\n", "Expected text in 'label' in line 2"),
-    "number as text": ("rows.jsonl", '{"text": 3, "label": 1}\n', "Expected text in 'text' in line 1 .*found 3"),
-    "json": ("rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', "Expected JSON in line 2 of .*, found"),
-    "json list": ("rows.jsonl", "[1]\n", "Expected a JSON object in line 1"),
-    "digits": ("rows.jsonl", f'{{"text": "a", "label": {"1" * 5000}}}\n', "Expected JSON in line 1 of .*4300 digits"),
-    "surrogate": ("rows.jsonl", '{"text": "\\ud800", "label": 1}\n', "in line 1 of .*half of a surrogate pair"),
-    "quote": ("rows.csv", 'text,label\n"a,b\n', "Expected a row in line . of .*, found"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
-    name, text, message = MISTAKES[mistake]
-    path = str(tmp_path / name) if text is None else written(tmp_path / name, text)
-    with pytest.raises(UserError, match=message) as error:
-        Sentences(train=path).read("train")
-    assert "\n" not in str(error.value)
-
-
-def test_other_encodings_and_damaged_archives_are_named(tmp_path):
-    (tmp_path / "latin.tsv").write_bytes("text\tlabel\na\tb\ncafé\tb\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"the byte 0xe9 in line 3 of .*latin.tsv"):
-        Sentences(train=str(tmp_path / "latin.tsv")).read("train")
-    whole = gzip.compress(b"text\tlabel\n" + b"some text\tlabel\n" * 100)
-    (tmp_path / "cut.tsv.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"Expected a whole gzip file at .*cut.tsv.gz"):
-        Sentences(train=str(tmp_path / "cut.tsv.gz")).read("train")
-    with pytest.raises(UserError, match=r"in --data\.train, found none"):
-        Sentences().read("train")
-
-
 def test_real_files(shared_data):
     task = Sentences(
         train=str(shared_data / "finetune/subjectivity/train.tsv.gz"),
@@ -138,20 +92,3 @@ def test_a_file_that_is_trained_on_and_evaluated_on():
     tasks = [TextTask(name=one, prefix=f"{one}:", train=one, validation=other) for one, other in ("ab", "cc", "de")]
     assert Mixture(tasks=tuple(tasks)).trained_and_evaluated() == ["c"]
     assert Mixture(tasks=tuple(tasks), only=("a", "d")).trained_and_evaluated() == []
-
-
-def test_lines_of_json_name_their_own_columns(tmp_path):
-    path = written(tmp_path / "rows.jsonl", '{"text": "a", "label": "x"}\n')
-    with pytest.raises(UserError, match=r"no --data\.columns for .*rows\.jsonl, found some; leave them out"):
-        list(tables.rows(path, ["text", "label"]))
-    with pytest.raises(UserError, match=r"a \.conll, \.conllu or \.jsonl file .*, found .*rows\.tsv; convert it"):
-        list(word_columns.sentences(written(tmp_path / "rows.tsv", "a\tx\n")))
-
-
-def test_json_that_no_parser_can_hold_is_one_sentence(tmp_path):
-    """Deeper than Python goes, or with a number of too many digits."""
-    for text in ("[" * 200_000, '{"version": ' + "1" * 10_000 + "}"):
-        path = written(tmp_path / "dev.json", text)
-        with pytest.raises(UserError, match=r"Expected JSON in .*dev\.json, found") as error:
-            json_file.parsed(path)
-        assert "\n" not in str(error.value)

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax.errors import UserError
-from plmjax.models.bart.translation import SOURCE_ENCODER, BartTranslationConfig
-from plmjax.models.t5 import T5Config
+from plmjax.models.bart.translation import SOURCE_ENCODER
 from plmjax.runs.finetuning import finetune
-from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 from tests.finetuning.conftest import WORDS
@@ -63,9 +60,3 @@ def test_the_stages_train_what_the_paper_says(
     params, description = checkpoints.load_parameters(tmp_path / "second")
     chex.assert_trees_all_equal(flax.traverse_util.flatten_dict(params, sep="/"), first)
     assert description.experiment.optimizer.frozen == () and description.experiment.model.source_layers == 2
-
-
-@pytest.mark.parametrize("origin", [T5Config.tiny(), BartTranslationConfig.tiny()], ids=["T5", "twice"])
-def test_only_a_bart_takes_a_source_encoder(origin: object) -> None:
-    with pytest.raises(UserError, match=f"Expected a BART without a source encoder, found {type(origin).__name__}"):
-        NewSourceEncoder().model(origin)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plmjax.finetuning.tasks import answer_search
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Candidate, Window
 from plmjax.finetuning.tasks.questions import QuestionExamples
@@ -23,7 +22,8 @@ def test_the_window_that_is_surest_of_an_answer_decides_whether_there_is_one(thr
     best, null = objective.candidates(windows, outputs, context, spans)
     assert best == [Candidate("bc", -0.75), Candidate("hi", -2.0)] and null == -1.0
     examples = QuestionExamples("", [3], [context], [0], ["a"], ["q"], [[]])
-    (record,) = objective._records(examples, [(best, null)])
+    encoded = SimpleNamespace(windows=windows, spans=[spans])
+    (record,) = objective.records(examples, encoded, outputs)
     assert record["prediction"] == said and record["null_odds"] == -1.0
     assert [one["text"] for one in record["nbest"]] == ["bc", "hi"]  # no log probability of a span is that of none
 
@@ -31,23 +31,6 @@ def test_the_window_that_is_surest_of_an_answer_decides_whether_there_is_one(thr
 def test_a_search_costs_starts_ends_given_one_start_and_the_choice_of_none() -> None:
     shapes = {"input_ids": np.empty((3, 7))}
     assert AnswerSearch().head_flops(SimpleNamespace(width=5), shapes) == 6 * 3 * (7 * (25 + 10) + 75 + 5)
-
-
-def test_an_evaluation_searches_without_the_right_starts_and_loses_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple] = []
-
-    def apply(*given: object, training: bool) -> str:
-        read.append((*given, training))
-        return "given the starts" if "starts" in given[3] else "searched"
-
-    monkeypatch.setattr(answer_search, "apply", apply)
-    monkeypatch.setattr(AnswerSearch, "sums_of", lambda self, outputs, batch: (outputs, batch))
-    monkeypatch.setattr(AnswerSearch, "collected", lambda self, outputs, batch: (outputs, batch))
-    objective, batch = AnswerSearch(), {"starts": 1, "ends": 2, "input_ids": 3}
-    sums, collected = objective.evaluated("module", "given", batch, "key")
-    assert sums == ("given the starts", batch) and collected == ("searched", batch)
-    without = {"ends": 2, "input_ids": 3}
-    assert read == [(objective, "module", "given", each, "key", False) for each in (batch, without)]
 
 
 def test_a_model_is_given_the_starts_in_the_row_in_training_alone() -> None:

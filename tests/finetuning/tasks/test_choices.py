@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.finetuning.tasks.choices import ChoiceExamples, Choices, MultipleChoice
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
@@ -48,35 +47,6 @@ def test_the_question_stands_before_every_choice(tmp_path):
     assert examples.choices == [["Then he goes", "Then he stands", "Then he runs", "Then he sleeps"]]
 
 
-MISTAKES = {
-    "label": ("c\tx\ty\tlabel\na\tb\tc\t2\n", {}, "right choice in line 2 .* as 0 to 1 or A to B, found '2'"),
-    "both": ("c\tx\ty\tlabel\na\tb\tc\tA\nd\te\tf\t1\n", {}, "found 'A' and, in line 3 .*, '1'; write letters"),
-    "no number": ("c\tx\ty\tlabel\na\tb\tc\ttrue\n", {}, "right choice in line 2 .*found 'true'"),
-    "empty": ("c\tx\ty\tlabel\na\tb\t\t1\n", {}, "Expected text in 'x y' in line 2 .*found it empty"),
-    "context": ("c\tx\ty\tlabel\n\tb\tc\t1\n", {}, "Expected text in 'c' in line 2 .*found it empty"),
-    "column": ("c\tx\tlabel\na\tb\t1\n", {}, "a column 'y' in line 2 .*; set --data.choices"),
-    "question": ("c\tx\ty\tlabel\na\tb\tc\t1\n", {"question": "q"}, "a column 'q' in line 2 .*; set --data.question"),
-    "few": ("c\tx\ty\tlabel\na\tb\tc\t1\nd\te\n", {}, "Expected 4 columns .* in line 3 .*found 2"),
-    "one": ("c\tx\ty\tlabel\na\tb\tc\t0\n", {"choices": ("x",)}, "Expected 2 choices in line 2 .*found 1"),
-    "none": ("c\tx\ty\tlabel\n", {}, "Expected rows in .*rows.tsv, found none"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
-    text, options, message = MISTAKES[mistake]
-    path = written(tmp_path / "rows.tsv", text)
-    with pytest.raises(UserError, match=message) as error:
-        Choices(train=path, **({"context": "c", "choices": ("x", "y")} | options)).read("train")
-    assert path in str(error.value) and "\n" not in str(error.value)
-
-
-def test_every_question_has_as_many_choices(tmp_path):
-    text = '{"context": "a", "choices": ["b", "c"], "label": 0}\n{"context": "a", "choices": ["b"], "label": 0}\n'
-    with pytest.raises(UserError, match=r"Expected 2 choices in line 2 .*found 1; fix that line or set --data.choices"):
-        Choices(train=written(tmp_path / "rows.jsonl", text)).read("train")
-
-
 def draws(count: int, choices: int) -> ChoiceExamples:
     random = np.random.default_rng(0)
 
@@ -96,25 +66,16 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     encoded = objective.encode(examples, Numbers(), module.config, Choices(sequence_length=14))
     given = parity.batch(encoded, 14, 1)
     assert given["input_ids"].shape == (7, 3, 14)
-    loss, gradient, sums = parity.loss_and_gradient(objective, module, params, given)
-    order = np.asarray(given["example_ids"])[:, 0, 0] // 3
-    their = theirs(
-        input_ids=parity.tensor(given["input_ids"]),
-        attention_mask=parity.tensor(given["segment_ids"] > 0),
-        token_type_ids=parity.tensor(given["token_type_ids"]),
-        labels=parity.tensor(np.array(examples.answers)[order]),
+    answers = np.array(examples.answers)[np.asarray(given["example_ids"])[:, 0, 0] // 3]
+    loss, gradient, sums, their = parity.compared(
+        tmp_path, theirs, objective, module, params, given, labels=parity.tensor(answers)
     )
-    their.loss.backward()
-    np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
-    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
     hits, weight = sums.metrics["accuracy"]
-    assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == np.array(examples.answers)[order]), 7)
+    assert (int(hits), int(weight)) == (sum(their.logits.argmax(-1).numpy() == answers), 7)
 
     packed = parity.batch(encoded, 40, 3)
     assert packed["input_ids"].shape[:2] == (3, 3) and jnp.max(packed["segment_ids"]) == 3
-    packed_loss, packed_gradient, _ = parity.loss_and_gradient(objective, module, params, packed)
-    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
-    parity.assert_same_gradient(packed_gradient, gradient)
+    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
 
 
 def test_sequences_and_predictions():

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plmjax.errors import UserError
 from plmjax.finetuning.tasks import label_schemes
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.tagging import TaggedExamples, Tagging
@@ -112,16 +111,3 @@ def test_the_scheme_is_that_of_the_train_file():
     assert OBJECTIVE.scheme == "IOB2" and OBJECTIVE.labels == TAGS
     assert CrfTagging().fit_labels(examples(["D N", "N"], scheme="")).scheme == ""
     assert CrfTagging(scheme="IOB1").fit_labels(examples(["I-A I-A", "B-A"])).scheme == "IOB1"
-
-
-MISTAKES = {
-    "label": ({"labels": ("B-A", "E-A")}, "Expected O or one of I-KIND, B-KIND in --objective.labels, found 'E-A'"),
-    "scheme": ({"scheme": "BIO"}, "a known --data.scheme, found 'BIO'; known: IOB1, IOB2, IOBES"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_label_that_the_scheme_lacks_is_one_sentence(mistake):
-    settings, message = MISTAKES[mistake]
-    with pytest.raises(UserError, match=message):
-        CrfTagging(**settings).fit_labels(GOLD)

@@ -11,7 +11,7 @@ from plmjax.errors import UserError
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, LabelSets, MultiLabelClassification
 from plmjax.interop import huggingface
 from tests.finetuning import parity
-from tests.finetuning.tasks.test_sentences import B, batch, reference
+from tests.finetuning.tasks.test_sentences import B, batch
 from tests.optional import torch
 
 LABELS = ("a", "b", "c")
@@ -19,24 +19,14 @@ LABELS = ("a", "b", "c")
 
 @pytest.mark.nightly
 def test_losses_and_gradients_equal_those_of_transformers(tmp_path):
-    theirs = reference(tmp_path, 3)
+    theirs = parity.reference(tmp_path, "BertForSequenceClassification", 3)
     theirs.config.problem_type = "multi_label_classification"
     module, params = huggingface.load(tmp_path)
     labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0]], np.float32)
-    given, objective = batch(labels), MultiLabelClassification(LABELS)
-    found, gradient, sums = parity.loss_and_gradient(objective, module, params, given)
-    rows = slice(0, B - 1)
-    their = theirs(
-        input_ids=torch.tensor(np.asarray(given["input_ids"][rows])).long(),
-        attention_mask=torch.tensor(np.asarray(given["segment_ids"][rows] > 0)).long(),
-        token_type_ids=torch.tensor(np.asarray(given["token_type_ids"][rows])).long(),
-        labels=torch.tensor(labels[rows]),
+    given, objective, rows = batch(labels), MultiLabelClassification(LABELS), slice(0, B - 1)
+    *_, sums, their = parity.compared(
+        tmp_path, theirs, objective, module, params, given, rows, labels=torch.tensor(labels[rows])
     )
-    their.loss.backward()
-    np.testing.assert_allclose(found, their.loss.item(), rtol=1e-5)
-    np.testing.assert_allclose(gradient["classifier"]["kernel"].T, theirs.classifier.weight.grad.numpy(), atol=1e-4)
-    pooler = theirs.bert.pooler.dense
-    np.testing.assert_allclose(gradient["bert"]["pooler"]["kernel"].T, pooler.weight.grad.numpy(), atol=1e-4)
     hits, weight = sums.metrics["accuracy"]
     right = ((their.logits.sigmoid().detach().numpy() >= 0.5) == labels[rows]).all(axis=-1)
     assert weight == 4 and hits == right.sum()
@@ -82,18 +72,6 @@ def test_labels_of_a_cell(name, text, separator, tmp_path):
     np.testing.assert_array_equal(objective.numbers(examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
     with pytest.raises(UserError, match=r"Expected labels seen in training, found 'c' in line 3|line 4"):
         MultiLabelClassification(("a", "b")).numbers(examples)
-
-
-def test_what_cannot_be_labels_is_one_sentence(tmp_path):
-    task = LabelSets(train=str(tmp_path / "x.jsonl"))
-    (tmp_path / "x.jsonl").write_text('{"text": "t", "label": ["a", null]}\n')
-    with pytest.raises(UserError, match=r"Expected text in 'label' in line 1 of .*found null"):
-        task.read("train")
-    (tmp_path / "x.jsonl").write_text('{"text": "t", "label": []}\n')
-    with pytest.raises(UserError, match="found none in any row"):
-        MultiLabelClassification().fit_labels(task.read("train"))
-    with pytest.raises(UserError, match="between 0 and 1, found 1"):
-        MultiLabelClassification(threshold=1.0)
 
 
 def test_predictions_are_written_beside_the_labels_as_lists() -> None:

@@ -11,12 +11,13 @@ from plmjax.finetuning.metrics.judges import Rouge
 from plmjax.finetuning.tasks.choices import Choices, MultipleChoice
 from plmjax.finetuning.tasks.crf_tagging import CrfTagging
 from plmjax.finetuning.tasks.label_sets import LabelSetExamples, MultiLabelClassification
-from plmjax.finetuning.tasks.mixture import Mixture, TextTask
+from plmjax.finetuning.tasks.mixture import MixedTextGeneration, Mixture, TextTask
 from plmjax.finetuning.tasks.parsing import DependencyParsing, ParsedExamples
 from plmjax.finetuning.tasks.questions import SpanExtraction
 from plmjax.finetuning.tasks.sentences import SentenceExamples, SequenceClassification
 from plmjax.finetuning.tasks.tagging import TaggedExamples, TokenTagging
 from plmjax.inference import task_settings
+from tests.strangers import experiments
 
 NAMES = [str(number) for number in range(12)]
 SORTED = ("0", "1", "10", "11", *"23456789")
@@ -48,22 +49,13 @@ def test_the_right_one_of_twelve_choices_has_a_number_or_a_letter(label: str, nu
     assert examples.answers == [number] and examples.choices == [NAMES]
 
 
-def test_twelve_choices_end_with_the_letter_l(tmp_path) -> None:
-    columns = tuple(f"c{name}" for name in NAMES)
-    path = tmp_path / "rows.tsv"
-    for label in ("12", "M"):
-        path.write_text("\t".join(("context", "label", *columns)) + "\n" + "\t".join(("x", label, *NAMES)) + "\n")
-        with pytest.raises(UserError, match=f"as 0 to 11 or A to L, found '{label}'"):
-            Choices(train=str(path), choices=columns).read("train")
-
-
 def test_a_setting_of_the_eleventh_task_is_its_own() -> None:
     tasks = [TextTask(name=f"task{name}", prefix=f"{name}: ", judge=Rouge()) for name in NAMES]
     mixture = Mixture(tasks=tuple(tasks))
-    changed = task_settings._replaced(mixture, ["tasks", "10", "source"], "other")
+    run = dataclasses.replace(experiments.t5(), data=mixture, objective=MixedTextGeneration())
+    changed = task_settings.with_settings(run, {"tasks.10.source": "other"}, labelled=False).data
     assert [task.source for task in changed.tasks] == ["other" if name == "10" else "source" for name in NAMES]
     assert dataclasses.replace(changed, tasks=mixture.tasks) == mixture
-    assert task_settings._at(changed, ["tasks", "10", "source"]) == "other"
     assert "tasks.11.source" in mixture.settings(False) and "tasks.12.source" not in mixture.settings(False)
     with pytest.raises(UserError, match=r"--data\.tasks\.10\.train"), mixture.named_options(mixture.tasks[10]):
         raise UserError("Expected a file in --data.train, found none; name one.")

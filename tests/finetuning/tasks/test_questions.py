@@ -3,16 +3,15 @@
 import copy
 import gzip
 import json
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from plmjax.data import tokenizers
-from plmjax.errors import UserError
 from plmjax.finetuning.metrics import question_answering
 from plmjax.finetuning.tasks import answers
-from plmjax.finetuning.tasks.answers import Candidate
+from plmjax.finetuning.tasks.answers import Window
 from plmjax.finetuning.tasks.questions import SCORES, QuestionExamples, Questions, SpanExtraction
 from plmjax.interop import huggingface
 from plmjax.models.bert import BertConfig
@@ -60,65 +59,10 @@ def test_answers_beside_their_place_and_in_other_words(tmp_path):
     nowhere = question(3, "20", (-1, "eleven"))
     path = written(tmp_path, beside, free, nowhere, context="12 11 12 10")
     task = Questions(train=path, validation=path)
-    assert task.read("validation").answers == [
-        [(6, "12"), (3, "11")],
-        [(-1, "eleven"), (9, "10")],
-        [(-1, "eleven")],
-    ]
+    assert task.read("validation").answers == [[(6, "12"), (3, "11")], [(-1, "eleven"), (9, "10")], [(-1, "eleven")]]
     assert task.read("train").ids == ["1", "2"]
     encoded = SpanExtraction().encode(task.read("validation"), Numbers(), BertConfig.tiny(), task)
     assert encoded.sequence_fields["starts"].tolist() == [3 + 2, 3 + 3, 0]
-
-
-MISTAKES = {
-    "outside": (question("q", "x", (40, "19")), "the answer '19' at character 40 of its context of 29 in line"),
-    "elsewhere": (question("q", "x", (0, "99")), "Expected the answer '99' at character 0 .*found '10'"),
-    "negative": (question("q", "x", (-2, "10")), "Expected the answer '10' at character -2"),
-    "no place": (question("q", "x", ("3", "10")), "Expected an answer_start and a text in line"),
-    "no answer": (question("q", "x"), r"Expected an answer in line \d+ of .*\(question q\), found none"),
-    "empty": (question("q", " ", (0, "10")), r"Expected text in 'question' in line \d+ of .*found it empty"),
-    "no id": ({"question": "x"}, "Expected a question and an id .*found question"),
-    "twice": (question("a", "x", (0, "10")), r"an id of its own .* found one again in line \d+ of .*question a"),
-    "no entry": ([], "Expected articles of paragraphs"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
-    entry, message = MISTAKES[mistake]
-    path = written(tmp_path, GOOD[0], entry)
-    with pytest.raises(UserError, match=message) as error:
-        Questions(validation=path).read("validation")
-    assert path in str(error.value) and "\n" not in str(error.value)
-    if "in line" in message or r"line \d+" in message:
-        line = int(str(error.value).split("in line ")[1].split()[0])
-        identifier = "a" if mistake == "twice" else "q"
-        assert f'"id": "{identifier}"' in Path(path).read_text().splitlines()[line - 1]
-
-
-OTHER = ["[]", "{}", '{"data": [{}]}', '{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}']
-
-
-@pytest.mark.parametrize("text", OTHER)
-def test_other_json_is_refused(tmp_path, text):
-    (tmp_path / "dev.json").write_text(text)
-    with pytest.raises(UserError, match=r"Expected articles of paragraphs with a context and qas"):
-        Questions(train=str(tmp_path / "dev.json")).read("train")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"data": [\n}', "Expected JSON in line 2 of .*dev.json"),
-        ('{"data": []}', "Expected questions in .*found none"),
-    ],
-)
-def test_damaged_and_empty_files_are_named(tmp_path, text, message):
-    (tmp_path / "dev.json").write_text(text)
-    with pytest.raises(UserError, match=message):
-        Questions(train=str(tmp_path / "dev.json")).read("train")
-    with pytest.raises(UserError, match=r"Expected a \.json file of questions"):
-        Questions(train="rows.tsv").read("train")
 
 
 def test_windows_of_a_text(tmp_path):
@@ -137,10 +81,6 @@ def test_windows_of_a_text(tmp_path):
     roberta = RobertaConfig.tiny()
     encoded = SpanExtraction().encode(examples, Numbers(), roberta, task)
     assert encoded.tokens[:10].tolist() == [cls, 20, 21, 22, sep, sep, 10, 11, 12, sep]
-    for stride in (0, 5):
-        wrong = Questions(train=path, sequence_length=10, stride=stride, question_length=3)
-        with pytest.raises(UserError, match=f"--data.stride from 1 to the 4 tokens .* row of 10, found {stride}"):
-            SpanExtraction().encode(examples, Numbers(), BertConfig.tiny(), wrong)
 
 
 def test_an_answer_may_be_the_beginning_or_the_end_of_its_text(tmp_path):
@@ -255,9 +195,7 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
 
     packed = parity.batch(encoded, 60, 4)
     assert len(packed["input_ids"]) <= len(given["input_ids"]) / 2
-    packed_loss, packed_gradient, _ = parity.loss_and_gradient(objective, module, params, packed)
-    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
-    parity.assert_same_gradient(packed_gradient, gradient)
+    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
 
 
 def answered(tmp_path, scores: list[dict[int, float]], **options):
@@ -309,16 +247,18 @@ def test_without_impossible_questions_an_answer_is_always_given(tmp_path):
     assert objective.metric_names == ("exact", "f1") == tuple(found)
     assert sorted(files) == ["nbest_predictions.json", "predictions.json"]
     assert json.loads(files["predictions.json"])["a"] == "10"
-    with pytest.raises(UserError, match=r"Expected a known --objective.language, found 'de'; known: en, zh"):
-        SpanExtraction(language="de").fit_labels(examples)
 
 
 def test_answers_are_judged_in_the_language_of_the_task():
-    """A name lacks its middle: two characters of three and two have a run of one in common, or no word."""
+    """Two characters of three are a run of both, or no word."""
     examples = QuestionExamples("", [1], ["村雨城"], [0], ["a"], ["q"], [[(0, "村雨城")]])
-    found = [([Candidate("村城", 1.0)], 0.0)]
-    f1 = {language: SpanExtraction(language=language)._metrics(examples, found, ["村城"])["f1"] for language in SCORES}
-    assert f1 == {"en": 0.0, "zh": pytest.approx(100 * 2 * 1 / (3 + 2))}
+    spans = np.array([[0, 1], [1, 2], [2, 3]])
+    encoded = SimpleNamespace(windows=[Window(0, 0, 3, begin=1)], spans=[spans])
+    scores = np.float32([[-9, -9], [5, -9], [-9, 5], [-9, -9], [-9, -9]])
+    f1 = {
+        language: SpanExtraction(language=language).answer(examples, encoded, [scores])[0]["f1"] for language in SCORES
+    }
+    assert f1 == {"en": 0.0, "zh": pytest.approx(100 * 2 * 2 / (2 + 3))}
 
 
 def test_each_question_has_the_best_answer_of_its_own_windows(tmp_path):
@@ -344,9 +284,3 @@ def test_predictions_are_written_as_one_object_while_they_are_made() -> None:
     parts = SpanExtraction().official(iter(records))
     assert next(parts) == '{\n "a": "ö"'
     assert json.loads('{\n "a": "ö"' + "".join(parts)) == {"a": "ö", 'b"': "", "c": "x"}
-
-
-def test_answers_are_a_list(tmp_path) -> None:
-    path = written(tmp_path, {"id": "x", "question": "a?", "answers": {"text": "10", "answer_start": 0}})
-    with pytest.raises(UserError, match=r"Expected a list of answers in line \d+ of .*, found "):
-        list(Questions().rows(path))

@@ -1,7 +1,6 @@
 """Words and their labels: files, schemes, first pieces, entities, losses."""
 
 import gzip
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,6 @@ from plmjax.interop.default_tasks import task_of
 from plmjax.models.bert import BertConfig
 from tests.finetuning import parity
 from tests.finetuning.parity import Numbers
-from tests.optional import torch
 
 WORDS = [["Zoë", "Lee", "left", "."], ["In", "Łódź", "?"]]
 LABELS = [["B-PER", "I-PER", "O", "O"], ["O", "B-LOC", "O"]]
@@ -106,28 +104,6 @@ def test_impossible_entities_are_named_with_file_and_line(tmp_path, scheme, labe
     assert len(Tagging(train=path).read("train")) == 4  # labels of single words may be anything
 
 
-MISTAKES = {
-    "format": ("rows.txt", "a\tb\n", {}, "Expected a .conll, .conllu or .jsonl file"),
-    "few": ("rows.conll", "a\tb\na\n", {}, r"Expected 2 columns \(form, tag\) in line 2 of .*found 1"),
-    "many": ("rows.conllu", "1\ta\n", {}, r"Expected 10 columns \(id, form.* in line 1 .*found 2"),
-    "column": ("rows.conll", "a\tb\n", {"label": "ner"}, "'ner' in line 1 .*found 'form', 'tag'; .*--data.label"),
-    "word": ("rows.conll", "a\tb\n\tb\n", {}, "Expected text in 'form' in line 2 .*found it empty"),
-    "label": ("rows.conll", "a\tb\na\t\n", {}, "Expected text in 'tag' in line 2 .*found it empty"),
-    "lists": ("rows.jsonl", '{"form": ["a"], "tag": []}\n', {}, "equal length in line 1 .*form of 1, tag of 0"),
-    "no list": ("rows.jsonl", '{"form": "a"}\n', {}, "lists of equal length in line 1 .*found none"),
-    "empty": ("rows.conll", "\n\n", {}, "Expected tagged sentences in .*rows.conll, found none"),
-    "scheme": ("rows.conll", "a\tO\n", {"scheme": "BIO"}, "a known --data.scheme, found 'BIO'; known: IOB1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_with_file_and_line(tmp_path, mistake):
-    name, text, options, message = MISTAKES[mistake]
-    with pytest.raises(UserError, match=message) as error:
-        Tagging(train=written(tmp_path / name, text), **options).read("train")
-    assert "\n" not in str(error.value)
-
-
 SENTENCES = ["The fox — in Łódź didn't jump , 3.5 Zoë !", "unbelievable internationalization", "x"]
 
 
@@ -168,17 +144,17 @@ def example(words: str, labels: str) -> TaggedExamples:
 TAGS = ("B-A", "B-B", "I-A", "I-B", "O")
 
 
-def answered(gold: str, found: str, length: int = 64, entities: bool = True):
+def answered(gold: str, found: str, length: int = 64, entities: bool = True, tags: tuple[str, ...] = TAGS):
     """Metrics and predictions where the model finds `found` in sentences of words of two pieces."""
     words = "/".join(" ".join(["10+11"] * len(one.split())) for one in gold.split("/"))
-    examples, objective = example(words, gold), TokenTagging(TAGS, entities)
+    examples, objective = example(words, gold), TokenTagging(tags, entities)
     encoded = objective.encode(examples, Numbers(), BertConfig.tiny(), Tagging(sequence_length=length))
     outputs = []
     for row, one in enumerate(found.split("/")):
-        logits = np.zeros((encoded.offsets[row + 1] - encoded.offsets[row], len(TAGS)), np.float32)
+        logits = np.zeros((encoded.offsets[row + 1] - encoded.offsets[row], len(tags)), np.float32)
         for word, label in enumerate(one.split()):
             if 1 + 2 * word < len(logits) - 1:
-                logits[1 + 2 * word, TAGS.index(label)] = 1
+                logits[1 + 2 * word, tags.index(label)] = 1
         outputs.append(logits)
     return objective.answer(examples, encoded, outputs)
 
@@ -247,26 +223,11 @@ def test_marks_of_every_scheme_are_read_as_seqeval_reads_its_scheme(scheme: str,
     assert set(found) >= {(one.tag, one.start, one.end - 1) for one in strict}
     if "U-A L-A" not in sentence:
         assert len(found) == len(strict)
-    objective = TokenTagging(tuple(sorted({*labels, "O"})), entities=True)
-    assert objective._entity_metrics([labels], [labels]) == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
-    missed = objective._entity_metrics([labels], [["O", *labels[1:]]])
+    tags = tuple(sorted({*labels, "O"}))
+    metrics, _ = answered(sentence, sentence, tags=tags)
+    assert metrics == dict.fromkeys(("accuracy", "f1", "precision", "recall"), 1.0)
+    missed, _ = answered(sentence, " ".join(["O", *labels[1:]]), tags=tags)
     assert missed["f1"] < 1 and missed["recall"] < 1
-
-
-UNREAD = ("ORG", "BUS", "ORG-B", "PER_B", "B_PER", "B-", "-PER", "O-PER", "o", "b-PER", "M-PER", "0", "LABEL_1")
-
-
-@pytest.mark.parametrize("label", UNREAD)
-def test_a_label_that_marks_no_word_of_an_entity_is_refused(label: str, tmp_path) -> None:
-    path = written(tmp_path / "rows.conll", f"a\t{label}\nb\tO\n\nc\tB-A\n")
-    train = Tagging(train=path, scheme="").read("train")
-    with pytest.raises(UserError, match=f"such as B-PER, for --objective.entities True, found '{label}'; convert"):
-        TokenTagging(entities=True).fit_labels(train)
-    with pytest.raises(UserError, match=f"found '{label}'"):  # a run of an older version
-        TokenTagging((label, "O"), entities=True)._entity_metrics([["O"]], [["O"]])
-    assert TokenTagging().fit_labels(train).labels == tuple(sorted((label, "O", "B-A")))
-    objective, data = task_of(BertConfig.tiny().module(Purpose.TOKEN_LABELS, Execution(), 3), ("O", "B-A", label))
-    assert not objective.entities and data.scheme == ""
 
 
 @pytest.mark.parametrize(
@@ -274,6 +235,7 @@ def test_a_label_that_marks_no_word_of_an_entity_is_refused(label: str, tmp_path
     [
         ("O B-A I-A", "IOB2"), ("O B-A", "IOB2"), ("O B-A I-A E-A S-A", "IOBES"), ("O B-A L-A U-A I-A", "BILOU"),
         ("O I-A I-B", ""), ("O B I", ""), ("O B-A E-A L-A", ""), ("O", None), ("B-A I-A", None), ("O A", None),
+        ("O B-A ORG", None), ("O B-A B-", None), ("O B-A o", None), ("O B-A LABEL_1", None), ("O B-A M-PER", None),
     ],
 )  # fmt: skip
 def test_an_imported_model_of_marks_is_one_of_entities(labels: str, scheme: str | None) -> None:
@@ -315,27 +277,18 @@ def test_losses_and_gradients_equal_those_of_transformers_and_of_packed_rows(tmp
     objective = TokenTagging(TAGS)
     encoded = objective.encode(draws(9), Numbers(), module.config, Tagging(sequence_length=24))
     given = parity.batch(encoded, 24, 1)
-    loss, gradient, sums = parity.loss_and_gradient(objective, module, params, given)
-
     labels = np.where(np.asarray(given["label_weights"]) > 0, given["labels"], -100)
-    their = theirs(
-        input_ids=parity.tensor(given["input_ids"]),
-        attention_mask=parity.tensor(given["segment_ids"] > 0),
-        labels=torch.tensor(labels).long(),
+    loss, gradient, sums, their = parity.compared(
+        tmp_path, theirs, objective, module, params, given, labels=parity.tensor(labels)
     )
-    their.loss.backward()
     assert (labels >= 0).sum() == objective.weights(given)["task"] > 20
-    np.testing.assert_allclose(loss, their.loss.item(), rtol=1e-5)
-    parity.assert_same_gradient(gradient, parity.their_gradient(theirs, tmp_path / "gradient"))
     hits, weight = sums.metrics["accuracy"]
     right = (their.logits.argmax(-1).numpy() == labels).sum()
     assert (int(hits), int(weight)) == (right, (labels >= 0).sum())
 
     packed = parity.batch(encoded, 60, 4)
     assert len(packed["input_ids"]) < len(given["input_ids"]) / 2 and jnp.max(packed["segment_ids"]) == 4
-    packed_loss, packed_gradient, _ = parity.loss_and_gradient(objective, module, params, packed)
-    np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
-    parity.assert_same_gradient(packed_gradient, gradient)
+    parity.assert_same_packed(objective, module, params, packed, loss, gradient)
 
 
 REAL = {
@@ -360,19 +313,6 @@ def test_real_files_are_read_wholly(shared_data, name):
     examples = Tagging(train=str(shared_data / "finetune" / name), **options).read("train")
     assert len(examples) == sentences and sum(map(len, examples.words)) == words
     assert len({label for one in examples.labels for label in one}) == labels
-
-
-def test_a_penalty_needs_a_mix_of_layers() -> None:
-    """With one, each row has the sum of its squared weights."""
-    batch = {"labels": jnp.zeros((3, 4), jnp.int32), "label_weights": jnp.ones((3, 4))}
-    outputs = SimpleNamespace(logits=jnp.zeros((3, 4, 2)), mix_weights=jnp.array([1.0, -2.0]))
-    objective = TokenTagging(("a", "b"), mix=True, mix_penalty=0.5)
-    assert objective.losses(outputs, batch)["mix"].tolist() == [5.0] * 3
-    assert objective.loss_weights(batch)["mix"].tolist() == [1.0] * 3 and objective.coefficients() == {"mix": 0.5}
-    with pytest.raises(
-        UserError, match=r"learned mixes of layers for --objective\.mix_penalty 0\.5, found one without"
-    ):
-        objective.losses(SimpleNamespace(logits=outputs.logits, mix_weights=None), batch)
 
 
 def test_sentences_to_tag_may_be_lines_of_words(tmp_path) -> None:

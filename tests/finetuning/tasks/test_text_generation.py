@@ -12,33 +12,25 @@ import numpy as np
 import pytest
 import sacrebleu
 from jax.experimental import multihost_utils
-from rouge_score import rouge_scorer
 
-from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
-from plmjax.contracts.vocabulary import Vocabulary
-from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Training
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource
 from plmjax.finetuning.evaluation import TaskEvaluation
 from plmjax.finetuning.metrics import written_texts
-from plmjax.finetuning.tasks import text_generation
+from plmjax.finetuning.metrics.judges import Rouge
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.finetuning.tasks.text_generation import Summarization, Translation
 from plmjax.finetuning.tasks.text_pairs import TextPairExamples, TextPairs
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.generate import Generator
 from plmjax.generation.options import Generation
 from plmjax.generation.sampling import Greedy, Sampling
-from plmjax.generation.writer import Writer
 from plmjax.inference.program import program_of
-from plmjax.models.bert import BertConfig
 from plmjax.models.gpt2 import Gpt2Config
 from plmjax.models.transformer import TransformerConfig
 from plmjax.objectives.objective import LossInputs
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity
-from tests.systems.modules import initial_params
 
 MODEL = TransformerConfig.tiny(
     vocab_size=97, max_position_embeddings=24, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
@@ -104,9 +96,6 @@ def test_a_source_of_a_decoder_leaves_room_for_the_longest_text() -> None:
     fits = TextPairExamples("dev.en", [1], ["1 2 3 4"], ["21 22 23 24 25"])
     rows = ExampleRows(GREEDY.encode(fits, Numbers(), DECODER, one_row), 12, 1, 0)
     assert rows.batch(np.array([[0]]), np.array([0]))["segment_ids"][0].tolist() == [1] * 11 + [0]
-    longer = dataclasses.replace(fits, sources=["1 2 3 4 5"])
-    with pytest.raises(UserError, match=r"source of at most 4 tokens, .* raise --data\.sequence_length"):
-        GREEDY.encode(longer, Numbers(), DECODER, one_row)
 
 
 @pytest.fixture(scope="module")
@@ -194,34 +183,6 @@ def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     assert loss(smoothed, False)[0] == pytest.approx(plain, rel=1e-5)
 
 
-class Told:
-    """Scores that keep how their loss is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, float]] = []
-
-    def smoothed_cross_entropy(self, ids: Any, weights: Any, *, smoothing: float, z_loss: float) -> tuple:
-        self.asked.append((smoothing, z_loss))
-        return jnp.float32(9.0), jnp.array([[1.0, 2.0, 4.0]]), jnp.array([[True, False, True]])
-
-
-def test_smoothing_and_the_normalizer_are_terms_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metrics are plain nats and hits of the targets in any case."""
-    objective, scores = dataclasses.replace(GREEDY, label_smoothing=0.2, z_loss=1e-4), Told()
-    outputs = dataclasses.make_dataclass("Outputs", ["scores"])(scores)
-    monkeypatch.setattr(text_generation, "apply_and_collect", lambda *arguments, training: (outputs, {"seen": 1}))
-    rows = {"next_ids": np.zeros((1, 3), np.int32), "next_weights": np.array([[1.0, 1.0, 0.0]], np.float32)}
-    trained, evaluated = (objective.sums(None, None, rows, None, training=training) for training in (True, False))
-    objective.sums_of(outputs, rows)
-    assert scores.asked == [(0.2, 1e-4), (0.0, 0.0), (0.0, 0.0)]
-    assert trained.collections == {"seen": 1}
-    for sums in (trained, evaluated):
-        assert {name: tuple(map(float, pair)) for name, pair in sums.metrics.items()} == {
-            "nats": (3.0, 2.0),
-            "accuracy": (1.0, 2.0),
-        }
-
-
 def test_a_batch_costs_the_predictions_of_its_targets_and_holds_the_tokens_of_both_sides() -> None:
     config = dataclasses.make_dataclass("Config", ["train_flops"])(lambda *sizes: sizes)
     shapes = {"input_ids": jax.ShapeDtypeStruct((3, 12), np.int32), "next_ids": jax.ShapeDtypeStruct((3, 8), np.int32)}
@@ -237,91 +198,29 @@ def test_another_file_to_evaluate_on_may_be_in_any_folder() -> None:
 
 def test_texts_that_are_too_long(caplog: pytest.LogCaptureFixture) -> None:
     short = dataclasses.replace(TASK, sequence_length=3)
-    with pytest.raises(UserError, match=r"source of at most 2 tokens, found 3 in line 1 of dev\.en and 1 such sources"):
-        GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
     cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_sources=True))
     assert cut.tokens.tolist()[:3] == [11, 12, END] and "1 of 3 sources in dev.en are longer than 2" in caplog.text
     short = dataclasses.replace(TASK, target_length=3, cut_sources=True)
-    with pytest.raises(UserError, match=r"target of at most 2 tokens, found 3 in line 2 .* --data\.target_length"):
-        GREEDY.encode(EXAMPLES, Numbers(), MODEL, short)
     cut = GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True)).decoder
     asked = cut.token_fields["next_ids"][cut.offsets[1] : cut.offsets[2]]
     assert len(asked) == 3 and asked[-1] == END and "targets in dev.en are longer than 2" in caplog.text
     parallel = dataclasses.replace(EXAMPLES, target_path="dev.de")
     GREEDY.encode(parallel, Numbers(), MODEL, dataclasses.replace(short, cut_targets=True))
     assert "targets in dev.de are longer than 2" in caplog.text
-    with pytest.raises(UserError, match=r"found 3 in line 2 of dev\.de"):
-        GREEDY.encode(parallel, Numbers(), MODEL, short)
-    with pytest.raises(UserError, match=r"target of at most 2 tokens, .* raise --objective\.max_new_tokens"):
-        one_row = TextPairs(sequence_length=12, target_length=0)
-        dataclasses.replace(GREEDY, max_new_tokens=3).encode(EXAMPLES, Numbers(), DECODER, one_row)
-
-
-def test_models_that_do_not_fit() -> None:
-    with pytest.raises(UserError, match="Expected a model that writes a text given another, found BertConfig"):
-        GREEDY.module(BertConfig.tiny(), Execution())
-    dataclasses.replace(GREEDY, max_new_tokens=23).check_model(MODEL)
-    with pytest.raises(UserError, match="max_new_tokens below the model's 24 positions, found 24"):
-        dataclasses.replace(GREEDY, max_new_tokens=24).check_model(MODEL)
-    with pytest.raises(UserError, match=r"--data\.target_length above 0 for an encoder-decoder, found 0"):
-        GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=0))
-    with pytest.raises(UserError, match=r"--data\.target_length 0 for a decoder, found 8"):
-        GREEDY.encode(EXAMPLES, Numbers(), DECODER, TASK)
-    GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=24))
-    with pytest.raises(UserError, match="at most the model's 24 positions, found 25"):
-        GREEDY.encode(EXAMPLES, Numbers(), MODEL, dataclasses.replace(TASK, target_length=25))
-
-    class WithoutEnd(Numbers):
-        vocabulary = Vocabulary(97, others=Numbers.vocabulary.others)
-
-    with pytest.raises(UserError, match="a delimiter and an end token"):
-        GREEDY.encode(EXAMPLES, WithoutEnd(), DECODER, dataclasses.replace(TASK, target_length=0))
 
 
 def test_metrics_are_those_that_people_quote() -> None:
     references, texts = ["A dog runs, fast.", "Two men sat"], ["A dog runs fast.", "Two women sat down"]
-    assert written_texts.translation(references, texts) == {
-        "bleu": sacrebleu.corpus_bleu(texts, [references]).score,
-        "chrf": sacrebleu.corpus_chrf(texts, [references]).score,
-    }
+    bleu, chrf = sacrebleu.corpus_bleu(texts, [references]).score, sacrebleu.corpus_chrf(texts, [references]).score
+    assert written_texts.translation(references, texts) == {"bleu": bleu, "chrf": chrf}
     signatures = Translation().signatures(TASK)
     assert (
         signatures["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     )
     assert signatures["chrf_signature"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0")
-    scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
-    expected = np.mean([scorer.score(*pair)["rougeL"].fmeasure for pair in zip(references, texts, strict=True)])
-    assert written_texts.summarization(references, texts)["rougeL"] == pytest.approx(100 * expected)
+    assert written_texts.summarization(references, texts) == Rouge().scores(references, texts)
     judged = {f"{name}_signature" for name in Summarization().metric_names}
     assert set(Summarization().signatures(TASK)) == {*judged, "decoding"}
-
-
-@pytest.mark.nightly
-def test_generate_lays_prompts_out_as_the_task_and_writes_as_it_says(made: tuple) -> None:
-    run, _, _, loss_inputs = made
-    objective, task = dataclasses.replace(GREEDY, no_repeat_ngram_size=1), dataclasses.replace(TASK, prefix="7 8 ")
-    generator = Generator(
-        MODEL, loss_inputs.params, Numbers(), run=dataclasses.replace(run, objective=objective, data=task)
-    )
-    prompts = ["11 12 13", "14 " * 15]  # longer than the rows of the training
-    rows = [[7, 8, *map(int, prompt.split()), END] for prompt in prompts]
-    expected = Writer(MODEL, loss_inputs.params, Numbers.vocabulary)(rows, objective.writing())
-    assert [text.text for (text,) in generator(prompts)] == [Numbers().decode(text.tokens) for (text,) in expected]
-    with pytest.raises(UserError, match=r"a source without --data\.prefix '7 8 ', .* in line 1 of the prompts"):
-        generator(["7 8 9"])
-    with pytest.raises(UserError, match="a text to read, found an empty one"):
-        generator([""])
-
-
-@pytest.mark.nightly
-def test_a_decoder_writes_after_the_delimiter_and_shows_no_prompt() -> None:
-    task = TextPairs(sequence_length=12, target_length=0)
-    assert GREEDY.prompts(["14", "15 16"], Numbers(), DECODER, task) == [[90, 14, 91], [90, 15, 16, 91]]
-    params = initial_params(DECODER.module(Purpose.WRITING, Execution()))
-    run = Experiment(model=DECODER, objective=GREEDY, data=task)
-    generator = Generator(DECODER, params, Numbers(), run=run)
-    ((text,),) = generator(["14"])
-    assert not generator.continues and len(text.text.split()) == text.tokens - text.stopped
 
 
 STORED = Generation(
@@ -347,8 +246,6 @@ def test_a_prediction_may_choose_tokens_in_another_way() -> None:
     assert tuned.predicting({"beams": 1}).writing().strategy == Greedy()
     assert tuned.predicting({"temperature": 0.5}).writing().strategy == Sampling(temperature=0.5)
     assert tuned.predicting({"beams": 2}).writing().strategy.length_penalty == 2.0
-    with pytest.raises(UserError, match=r"no --objective\.top_k with --objective\.beams 2"):
-        Translation(beams=2, top_k=3).check_model(MODEL)
 
 
 def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -> None:
@@ -362,10 +259,3 @@ def test_texts_are_written_beside_their_pairs_and_judged_against_the_targets() -
     assert found == written_texts.translation(EXAMPLES.targets, texts)
     assert found != written_texts.translation(texts, EXAMPLES.targets)
     assert list(GREEDY.official(lines)) == ["21\n", "22 23 24\n", "\n"]
-
-
-def test_a_row_without_room_for_a_text_is_refused() -> None:
-    examples = TextPairExamples("x.tsv", [1], ["11"], ["12"])
-    assert text_generation.fitting(examples, [[11]], 1, "source", "--data.sequence_length", cut=True) == [[11]]
-    with pytest.raises(UserError, match=r"room for a source of at least one token, found 0; raise --data\.sequence_le"):
-        text_generation.fitting(examples, [[11]], 0, "source", "--data.sequence_length", cut=True)

@@ -1,0 +1,269 @@
+"""Every mistake in a file of a task is one sentence: (task, file, contents, settings, what the sentence names)."""
+
+import dataclasses
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmjax.errors import UserError
+from plmjax.finetuning.files import json_file
+from plmjax.finetuning.metrics.judges import ExactMatch
+from plmjax.finetuning.tasks.choices import Choices
+from plmjax.finetuning.tasks.label_sets import LabelSets
+from plmjax.finetuning.tasks.mixture import Mixture, TextTask
+from plmjax.finetuning.tasks.parsing import Parsing
+from plmjax.finetuning.tasks.questions import Questions
+from plmjax.finetuning.tasks.sentences import Sentences
+from plmjax.finetuning.tasks.tagging import Tagging
+from plmjax.finetuning.tasks.text_pairs import TextPairs
+
+CHOICES = {"context": "c", "choices": ("x", "y")}
+HEAD = "c\tx\ty\tlabel\n"
+PAIRS = {"source": "en", "target": "de", "prefix": "to German: "}
+QQP = {
+    "text": "q1", "text_pair": "q2", "label": "dup", "columns": ("id", "q1", "q2", "dup"), "skip_bad_rows": True,
+}  # fmt: skip
+
+
+def asked(*entries: Any) -> str:
+    """A file of questions about one text, of which the first has no mistake."""
+    good = {"id": "a", "question": "20", "answers": [{"answer_start": 3, "text": "11 12"}]}
+    paragraph = {"context": "10 11 12 13", "qas": [good, *entries]}
+    return json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}, indent=1)
+
+
+def question(identifier: object, start: object, text: str, words: str = "x") -> dict[str, Any]:
+    return {"id": identifier, "question": words, "answers": [{"answer_start": start, "text": text}]}
+
+
+def tree(*rows: tuple[str, object, str]) -> str:
+    words = (f"{n}\t{word}\t_\t_\t_\t_\t{head}\t{name}\t_\t_\n" for n, (word, head, name) in enumerate(rows, 1))
+    return f"# text\n{''.join(words)}\n"
+
+
+def parsed(*heads: object) -> str:
+    return tree(*((word, head, "r") for word, head in zip("abc", heads, strict=True)))
+
+
+DEEP, LONG = "[" * 200_000, '{"version": ' + "1" * 10_000 + "}"
+FILES: dict[str, tuple[type, str, str | bytes | None, dict[str, Any], str]] = {
+    # tables
+    "no name": (Sentences, "", None, {}, r"--data\.train, found none"),
+    "no file": (Sentences, "none.tsv", None, {}, "none.tsv"),
+    "another format": (Sentences, "rows.txt", "a\n", {}, ".tsv, .csv or .jsonl"),
+    "an empty file": (Sentences, "rows.tsv", "", {}, "found none"),
+    "a header alone": (Sentences, "rows.tsv", "text\tlabel\n", {}, "found none"),
+    "no column": (
+        Sentences, "rows.tsv", "sentence\tlabel\na\tb\n", {}, "'text' in line 2 .*'sentence', 'label'.*--data.text",
+    ),
+    "no key": (Sentences, "rows.jsonl", '{"text": "a"}\n', {}, "'label' in line 1 .*'text'.*--data.label"),
+    "few cells": (
+        Sentences, "rows.tsv", "text\tlabel\na\tb\nc\n", {}, r"2 columns \(text, label\) in line 3 .*found 1",
+    ),
+    "many cells": (Sentences, "rows.csv", "text,label\na,b,c\n", {}, "in line 2 .*found 3"),
+    "no text": (Sentences, "rows.tsv", "text\tlabel\na\tb\n \tb\n", {}, "'text' in line 3 .*empty"),
+    "no label": (Sentences, "rows.tsv", "text\tlabel\na\t\n", {}, "'label' in line 2"),
+    "a number as text": (Sentences, "rows.jsonl", '{"text": 3, "label": 1}\n', {}, "'text' in line 1 .*found 3"),
+    "no JSON": (Sentences, "rows.jsonl", '{"text": "a", "label": 1}\n{"text"\n', {}, "JSON in line 2 of"),
+    "a list": (Sentences, "rows.jsonl", "[1]\n", {}, "JSON object in line 1"),
+    "too many digits": (Sentences, "rows.jsonl", f'{{"text": "a", "label": {"1" * 5000}}}\n', {}, "line 1 of .*4300"),
+    "half a surrogate": (Sentences, "rows.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, "line 1 of .*surrogate"),
+    "an open quote": (Sentences, "rows.csv", 'text,label\n"a,b\n', {}, "in line . of"),
+    "Latin": (
+        Sentences, "latin.tsv", "text\tlabel\na\tb\ncaf\u00e9\tb\n".encode("latin-1"), {},
+        "0xe9 in line 3 of .*latin.tsv",
+    ),
+    "half an archive": (
+        Sentences, "cut.tsv.gz", gzip.compress(b"text\tlabel\n" + b"a\tb\n" * 99)[:-9], {}, "gzip .*cut.tsv.gz",
+    ),
+    "no labels": (Sentences, "rows.tsv", "text\tlabel\na\t-\n", {}, "found only '-'"),
+    "a torn row": (
+        Sentences, "rows.tsv", "1\ta\tb\t0\nx\n", QQP | {"skip_bad_rows": False}, "4 columns .* in line 2 .*found 1",
+    ),
+    "an empty half": (Sentences, "rows.tsv", "1\ta\t\t0\n", QQP | {"skip_bad_rows": False}, "'q2' in line 1 .*empty"),
+    "a longer row": (Sentences, "rows.tsv", "1\ta\tb\t0\tmore\n", QQP, "4 columns .* in line 1 .*found 5"),
+    # choices
+    "a choice too many": (Choices, "rows.tsv", f"{HEAD}a\tb\tc\t2\n", CHOICES, "line 2 .* 0 to 1 or A to B, found '2'"),
+    "letters and numbers": (
+        Choices, "rows.tsv", f"{HEAD}a\tb\tc\tA\nd\te\tf\t1\n", CHOICES, "'A' and, in line 3 .*'1'",
+    ),
+    "no number": (Choices, "rows.tsv", f"{HEAD}a\tb\tc\ttrue\n", CHOICES, "line 2 .*found 'true'"),
+    "an empty choice": (Choices, "rows.tsv", f"{HEAD}a\tb\t\t1\n", CHOICES, "'x y' in line 2 .*empty"),
+    "an empty context": (Choices, "rows.tsv", f"{HEAD}\tb\tc\t1\n", CHOICES, "'c' in line 2 .*empty"),
+    "no second choice": (Choices, "rows.tsv", "c\tx\tlabel\na\tb\t1\n", CHOICES, "'y' in line 2 .*--data.choices"),
+    "no question": (
+        Choices, "rows.tsv", f"{HEAD}a\tb\tc\t1\n", CHOICES | {"question": "q"}, "'q' in line 2 .*--data.question",
+    ),
+    "a short row of choices": (
+        Choices, "rows.tsv", f"{HEAD}a\tb\tc\t1\nd\te\n", CHOICES, "4 columns .* in line 3 .*found 2",
+    ),
+    "one choice": (
+        Choices, "rows.tsv", f"{HEAD}a\tb\tc\t0\n", {"context": "c", "choices": ("x",)}, "2 choices in line 2 .*1",
+    ),
+    "no rows of choices": (Choices, "rows.tsv", HEAD, CHOICES, "rows.tsv, found none"),
+    "fewer choices": (
+        Choices, "rows.jsonl", '{"c": "a", "x": ["b", "c"], "label": 0}\n{"c": "a", "x": ["b"], "label": 0}\n',
+        {"context": "c", "choices": ("x",)}, "2 choices in line 2 .*found 1.*--data.choices",
+    ),
+    "a twelfth choice": (
+        Choices, "rows.tsv", "\t".join(("context", "label", *"abcdefghijkl")) + "\nx\t12" + 12 * "\ty" + "\n",
+        {"choices": tuple("abcdefghijkl")}, "0 to 11 or A to L, found '12'",
+    ),
+    # words and labels
+    "no words": (Tagging, "rows.txt", "a\tb\n", {}, ".conll, .conllu or .jsonl"),
+    "few columns": (Tagging, "rows.conll", "a\tb\na\n", {}, r"2 columns \(form, tag\) in line 2 of .*found 1"),
+    "two columns of ten": (Tagging, "rows.conllu", "1\ta\n", {}, r"10 columns \(id, form.* in line 1 .*found 2"),
+    "no column of labels": (
+        Tagging, "rows.conll", "a\tb\n", {"label": "ner"}, "'ner' in line 1 .*'form', 'tag'.*--data.label",
+    ),
+    "no word": (Tagging, "rows.conll", "a\tb\n\tb\n", {}, "'form' in line 2 .*empty"),
+    "no tag": (Tagging, "rows.conll", "a\tb\na\t\n", {}, "'tag' in line 2 .*empty"),
+    "lists of two lengths": (Tagging, "rows.jsonl", '{"form": ["a"], "tag": []}\n', {}, "line 1 .*form of 1, tag of 0"),
+    "no list": (Tagging, "rows.jsonl", '{"form": "a"}\n', {}, "lists of equal length in line 1 .*found none"),
+    "no sentence": (Tagging, "rows.conll", "\n\n", {}, "rows.conll, found none"),
+    "no scheme": (Tagging, "rows.conll", "a\tO\n", {"scheme": "BIO"}, "'BIO'.*IOB1"),
+    # trees
+    "a head behind": (Parsing, "dev.conllu", parsed(2, "4", 0), {}, "0 to 3, .* found '4' in line 3 of"),
+    "a head before": (Parsing, "dev.conllu", parsed(2, "-1", 0), {}, "found '-1' in line 3 of"),
+    "no head": (Parsing, "dev.conllu", parsed(2, "_", 0), {}, "found '_' in line 3 of"),
+    "half a head": (Parsing, "dev.conllu", parsed(2, "1.5", 0), {}, "found '1.5' in line 3 of"),
+    "a circle of two": (Parsing, "dev.conllu", parsed(2, 1, 0), {}, "circle in line 2 of"),
+    "a circle of one": (Parsing, "dev.conllu", parsed(1, 3, 0), {}, "circle in line 2 of"),
+    "a circle of all": (Parsing, "dev.conllu", parsed(2, 3, 1), {}, "circle in line 2 of"),
+    "no heads": (Parsing, "dev.conll", "the\tDET\n", {}, "'head' in line 1 of .*'form', 'tag'.*--data.head"),
+    "no relation": (Parsing, "dev.conllu", tree(("the", 0, " ")), {}, "'deprel' in line 2 of .*empty"),
+    # questions
+    "an answer outside": (
+        Questions, "dev.json", asked(question("q", 40, "19")), {}, r"'19' at character 40 .*11 in line \d+",
+    ),
+    "an answer elsewhere": (
+        Questions, "dev.json", asked(question("q", 0, "99")), {}, "'99' at character 0 .*found '10'",
+    ),
+    "an answer before": (Questions, "dev.json", asked(question("q", -2, "10")), {}, "'10' at character -2"),
+    "no place": (Questions, "dev.json", asked(question("q", "3", "10")), {}, "answer_start and a text in line"),
+    "an empty question": (
+        Questions, "dev.json", asked(question("q", 0, "10", " ")), {}, r"'question' in line \d+ of .*empty",
+    ),
+    "no id": (Questions, "dev.json", asked({"question": "x"}), {}, "a question and an id .*found question"),
+    "an id twice": (Questions, "dev.json", asked(question("a", 0, "10")), {}, r"again in line \d+ of .*question a"),
+    "no entry": (Questions, "dev.json", asked([]), {}, "articles of paragraphs"),
+    "no answers": (
+        Questions, "dev.json", asked({"id": "q", "question": "x", "answers": {"text": "10"}}), {},
+        r"list of answers in line \d+",
+    ),
+    "another list": (Questions, "dev.json", "[]", {}, "articles of paragraphs"),
+    "another object": (Questions, "dev.json", "{}", {}, "articles of paragraphs"),
+    "no paragraphs": (Questions, "dev.json", '{"data": [{}]}', {}, "articles of paragraphs"),
+    "no context": (Questions, "dev.json", '{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', {}, "a context"),
+    "half an object": (Questions, "dev.json", '{"data": [\n}', {}, "JSON in line 2 of .*dev.json"),
+    "no questions": (Questions, "dev.json", '{"data": []}', {}, "questions in .*found none"),
+    "a table of questions": (Questions, "rows.tsv", "a", {}, r"\.json file"),
+    # sets of labels
+    "no label in a list": (
+        LabelSets, "x.jsonl", '{"text": "t", "label": ["a", null]}\n', {}, "'label' in line 1 of .*null",
+    ),
+    # pairs of texts, to which tasks give the targets below
+    "fewer targets": (TextPairs, "train.de", "zwei Hunde\nein Mann\n", PAIRS, r"train\.de as in \S*train\.en, found 2"),
+    "more targets": (TextPairs, "train.de", "a\nb\nc\nd\n", PAIRS, r"train\.en as in \S*train\.de, found 3"),
+    "an empty target": (TextPairs, "train.de", "a\n \nb\n", PAIRS, r"line 2 of \S*train\.de, found it empty"),
+    "an empty source": (TextPairs, "train.en", "two dogs\na man\n\n", PAIRS, r"line 3 of \S*train\.en, found it empty"),
+    "a prefix there": (
+        TextPairs, "train.en", "two dogs\nto German: a man\nsnow\n", PAIRS,
+        r"--data\.prefix .* in line 2 of \S*train\.en",
+    ),
+    "no sources": (TextPairs, "absent.en", None, PAIRS, r"absent\.en"),
+    "another suffix": (
+        TextPairs, "train.en", "a\nb\nc\n", {"source": "fr", "target": "de"}, r"\.fr, found .*--data\.source",
+    ),
+    "other words": (
+        TextPairs, "train.de", "a\nb\nc\n", PAIRS | {"words": ("a=x", "c=y")}, r"--data\.words, found 'b' in line 2 of",
+    ),
+    "an empty cell": (
+        TextPairs, "rows.jsonl", '{"en": "snow", "de": "Schnee"}\n{"en": "a", "de": ""}\n', PAIRS,
+        "'de' in line 2 of .*empty",
+    ),
+    "no summary": (
+        TextPairs, "rows.jsonl", '{"en": "snow"}\n', {"source": "en", "target": "summary"},
+        r"'summary' in line 1 .*--data\.target",
+    ),
+    "an unknown word": (
+        TextPairs, "rows.jsonl", '{"source": "b", "target": false}\n', {"words": ("1=good",)},
+        "'false' in line 1 of .*: 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files(case: str, tmp_path: Path) -> None:
+    task, name, contents, settings, said = FILES[case]
+    if task is TextPairs:
+        (tmp_path / "train.en").write_text("two dogs\na man\nsnow\n")
+        (tmp_path / "train.de").write_text("zwei Hunde\nein Mann\nSchnee\n")
+    if contents is not None:
+        (tmp_path / name).write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    name = "train.en" if name == "train.de" else name
+    with pytest.raises(UserError, match=said) as error:
+        task(train=str(tmp_path / name) if name else "", **settings).read("train")
+    assert "\n" not in str(error.value)
+    if task is Questions and (line := re.search(r"in line (\d+) of .*question ([qa])", str(error.value))):
+        assert f'"id": "{line[2]}"' in (tmp_path / name).read_text().splitlines()[int(line[1]) - 1]
+
+
+@pytest.mark.parametrize("text", [DEEP, LONG], ids=["deep", "long"])
+def test_json_that_no_parser_can_hold(text: str, tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text(text)
+    with pytest.raises(UserError, match=r"JSON in .*dev\.json, found") as error:
+        json_file.parsed(str(tmp_path / "dev.json"))
+    assert "\n" not in str(error.value)
+
+
+NUMBERS = TextTask(name="numbers", train="numbers.tsv", source="en", target="zh", prefix="5 ")
+PARITY = TextTask(
+    name="parity", train="labels.jsonl", source="number", target="odd", prefix="6 ", words=("false=40", "true=41"),
+    judge=ExactMatch(),
+)  # fmt: skip
+MIXTURES: dict[str, tuple[dict[str, Any], str]] = {
+    "no tasks": ({"tasks": ()}, "several tasks, found none"),
+    "one name": ({"tasks": (NUMBERS, dataclasses.replace(PARITY, name="numbers"))}, "found 'numbers'"),
+    "one prefix": ({"tasks": (NUMBERS, dataclasses.replace(PARITY, prefix="5"))}, "'5' in numbers and in parity"),
+    "a path as name": ({"tasks": (dataclasses.replace(PARITY, name="a/b"),)}, "'a/b'"),
+    "the mean": ({"tasks": (dataclasses.replace(PARITY, name="mean"),)}, "found 'mean'"),
+    "no words": (
+        {"tasks": (NUMBERS, dataclasses.replace(PARITY, words=("0",)))}, r"--data\.tasks\.1\.words, found '0'",
+    ),
+    "a misspelt task": ({"only": ("number",)}, r"--data\.only, found 'number'; did you mean 'numbers'\?"),
+    "a task twice": ({"only": ("parity", "parity")}, r"--data\.only .*'parity' twice"),
+    "a temperature": ({"temperature": 0.5}, r"--data\.temperature .*found 0\.5"),
+    "no limit": ({"limit": 0}, r"--data\.limit .*found 0"),
+    "no weight": ({"weights": ("numbers=1", "parity=0")}, r"--data\.weights .*'parity=0'"),
+    "a misspelt weight": ({"weights": ("numbers=1", "party=1")}, r"'party=1'; did you mean 'parity'\?"),
+    "one weight": ({"weights": ("numbers=1",)}, r"--data\.weights .*none of parity"),
+    "both": ({"weights": ("numbers=1", "parity=1"), "temperature": 2.0}, "--data.weights or --data.temperature"),
+    "no file": ({"train": ""}, r"--data\.tasks\.1\.train, found none"),
+    "no column": ({"target": "even"}, r"'even' in line 1 of \S*labels\.jsonl, .*--data\.tasks\.1\.target"),
+    "no word": ({"words": ("true=41",)}, r"--data\.tasks\.1\.words, found 'false' in line 1 of \S*labels\.jsonl"),
+    "a prefix there": ({"prefix": "1"}, r"--data\.tasks\.1\.prefix '1', .* in line 1 of \S*labels\.jsonl"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MIXTURES)
+def test_mixtures(case: str, tmp_path: Path) -> None:
+    (tmp_path / "numbers.tsv").write_text("en\tzh\n20 21\t60\n")
+    (tmp_path / "labels.jsonl").write_text('{"number": "10", "odd": false}\n')
+    changes, said = MIXTURES[case]
+    if case in ("no file", "no column", "no word", "a prefix there"):  # of the second task
+        changes = {"tasks": (NUMBERS, dataclasses.replace(PARITY, **changes))}
+    with pytest.raises(UserError, match=said):
+        Mixture(folder=str(tmp_path), **{"tasks": (NUMBERS, PARITY)} | changes).read("train")
+
+
+def test_a_mixture_has_one_task_to_predict_or_evaluate() -> None:
+    mixture = Mixture(tasks=(NUMBERS, PARITY))
+    with pytest.raises(UserError, match=r"new\.txt, found numbers, parity"):
+        list(mixture.parts("new.txt", 9))
+    with pytest.raises(UserError, match=r"other=x\.tsv, .*--data NAME=FILE"):
+        mixture.evaluated_on("other=x.tsv")
