@@ -29,7 +29,7 @@ from plmjax.data import mixture, store, tokenizers
 from plmjax.data.mixing import Mixture
 from plmjax.experiment import Experiment
 from plmjax.parallel import mesh as meshes
-from plmjax.training import loop, metrics, optimizers, phases
+from plmjax.training import loop, metrics, optimizers
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import Optimizer
@@ -323,7 +323,7 @@ def test_a_run_that_gets_no_better_ends_after_its_patience(tmp_path: Path) -> No
 @EFFECTS.of("training.evaluation_batches")
 def test_an_evaluation_reads_as_many_batches(tmp_path: Path) -> None:
     found = looped(tmp_path, "--training.evaluation_batches 1", "--training.steps 1")[-1]["eval/unigram_entropy"]
-    source, (phase,) = ChainSource(strangers.recurrent().data), phases.resolve(strangers.recurrent())
+    source, (phase,) = ChainSource(strangers.recurrent().data), strangers.recurrent().resolved_phases
     nats = np.log(source.unigram_counts.sum() + 64) - np.log(source.unigram_counts + 1)
     batch = next(iter(source.evaluation(phase)))
     assert found == pytest.approx(np.average(nats[batch["next_ids"]], weights=batch["next_weights"]), rel=1e-6)
@@ -340,7 +340,7 @@ def test_minutes_between_temporary_checkpoints(minutes: str, saved: bool, tmp_pa
 def program(*options: str, devices: int = 1, phase: int = 0) -> programs.Program:
     """The program of the small BERT with these options."""
     run = experiments.override(strangers.bert(), [word for option in options for word in option.split()])
-    source, resolved = ChainSource(run.data), phases.resolve(run)
+    source, resolved = ChainSource(run.data), run.resolved_phases
     mesh = meshes.make(run.mesh, jax.devices()[:devices])
     return programs.build(run, resolved[phase], mesh, source.vocabulary, source.batch)
 
@@ -415,7 +415,7 @@ def test_a_phase_has_steps_and_a_batch_of_its_own() -> None:
         "--phases.0.fraction 0.25 --phases.1.fraction 0.75 --phases.1.sequence_length 64 --phases.1.batch_size 48 "
         "--phases.1.accumulation 6 --training.steps 100".split(),
     )
-    found = phases.resolve(run)[1]
+    found = run.resolved_phases[1]
     assert (found.first_step, found.last_step) == (25, 100)
     assert run.data.layout.batch(found.batch_size, found.sequence_length)["input_ids"].shape == (48, 64)
     assert found.accumulation == 6

@@ -18,7 +18,6 @@ from plmjax.errors import UserError
 from plmjax.generation.options import Devices, Options
 from plmjax.inference import evaluate, fill_gaps, predict
 from plmjax.interop import word_vector_runs as word_vectors
-from plmjax.training.checkpoints import start
 
 RUN, OUT = Path("some/run"), Path("some/output")
 CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -21,7 +21,6 @@ from plmjax.inference import fill_gaps
 from plmjax.inference import word_vector_scores as scores
 from plmjax.interop import word_vectors as vectors
 from plmjax.parallel.hosts import JoinOptions
-from plmjax.training.checkpoints import start
 from tests.paths import ROOT
 
 

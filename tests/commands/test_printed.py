@@ -12,7 +12,7 @@ from plmjax.inference import evaluate, fill_gaps, fill_mask
 from plmjax.inference import predict as predictions
 from plmjax.plan import report, search
 from plmjax.runs import bench, finetuning
-from plmjax.training.checkpoints import averaging, start
+from plmjax.training.checkpoints import averaging
 
 RECORD = {"phase": 0, "step_seconds": 0.123456, "device": "cpu", "mfu": None, "tokens_per_second": 42000.0}
 
@@ -67,7 +67,7 @@ def test_what_is_generated_is_written_at_once_and_notes_beside_it(monkeypatch: p
         note("temperature 1")
         write("text")
 
-    monkeypatch.setattr("plmjax.generation.command.run", run)
+    monkeypatch.setattr("plmjax.commands.generate.generate", run)
     cli.run(["generate", "some/run", "a prompt"])
     assert capsys.readouterr() == ("a text", "temperature 1\n")
 

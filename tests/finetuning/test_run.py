@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from plmjax.training.checkpoints.start import transfer
 
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, load, override
@@ -19,7 +20,6 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.runs.finetuning import finetune, in_head, resolve
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.checkpoints.start import transfer
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.conftest import stopping
 

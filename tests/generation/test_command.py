@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plmjax.commands import cli
+from plmjax.commands import generate as command
 from plmjax.contracts.system import Purpose
 from plmjax.errors import UserError
-from plmjax.generation import command
 from plmjax.generation.generate import generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from plmjax.commands.generate import settings_with
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.errors import UserError
 from plmjax.experiment import Mesh
 from plmjax.finetuning.tasks.text_generation import Translation
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.command import settings_with
 from plmjax.generation.generate import Generator, generate
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.writer import Settings, Writer, settings_of

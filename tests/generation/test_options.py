@@ -2,9 +2,9 @@
 
 import pytest
 
+from plmjax.commands.generate import in_force, settings_with
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.generation.beam_search import BeamSearch
-from plmjax.generation.command import in_force, settings_with
 from plmjax.generation.constraints import Constraints
 from plmjax.generation.options import Decoding, Generation, Options
 from plmjax.generation.sampling import Greedy, Sampling

@@ -115,12 +115,12 @@ def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) ->
 def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
     """The second sentinel is as likely as the token that is written most, so that some texts have it."""
     params, description = checkpoints.load_parameters(run("t5"))
-    sentinels, text = start.tokenizer_of(description).vocabulary.sentinels, "The class[MASK] of the object[MASK]."
+    sentinels, text = description.load_tokenizer().vocabulary.sentinels, "The class[MASK] of the object[MASK]."
     often = collections.Counter(fill_gaps(run("t5"), text, 3)[0].tokens).most_common(1)[0][0]
     params["t5"]["shared"]["embedding"] = np.array(params["t5"]["shared"]["embedding"])
     params["t5"]["shared"]["embedding"][sentinels[1]] = params["t5"]["shared"]["embedding"][often]
     checkpoints.save_parameters(tmp_path / "run", params, description.experiment, description.tokenizer)
-    tokenizer, filled = start.tokenizer_of(description), fill_gaps(tmp_path / "run", text, 3)
+    tokenizer, filled = description.load_tokenizer(), fill_gaps(tmp_path / "run", text, 3)
     for one in filled:
         places = [place for place, token in enumerate(one.tokens) if token in sentinels]
         groups = [one.tokens[a + 1 : b] for a, b in itertools.pairwise([*places, len(one.tokens)])]

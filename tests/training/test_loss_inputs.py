@@ -18,7 +18,7 @@ from plmjax.layers.words.embeddings import Embedding
 from plmjax.objectives.next_token import NextToken
 from plmjax.objectives.objective import Batch, LossInputs, LossSums, cross_entropy
 from plmjax.parallel import mesh as meshes
-from plmjax.training import evaluation, loop, step
+from plmjax.training import carries, evaluation, loop
 from plmjax.training import program as programs
 from plmjax.training.checkpoints import checkpoints
 from tests.strangers import experiments
@@ -127,14 +127,14 @@ def test_an_evaluation_has_a_carry_a_batch_and_a_length_of_its_own(tmp_path: Pat
 
 def test_rows_that_begin_anew_begin_with_the_initial_carry() -> None:
     carry = (jnp.full((2, 4, 3), 7.0), {"memory": jnp.full((4, 5), 7.0), "shared": jnp.full(3, 7.0)})
-    initial = jax.tree.map(jnp.zeros_like, carry)
-    axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": ()})
-    batch = {step.BEGINS: jnp.array([1, 0, 0, 1])}
-    states, others = step.restarted(carry, initial, axes, batch)
+    axes = (("layers", "batch", "embed"), {"memory": ("batch", None), "shared": (None,)})
+    first = jax.tree.map(lambda x, names: nn.LogicallyPartitioned(jnp.zeros_like(x), names), carry, axes)
+    reset = carries.reset(lambda: first)
+    states, others = reset(carry, {carries.BEGINS: jnp.array([1, 0, 0, 1])})
     np.testing.assert_array_equal(states[0, :, 0], [0, 7, 7, 0])
     np.testing.assert_array_equal(others["memory"][:, 0], [0, 7, 7, 0])
     np.testing.assert_array_equal(others["shared"], [7, 7, 7])
-    chex.assert_trees_all_equal(step.restarted(carry, initial, axes, {}), carry)
+    chex.assert_trees_all_equal(reset(carry, {}), carry)
 
 
 def test_an_evaluation_of_rows_that_begin_anew_forgets_the_carry() -> None:

@@ -5,9 +5,11 @@ import functools
 from typing import Any
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from plmjax.contracts.vocabulary import Vocabulary
@@ -16,8 +18,10 @@ from plmjax.objectives.objective import ConstantSources, LossSums, Objective, cr
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import shares
 from plmjax.parallel.rings import Rings
-from plmjax.training import loop, rows, step
+from plmjax.training import carries, loop, step
 from plmjax.training import program as programs
+from plmjax.training.gradients import Gradient
+from plmjax.training.gradients.all_gather import AllGather
 from plmjax.training.optimizers import StochasticGradientDescent
 from plmjax.training.optimizers.schedules import Linear
 from plmjax.training.state import TrainState
@@ -315,23 +319,24 @@ def told(number: int = 0, accumulation: int = 1, shards: int = 1, count: int = 8
         carry=jnp.full((count, 4), 7.0),
         key=jax.random.key_data(jax.random.key(0)),
     )
-    forward = step.Forward(
+    axes = ("batch", None)
+    first = nn.LogicallyPartitioned(jnp.ones((count, 4)), axes)
+
+    def update(gradient: Gradient, optimizer_state: Any, params: Any) -> tuple[Any, Any]:
+        updates, optimizer_state = optimizer.update(gradient.params, optimizer_state, params)
+        return optax.apply_updates(params, updates), optimizer_state
+
+    training = step.Training(
         objective=Telling(),
         module=None,
         vocabulary=None,
-        tables=rows.Tables({}, None, by_rows=False),
-        shares=Copies(),
-        initial_carry=lambda: jnp.ones((count, 4)),
-        carry_axes=("batch", None),
-    )
-    update = step.Update(
-        optimizer=optimizer,
+        gradient=AllGather(Copies(), axes, accumulation, shards),
+        update=update,
         learning_rate=lambda state, number: jnp.float32(1),
-        accumulation=accumulation,
-        shards=shards,
-        generator="threefry2x32",
+        reset_carry=carries.reset(lambda: first),
+        dropout_prng="threefry2x32",
     )
-    run = functools.partial(step.train_step, forward=forward, update=update)
+    run = functools.partial(step.train_step, training=training)
     after, found = jax.jit(run)(state, {"x": 1 + jnp.arange(count) / 128, **fields})
     return jax.device_get((after.carry, found, after.params["kernel"]))
 

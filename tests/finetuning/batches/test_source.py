@@ -9,6 +9,7 @@ import pytest
 from plmjax.contracts.vocabulary import Vocabulary
 from plmjax.data import order
 from plmjax.data.unknown_tokens import UnknownTokens
+from plmjax.experiment.phases import ResolvedPhase
 from plmjax.finetuning.batches.encoded import Encoded
 from plmjax.finetuning.batches.mixing import Mixing
 from plmjax.finetuning.batches.source import ExampleRows, TaskSource

@@ -25,7 +25,7 @@ from plmjax.inference import evaluate as evaluation
 from plmjax.inference.program import program_of
 from plmjax.models.t5 import T5Config
 from plmjax.objectives.objective import LossInputs
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.feed import mixture_metrics
 from plmjax.training.optimizers import StochasticGradientDescent
 from tests.finetuning import parity

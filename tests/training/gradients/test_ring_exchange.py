@@ -1,19 +1,16 @@
 """The ways of parameters between devices; gradients themselves are compared in test_step.py."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from plmjax.objectives.objective import LossSums
+from plmjax.objectives.objective import LossInputs, LossSums
 from plmjax.parallel import sharding
 from plmjax.parallel.rings import AXIS, Rings
 from plmjax.parallel.shares import Shares
-from plmjax.training import gradients
-from plmjax.training.accumulation import added, begin_with
+from plmjax.training.gradients import rings as gradients
 from tests import devices_in_turn
 
 MESH = Mesh(np.array(jax.devices()).reshape(8, 1, 1), ("data", "fsdp", "tensor"))
@@ -87,33 +84,29 @@ def test_each_device_computes_with_its_own_rows_and_key(accumulation: int, monke
     dtypes = {"layers": bfloat16, "scale": float32, "table": float32}
     stacked = {"layers": True, "scale": False, "table": False}
     shares = Shares(owned, whole, dtypes, dtypes | {"table": bfloat16}, stacked, RINGS)
-    sent, scatter = [], gradients.scatter
-    monkeypatch.setattr(gradients, "scatter", lambda *given: sent.append(given[3]) or scatter(*given))
     batch = {"x": jnp.arange(16.0)}
 
-    def microstep(values: float, params: dict, carry: jax.Array, batch: dict, key: jax.Array, total: Any) -> tuple:
-        def loss(params: dict) -> jax.Array:
-            layers = params["layers"].unbox()
-            assert (layers.shape, layers.dtype) == ((2, 8, 8), jnp.bfloat16)
-            others = jnp.sum(params["scale"]) + jnp.sum(params["table"])
-            assert others.dtype == jnp.float32
-            value = values * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + others)
-            return begin_with(value, params, total)
-
+    def loss(inputs: LossInputs, weights: dict, batch: dict, key: jax.Array) -> tuple[jax.Array, LossSums]:
+        layers = inputs.params["layers"].unbox()
+        assert (layers.shape, layers.dtype) == ((2, 8, 8), jnp.bfloat16)
+        others = jnp.sum(inputs.params["scale"]) + jnp.sum(inputs.params["table"])
+        assert others.dtype == jnp.float32
+        value = weights["x"] * jnp.sum(batch["x"]) * (jnp.sum(layers.astype(jnp.float32)) + others)
         drawn = jnp.full(len(batch["x"]), jax.random.uniform(key))
         sums = {"x": jnp.sum(batch["x"])}
-        return added(jax.grad(loss)(params), total), LossSums(sums, {"rows": (sums["x"], jnp.float32(1))}, drawn)
+        return value, LossSums(sums, {"rows": (sums["x"], jnp.float32(1))}, drawn)
 
-    def run(params: dict, batch: dict, carry: jax.Array, values: jax.Array) -> tuple:
-        inputs = gradients.Inputs(values, carry, ("batch",), batch, jax.random.key(0))
-        return gradients.of_pieces(microstep, shares, params, inputs, accumulation)
+    def run(params: dict, batch: dict, carry: jax.Array, factor: jax.Array) -> tuple:
+        exchange = gradients.RingExchange(shares, ("batch",), accumulation)
+        inputs = LossInputs(params, carry=carry, step=jnp.int32(0))
+        gradient, sums = exchange(loss, inputs, {"x": factor}, batch, jax.random.key(0))
+        return gradient.params, sums
 
     given = (jax.device_put(params, owned), jax.device_put(batch, placed("data")), jnp.zeros(16), jnp.float32(0.5))
     gradient, sums = jax.jit(sharding.scoped(run, MESH))(*given)
     for name, leaf in gradient.items():
         assert leaf.dtype == jnp.float32, name
         np.testing.assert_array_equal(leaf, np.full(leaf.shape, 60.0))
-    assert sent == [[float32, bfloat16]]
     assert sums.losses == {"x": 120} and sums.metrics == {"rows": (120, 8 * accumulation)}
     drawn = np.asarray(sums.carry).reshape(8, 2)
     assert len(np.unique(drawn)) == 8 * accumulation

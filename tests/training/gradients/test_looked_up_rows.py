@@ -16,7 +16,8 @@ from plmjax.objectives.negative_sampling import NegativeSampling
 from plmjax.objectives.objective import ConstantSources
 from plmjax.parallel import mesh as meshes
 from plmjax.training import program as programs
-from plmjax.training import rows
+from plmjax.training.gradients import Gradient
+from plmjax.training.gradients import looked_up_rows as rows
 from plmjax.training.optimizers import Adagrad, AdamW, StochasticGradientDescent
 from tests.strangers import experiments
 from tests.strangers.source import ChainSource
@@ -88,7 +89,8 @@ def test_a_rule_gives_rows_what_it_gives_the_table(name):
         dense = np.zeros((9, 4), np.float32)
         np.add.at(dense, ids, values)
         rest = {"bias": jnp.ones(3)}
-        found = tables.update(optimizer, rest, {TABLE: values}, {TABLE: jnp.asarray(ids)}, found[1], found[0])
+        gradient = Gradient(rest, {TABLE: rows.TableRows(jnp.asarray(ids), values)})
+        found = tables.update(optimizer, gradient, found[1], found[0])
         updates, state = optimizer.update({"words": {"embedding": dense}} | rest, expected[1], expected[0])
         expected = optax.apply_updates(expected[0], updates), state
     chex.assert_trees_all_close(found, expected, rtol=1e-5)
@@ -103,8 +105,8 @@ def test_the_last_row_is_updated_beside_one_that_is_asked_for_twice(name):
         NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec()),
     )
     tables = rows.Tables({TABLE: whole}, whole, by_rows=True)
-    gradients = {TABLE: jnp.ones((3, 4))}
-    after, state = tables.update(optimizer, {}, gradients, {TABLE: ids}, optimizer.init(params), params)
+    gradient = Gradient({}, {TABLE: rows.TableRows(ids, jnp.ones((3, 4)))})
+    after, state = tables.update(optimizer, gradient, optimizer.init(params), params)
     changed = [after["words"]["embedding"]]
     if name == "adagrad":
         changed.append(optax.tree.get(state, "sum_of_squares")["words"]["embedding"])
@@ -132,31 +134,3 @@ def test_scores_of_all_rows_need_the_table():
     np.testing.assert_array_equal(table.apply(variables, jnp.arange(3)), np.full((3, 2), 7))
     with pytest.raises(ValueError, match="a whole table"):
         table.apply(variables, jnp.ones((3, 2)), method="attend")
-
-
-def test_the_state_of_a_table_has_its_path_and_its_shape():
-    """Not a factor of it under the same path, nor a parameter whose name ends alike."""
-    tables = {"words/table": jnp.zeros((4, 2))}
-    state = {
-        "mean": {"words": {"table": jnp.zeros((4, 2))}, "other": {"swords": {"table": jnp.zeros((4, 2))}}},
-        "factor": {"words": {"table": jnp.zeros(4)}},
-        "words": {"table": jnp.zeros((4, 2))},
-    }
-    found = rows._map_tables(lambda leaf, of: leaf + of, {"words/table": 5.0}, tables, state)
-    marked = jax.tree.map(lambda leaf: float(leaf.max()), found)
-    assert marked == {
-        "mean": {"words": {"table": 5.0}, "other": {"swords": {"table": 0.0}}},
-        "factor": {"words": {"table": 0.0}},
-        "words": {"table": 5.0},
-    }
-
-
-@pytest.mark.parametrize(
-    ("owned", "columns"), [(("data", "fsdp"), "fsdp"), ((None, "data"), "data"), (("data",), None), ((), None)]
-)
-def test_a_device_looks_up_the_columns_of_its_share(owned: tuple, columns: str | None, monkeypatch) -> None:
-    placed = []
-    monkeypatch.setattr(rows, "with_sharding_constraint", lambda array, place: placed.append(place.spec) or array)
-    place = NamedSharding(meshes.make(Mesh(), jax.devices()[:1]), PartitionSpec(*owned))
-    rows.Tables({"table": place}, place, by_rows=True)._columns("table", jnp.zeros((2, 3, 4)))
-    assert placed == [PartitionSpec(None, None, columns)]
