@@ -488,4 +488,4 @@ def test_a_tokenizer_or_a_row_too_long_for_the_model_is_named():
         programs.check_model(run, dataclasses.replace(phase, sequence_length=33), Vocabulary.placeholder(64))
     longer = experiments.changed(run, training={"evaluation_sequence_length": 33})
     with pytest.raises(UserError, match=r"a sequence length of 33; shorten --training\.evaluation_sequence_length"):
-        programs.check_model(longer, phase, Vocabulary.placeholder(64))
+        programs.check_model(longer, *longer.resolved_phases, Vocabulary.placeholder(64))
