@@ -64,7 +64,7 @@ def keep_freed_memory() -> None:
 
     XLA for CPU allocates a step's temporary arrays anew in every step. glibc returns such large blocks to the system,
     which then has to clear every page again. This takes a ninth of the time of BERT-Base's step
-    (`benchmarks/bert_step.py`). The function affects threads that start afterwards.
+    (`benchmarks/steps.py`). The function affects threads that start afterwards.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for option, value in MALLOC_OPTIONS.values() if mallopt else ():

@@ -171,8 +171,8 @@ def test_commands_in_sentences_have_their_verbs_and_options(page: Path, parsed: 
         "plmjax evaluate runs/bert_tiny --tsk blimp",
         "plmjax plan bert_tiny --topologies v3:8x8",
         "python -m tpu submit experiments/bert_base_4x4.py --bukket gs://my-bucket",
-        "python benchmarks/bert_steps.py",
-        "python benchmarks/bert_step.py --repeat 4",
+        "python benchmarks/bert_step.py",
+        "python benchmarks/steps.py bert --repeat 4",
         "tensorbord --logdir runs",
     ],
 )

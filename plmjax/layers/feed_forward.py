@@ -31,7 +31,7 @@ def _of_rows(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arra
 
     XLA for CPU then keeps the matrix for the gradient of the next kernel. Otherwise it would compute the activation
     again while it transposes it, column by column, for a fourteenth of the time of BERT-Base's step
-    (`benchmarks/bert_step.py`). On a TPU the matrix costs time.
+    (`benchmarks/steps.py`). On a TPU the matrix costs time.
     """
 
     def in_rows(x: jax.Array) -> jax.Array:
