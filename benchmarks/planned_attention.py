@@ -1,6 +1,7 @@
 """Attention of long rows on one TPU v5e, forward and backward, as libtpu compiles it: the refined estimate, in ms.
 
     python benchmarks/planned_attention.py [--cases window dense lsh local causal]
+    python benchmarks/planned_attention.py --masks
 
 `window` and `dense` are the scores and values of one row of 4,096 tokens with 12 heads of 64, with a window of 512 and
 without one. `lsh`, `local` and `causal` are layers of attention with their projections, on one row of 65,536 tokens of
@@ -8,6 +9,10 @@ without one. `lsh`, `local` and `causal` are layers of attention with their proj
 its local attention with chunks of 128; and attention to all earlier tokens, a block at a time. All compute in bfloat16
 and without dropout. Nothing is run: the schedule of the compiler is counted (docs/tpu.md). The HBM is that besides
 arguments and results.
+
+With `--masks` both orders of dropout's mask: layers of attention with their projections and dropout 0.1, one of a loop
+over four layers, as in a decoder that attends to a source. The chip's generator draws the mask with the keys last and
+with the queries last.
 """
 
 import argparse
@@ -22,6 +27,19 @@ SHORT = (1, 4096, 12, 64)
 LONG = (1, 65_536, 512)
 """Shape of hidden states, [B T D]."""
 HEADS, HEAD_SIZE = 8, 64
+MASKED = (
+    (64, 128, 128, 12),
+    (16, 128, 256, 12),
+    (1, 256, 769, 12),
+    (2, 512, 1537, 16),
+    (16, 128, 512, 16),
+    (16, 114, 512, 12),
+    (2, 512, 16_384, 16),
+)
+"""Rows, queries, keys and heads of the layers with a mask of dropout."""
+LAYERS, RATE = 4, 0.1
+KEYS_LAST, QUERIES_LAST = 0, 2**30
+"""Values of `backends.MANY_KEYS` with which all masks have this order."""
 
 
 def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -107,12 +125,63 @@ def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
     return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], memory.temp_size_in_bytes
 
 
+def masked(shape: tuple[int, ...], many_keys: int) -> list[float]:
+    """Return both ends of the refined estimate of one layer with a mask of dropout, in seconds."""
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from plmjax.contracts.execution import Execution
+    from plmjax.layers.attention import backends
+    from plmjax.layers.attention.multi_head import MultiHeadAttention
+    from plmjax.parallel import topologies
+
+    backends.MANY_KEYS = many_keys
+    rows, queries, keys, heads = shape
+    execution = Execution(dtype=jnp.bfloat16, attention="dense")
+    module = MultiHeadAttention(64 * heads, heads, RATE, nn.initializers.normal(0.02), execution)
+    part = topologies.parse(TOPOLOGY)
+    whole = NamedSharding(Mesh(part.devices(), ("data",)), PartitionSpec())
+
+    def loss(draw: jax.Array, params: Any, hidden: jax.Array, source: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(draw, impl="rbg")
+
+        def layer(x: jax.Array, inputs: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
+            number, params = inputs
+            rngs = {"dropout": jax.random.fold_in(key, number)}
+            return x + module.apply({"params": params}, x, source, deterministic=False, rngs=rngs), None
+
+        return jnp.sum(jax.lax.scan(layer, hidden, (jnp.arange(LAYERS), params))[0].astype(jnp.float32))
+
+    hidden, source = (jax.ShapeDtypeStruct((rows, length, 64 * heads), jnp.bfloat16) for length in (queries, keys))
+    small = [jnp.zeros((1, 8, 64 * heads), jnp.bfloat16)] * 2
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), *small, deterministic=True))["params"]
+    stacked = jax.tree.map(lambda one: jax.ShapeDtypeStruct((LAYERS, *one.shape), one.dtype), nn.meta.unbox(params))
+    arguments = jax.ShapeDtypeStruct((4,), jnp.uint32), stacked, hidden, source
+    placed = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=whole), arguments)
+    lowered = jax.jit(jax.grad(loss, argnums=(1, 2, 3))).lower(*placed)
+    return [seconds / LAYERS for seconds in compiled_estimate(lowered, part)[0]]
+
+
 def main() -> None:
-    """Print a line for each case."""
+    """Print a line for each case, or for each layer with a mask."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--masks", action="store_true", help="both orders of dropout's mask instead")
     options = parser.parse_args()
     os.environ |= {"JAX_PLATFORMS": "cpu"}
+    if options.masks:
+        print(
+            "| rows | queries | keys | heads | keys last, us | queries last, us |\n|---|---|---|---|---|---|",
+            flush=True,
+        )
+        for shape in MASKED:
+            cells = [f"{size:,}" for size in shape]
+            for fast, slow in (masked(shape, order) for order in (KEYS_LAST, QUERIES_LAST)):
+                cells.append(f"{1e6 * fast:,.0f} to {1e6 * slow:,.0f}")
+            print(f"| {' | '.join(cells)} |", flush=True)
+        return
     print("| attention | tokens | ms | HBM, MiB |\n|---|---|---|---|", flush=True)
     for case in options.cases:
         (fast, slow), size = estimated(case)

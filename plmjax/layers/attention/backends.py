@@ -35,7 +35,7 @@ MANY_KEYS = 4
 """Number of keys for each query from which dropout's mask is drawn with the keys last.
 
 On a TPU v5e a layer with 512 queries and 16,384 keys is then a fifth shorter, one with 128 and 512 by 3 %. Layers with
-fewer keys for each query are longer, by up to 20 % (benchmarks/attention_masks.py).
+fewer keys for each query are longer, by up to 20 % (benchmarks/planned_attention.py).
 """
 TOO_SMALL = ("TPU v2", "TPU v3")
 """Kinds of device whose vector memory, 16 MiB, is too small for the scores of a group: a loop over groups only costs
