@@ -103,6 +103,7 @@ def test_ranges_are_those_of_the_last_phase(small_run: Path) -> None:
         measured.append(calibrated(source, dataclasses.replace(run, phases=phases), 1))
     found, expected, other = measured
     assert len(found) == 12 and found.keys() == expected.keys()
+    assert f"bert/encoder/layers/attention/query/{int8.INPUT}" in found
     for path, value in found.items():
         np.testing.assert_allclose(value, expected[path], rtol=1e-5)
         assert np.all(value > 0)
