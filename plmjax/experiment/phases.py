@@ -1,13 +1,8 @@
 """The phases of a run: the steps, sequence length and batch size of each."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from plmjax.errors import FROM_0, UserError, check_ranges
-
-if TYPE_CHECKING:
-    from plmjax.experiment.settings import Training
+from plmjax.errors import FROM_0, check_ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,45 +57,3 @@ class ResolvedPhase:
     def rows_per_device(self, shards: int) -> int:
         """Return the number of sequences of a microbatch on a device, if `shards` devices share a batch."""
         return self.batch_size // (shards * self.accumulation)
-
-
-def resolve(phases: Sequence[Phase], training: "Training", sequence_length: int) -> tuple[ResolvedPhase, ...]:
-    """Return the phases of a run, or one phase for the whole run if there are none.
-
-    sequence_length: that of a phase that sets none.
-
-    Raises:
-        UserError: the fractions do not add up to one, or a phase has no step.
-    """
-    if training.steps < 1:
-        raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
-    total = sum(phase.fraction for phase in phases)
-    if phases and abs(total - 1) > 1e-6:
-        raise UserError(
-            f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.N.fraction."
-        )
-    resolved, done, start = [], 0.0, 0
-    for index, phase in enumerate(phases or [Phase(1)]):
-        if phase.fraction <= 0:
-            raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; raise it.")
-        done += phase.fraction
-        end = round(done * training.steps)
-        if end == start:
-            raise UserError(
-                f"Expected at least one step in phase {index}, found {phase.fraction:g} of {training.steps} steps; "
-                f"raise --training.steps."
-            )
-        resolved.append(
-            ResolvedPhase(
-                index=index,
-                first_step=start,
-                steps=end - start,
-                sequence_length=phase.sequence_length or sequence_length,
-                batch_size=phase.batch_size or training.batch_size,
-                accumulation=phase.accumulation or training.accumulation,
-                evaluation_batch_size=training.evaluation_batch_size,
-                evaluation_sequence_length=training.evaluation_sequence_length,
-            )
-        )
-        start = end
-    return tuple(resolved)

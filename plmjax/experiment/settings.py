@@ -20,7 +20,6 @@ from plmjax.data.layouts import Layout
 from plmjax.data.mixing import Mixture
 from plmjax.data.unknown_tokens import MAX_UNKNOWN
 from plmjax.errors import FROM_0, FROM_1, SHARE, UserError, check_choice, check_ranges, quoted
-from plmjax.experiment import phases
 from plmjax.experiment.phases import Phase, ResolvedPhase
 from plmjax.objectives.objective import Objective
 
@@ -366,7 +365,39 @@ class Experiment:
         Raises:
             UserError: the fractions do not add up to one, or a phase has no step.
         """
-        return phases.resolve(self.phases, self.training, self.data.sequence_length)
+        training = self.training
+        if training.steps < 1:
+            raise UserError(f"Expected at least one step, found {training.steps}; set --training.steps.")
+        total = sum(phase.fraction for phase in self.phases)
+        if self.phases and abs(total - 1) > 1e-6:
+            raise UserError(
+                f"Expected the fractions of the phases to add up to 1, found {total:g}; change --phases.N.fraction."
+            )
+        resolved, done, start = [], 0.0, 0
+        for index, phase in enumerate(self.phases or [Phase(1)]):
+            if phase.fraction <= 0:
+                raise UserError(f"Expected fractions above 0, found {phase.fraction:g} in phase {index}; raise it.")
+            done += phase.fraction
+            end = round(done * training.steps)
+            if end == start:
+                raise UserError(
+                    f"Expected at least one step in phase {index}, found {phase.fraction:g} of {training.steps} steps; "
+                    f"raise --training.steps."
+                )
+            resolved.append(
+                ResolvedPhase(
+                    index=index,
+                    first_step=start,
+                    steps=end - start,
+                    sequence_length=phase.sequence_length or self.data.sequence_length,
+                    batch_size=phase.batch_size or training.batch_size,
+                    accumulation=phase.accumulation or training.accumulation,
+                    evaluation_batch_size=training.evaluation_batch_size,
+                    evaluation_sequence_length=training.evaluation_sequence_length,
+                )
+            )
+            start = end
+        return tuple(resolved)
 
     @property
     def trained(self) -> Objective:
