@@ -14,11 +14,11 @@ Adaptive-Span are with the 64 bytes before each that it reads at first; it reads
 
 import argparse
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
 from context_length import HEADER, ROOT, row, trained
+from turns import use_one_core
 
 from plmjax import experiment as experiments
 from plmjax.data.layouts import Streams
@@ -81,8 +81,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=1e12, help="model FLOPs of each pretraining")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), help="the first one leads")
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    use_one_core()
     print(HEADER, flush=True)
     workdirs = [options.output / name.lower().replace(", ", "_").replace(" ", "_") for name in options.models]
     for name, workdir in zip(options.models, workdirs, strict=True):

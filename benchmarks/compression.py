@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pictures import drawn
+
 from plmjax.commands import cli
 from plmjax.files import storage
 
@@ -190,26 +192,18 @@ def table(accuracies: dict[str, dict[str, list[float]]], measured: dict[str, Mea
 
 def picture(accuracies: dict[str, dict[str, list[float]]], measured: dict[str, Measured], path: Path) -> None:
     """Draw the mean accuracy of the tasks against the speed with 32 rows, relative to the teacher."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(8.5, 4.5), layout="constrained")
     teacher = measured["teacher"]
-    for number, (name, one) in enumerate(measured.items()):
-        mean = statistics.fmean(statistics.fmean(values) for values in accuracies[name].values())
-        speed = teacher.seconds[BATCHES[-1]] / one.seconds[BATCHES[-1]]
-        area, color = 400 * one.bytes / teacher.bytes, "#c0693a" if name == "teacher" else "#1b6ca8"
-        axis.scatter(speed, 100 * mean, s=area, alpha=0.3, color=color)
-        axis.annotate(str(number), (speed, 100 * mean), fontsize=9, ha="center", va="center")
-        axis.plot([], [], " ", label=f"{number}  {name}")
-    axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, handlelength=0, fontsize=9)
-    axis.set_xlabel("speed with 32 rows, relative to the teacher")
-    axis.set_ylabel("mean accuracy of both tasks, %")
-    axis.set_title("Area of a point: bytes of the checkpoint", fontsize=9)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with drawn(path, 8.5, 4.5) as (_, (axis,)):
+        for number, (name, one) in enumerate(measured.items()):
+            mean = statistics.fmean(statistics.fmean(values) for values in accuracies[name].values())
+            speed = teacher.seconds[BATCHES[-1]] / one.seconds[BATCHES[-1]]
+            area, color = 400 * one.bytes / teacher.bytes, "#c0693a" if name == "teacher" else "#1b6ca8"
+            axis.scatter(speed, 100 * mean, s=area, alpha=0.3, color=color)
+            axis.annotate(str(number), (speed, 100 * mean), fontsize=9, ha="center", va="center")
+            axis.plot([], [], " ", label=f"{number}  {name}")
+        axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, handlelength=0, fontsize=9)
+        axis.set(xlabel="speed with 32 rows, relative to the teacher", ylabel="mean accuracy of both tasks, %")
+        axis.set_title("Area of a point: bytes of the checkpoint", fontsize=9)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

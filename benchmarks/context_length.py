@@ -19,7 +19,6 @@ The length is the first c = D, 2 D, ... whose gain g_i(c, c + D) is below 0.01.
 import argparse
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ import jax
 import numpy as np
 import optax
 from comparison import flops, within
+from pictures import drawn
+from turns import use_one_core
 
 from plmjax import experiment as experiments
 from plmjax.contracts.execution import Execution
@@ -166,24 +167,14 @@ def draw(nats: dict[str, np.ndarray], path: Path) -> None:
 
     nats: name of a model -> [contexts N].
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     both = np.stack(list(nats.values()))
-    for model, (name, colour) in enumerate(zip(nats, ("#c0693a", "#1b6ca8"), strict=True)):
-        curve, end = both[model].mean(axis=1), effective_context(both, model, SHARES[-1])
-        axis.plot(CONTEXTS, curve, "-", color=colour, label=name)
-        axis.plot(CONTEXTS[end], curve[end], "o", color=colour, markersize=7)
-    axis.set_xlabel("tokens before the predicted one")
-    axis.set_ylabel("nats a token")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.3)
-    axis.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    with drawn(path, 6, 3.6) as (_, (axis,)):
+        for model, (name, colour) in enumerate(zip(nats, ("#c0693a", "#1b6ca8"), strict=True)):
+            curve, end = both[model].mean(axis=1), effective_context(both, model, SHARES[-1])
+            axis.plot(CONTEXTS, curve, "-", color=colour, label=name)
+            axis.plot(CONTEXTS[end], curve[end], "o", color=colour, markersize=7)
+        axis.set(xlabel="tokens before the predicted one", ylabel="nats a token")
+        axis.legend(frameon=False)
 
 
 def prepared(text: Path, workdir: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -213,8 +204,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=8e12, help="model FLOPs of each pretraining")
     parser.add_argument("--places", type=int, default=2048, help="tokens predicted from each length of context")
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    use_one_core()
     runs = {name: experiments.load(str(ROOT / "experiments" / f"{name}_tiny.py")) for name in MODELS}
     first = options.output / next(iter(MODELS))
     workdirs = [trained(run, options.output / name, first, options) for name, run in runs.items()]

@@ -1,7 +1,7 @@
 """The copying task of Reformer (Kitaev et al. 2020, section 5.1): accuracy against the rounds of hashing.
 
     python benchmarks/copying.py [--rounds 1 2 4] [--steps 500] [--length 64] [--hidden_size 64] [--rate 3e-3]
-        [--batch 32] [--every 100]
+        [--batch 32]
 
 A row is 0 w 0 w with a word w of random symbols from 1 to 12. The model, one LSH layer with four heads and chunks of a
 sixteenth of the row, but at least 16 tokens, predicts the second w. It can do so only by attention to the first one.
@@ -14,6 +14,15 @@ import argparse
 import dataclasses
 import functools
 from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.models.reformer.reformer import ReformerConfig
 
 SYMBOLS = 13
 EVALUATED = (1, 2, 4, 8)
@@ -32,8 +41,6 @@ DEFAULT = Sizes()
 
 def config_of(rounds: int, sizes: Sizes) -> Any:
     """Return the config of the model."""
-    from plmjax.models.reformer.reformer import ReformerConfig
-
     chunk = max(16, sizes.length // 16)
     return ReformerConfig(
         vocab_size=SYMBOLS,
@@ -56,20 +63,12 @@ def config_of(rounds: int, sizes: Sizes) -> Any:
 
 def rows(key: Any, count: int, length: int) -> Any:
     """Return int32 [count length]."""
-    import jax
-    import jax.numpy as jnp
-
     word, zero = jax.random.randint(key, (count, length // 2 - 1), 1, SYMBOLS), jnp.zeros((count, 1), jnp.int32)
     return jnp.concatenate([zero, word, zero, word], axis=1)
 
 
 def scored(config: Any, params: Any, ids: Any, key: Any) -> tuple[Any, Any]:
     """Return the nats and the accuracy of the tokens of the second word, with hashes that `key` draws."""
-    import jax.numpy as jnp
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.contracts.system import Purpose
-
     module, length = config.module(Purpose.PRETRAINING, Execution()), ids.shape[1]
     scores = module.apply({"params": params}, ids, rngs={"sampling": key}).scores
     places = jnp.arange(length)
@@ -78,45 +77,29 @@ def scored(config: Any, params: Any, ids: Any, key: Any) -> tuple[Any, Any]:
     return nats / jnp.sum(weights), jnp.sum(hits * weights) / jnp.sum(weights)
 
 
-def trained(
-    rounds: int, sizes: Sizes = DEFAULT, steps: int = 500, rate: float = 3e-3, batch: int = 32, every: int = 0
-) -> Any:
-    """Return the parameters after some steps of Adam, each with new rows and new hashes.
-
-    every: number of steps after which the accuracy on the rows of a step is printed; 0 for never.
-    """
-    import flax.linen as nn
-    import jax
-    import optax
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.contracts.system import Purpose
-
+def trained(rounds: int, sizes: Sizes, steps: int, rate: float, batch: int) -> Any:
+    """Return the parameters after some steps of Adam, each with new rows and new hashes."""
     config = config_of(rounds, sizes)
     module = config.module(Purpose.PRETRAINING, Execution())
     params = nn.meta.unbox(module.init(jax.random.key(0), rows(jax.random.key(1), 2, sizes.length)))["params"]
     rule = optax.adam(optax.warmup_constant_schedule(0.0, rate, 200), b2=0.98)
 
     @jax.jit
-    def step(params: Any, state: Any, number: int) -> tuple[Any, Any, jax.Array]:
+    def step(params: Any, state: Any, number: int) -> tuple[Any, Any]:
         drawn, hashing = jax.random.split(jax.random.fold_in(jax.random.key(2), number))
         loss = lambda params: scored(config, params, rows(drawn, batch, sizes.length), hashing)  # noqa: E731
-        gradients, accuracy = jax.grad(loss, has_aux=True)(params)
+        gradients, _ = jax.grad(loss, has_aux=True)(params)
         updates, state = rule.update(gradients, state)
-        return optax.apply_updates(params, updates), state, accuracy
+        return optax.apply_updates(params, updates), state
 
     state = rule.init(params)
     for number in range(steps):
-        params, state, accuracy = step(params, state, number)
-        if every and (number + 1) % every == 0:
-            print(f"step {number + 1}: accuracy {accuracy:.3f}", flush=True)
+        params, state = step(params, state, number)
     return params
 
 
-def accuracies(params: Any, rounds: int, sizes: Sizes = DEFAULT) -> dict[int, float]:
+def accuracies(params: Any, rounds: int, sizes: Sizes) -> dict[int, float]:
     """Return rounds of hashing -> the accuracy with them, of a model that was trained with `rounds`."""
-    import jax
-
     ids, config = rows(jax.random.key(3), 256, sizes.length), config_of(rounds, sizes)
     found = {}
     for number in EVALUATED:
@@ -134,14 +117,13 @@ def main() -> None:
     parser.add_argument("--hidden_size", type=int, default=DEFAULT.hidden_size)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--batch", type=int, default=32, help="rows of a step")
-    parser.add_argument("--every", type=int, default=0, help="steps between lines of the training, 0 for none")
     options = parser.parse_args()
     sizes = Sizes(options.length, options.hidden_size)
     heads = [f"{number} round{'s' if number > 1 else ''}" for number in EVALUATED]
     print(f"| trained with | {' | '.join(heads)} |", flush=True)
     print("|---" * (len(EVALUATED) + 1) + "|", flush=True)
     for rounds in options.rounds:
-        params = trained(rounds, sizes, options.steps, options.rate, options.batch, options.every)
+        params = trained(rounds, sizes, options.steps, options.rate, options.batch)
         found = accuracies(params, rounds, sizes)
         cells = " | ".join(f"{100 * accuracy:.1f} %" for accuracy in found.values())
         print(f"| {rounds} | {cells} |", flush=True)

@@ -11,7 +11,6 @@ the number of generated tokens.
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
+from turns import in_turns, show_rates
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.model_config import ModelConfig
@@ -80,27 +80,9 @@ def by_transformers(prompt: int, tokens: int) -> Callable[[], None]:
 
 
 def compare(calls: dict[str, tuple[Callable[[], None], int]], turns: int) -> None:
-    """Print the table of name -> (call, number of generated tokens). The calls alternate."""
-    for call, _ in calls.values():
-        call()  # compiles
-    seconds = np.empty((turns, len(calls), 2))
-    for turn in range(turns):
-        for place, (call, tokens) in enumerate(calls.values()):
-            start, start_cpu = time.perf_counter(), time.process_time()
-            call()
-            seconds[turn, place] = time.perf_counter() - start, time.process_time() - start_cpu
-            seconds[turn, place] /= tokens
-    rates = 1 / seconds
-    print("| | tokens a second | range | a processor second | range |\n|---|---|---|---|---|")
-    for place, name in enumerate(calls):
-        cells = [
-            cell
-            for own in rates[:, place].T
-            for cell in (f"{np.median(own):.3g}", f"{own.min():.3g} to {own.max():.3g}")
-        ]
-        print(f"| {name} | {' | '.join(cells)} |")
-    first, second = np.median(rates, axis=0)
-    print(f"\nratio {first[0] / second[0]:.2f}, in processor time {first[1] / second[1]:.2f}\n")
+    """Print the table of name -> (call, number of generated tokens)."""
+    seconds = in_turns({name: call for name, (call, _) in calls.items()}, turns)
+    show_rates("tokens", {name: list(tokens / seconds[name]) for name, (_, tokens) in calls.items()}, ".3g")
 
 
 def main() -> None:

@@ -24,15 +24,14 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREA
 
 import jax
 import numpy as np
-from alternation import Rates, show_rates, show_scores, timed
+from one_device import compiled
+from turns import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax.data import cooccurrence, pipeline, store, tokenizers
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
-from plmjax.parallel import mesh as meshes
 from plmjax.training import feed
-from plmjax.training import program as programs
 
 SEQUENTIAL = """
 #include <math.h>
@@ -126,11 +125,10 @@ def main() -> None:
         )
         source = pipeline.DatasetSource(run.data.layout, dataset, vocabulary, run.training.seed)
         (phase,) = run.resolved_phases
-        program = programs.build(run, phase, meshes.make(run.mesh, jax.devices()[:1]), vocabulary, source.batch)
+        program = compiled(run, vocabulary, source.batch)
         sources = ConstantSources(vocabulary, source.unigram_counts, lambda: [], lambda path, init: None)
         state = program.initialize(0, sources)
         sequential = Sequential(jax.device_get(state.params), run)
-        program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
         steps = cells.count // (phase.batch_size * phase.sequence_length)
         rates: dict[str, Rates] = {"plmjax": [], "the rule in C": []}
         for epoch in range(options.epochs):

@@ -11,11 +11,24 @@ multiplications that have int8 operands, and the largest number of them in a sec
 """
 
 import argparse
-import functools
 import os
 import statistics
-import time
 from typing import Any
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from turns import in_turns
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.models.bert import BertConfig
+from plmjax.parallel import topologies
+from plmjax.plan import compilation, estimate, hlo, refined
+from plmjax.plan.products import INTEGERS, multiply_adds
 
 KINDS = ("float", "int8_dynamic", "int8_static")
 LENGTH = 128
@@ -23,14 +36,6 @@ LENGTH = 128
 
 def forward(products: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any, Any]]:
     """Return the function of (parameters, ids) that computes hidden states, and the shapes of its arguments."""
-    import flax.linen as nn
-    import jax
-    import jax.numpy as jnp
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.contracts.system import Purpose
-    from plmjax.models.bert import BertConfig
-
     config = BertConfig.base() if planned else BertConfig.small(vocab_size=8192)
     dtype, unroll = (jnp.bfloat16, 1) if planned else (jnp.float32, config.depth)
     module = config.module(Purpose.ENCODING, Execution(dtype=dtype, unroll=unroll, products=products))
@@ -41,13 +46,6 @@ def forward(products: str, *, planned: bool, rows: int) -> tuple[Any, tuple[Any,
 
 def planned(products: str, topology: str, rows: int) -> tuple[list[float], float, float]:
     """Return (both ends of the refined seconds, share of multiply-adds in int8, multiply-adds) of the compiled pass."""
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    from plmjax.parallel import topologies
-    from plmjax.plan import compilation, estimate, hlo, refined
-    from plmjax.plan.products import INTEGERS, multiply_adds
-
     function, shapes = forward(products, planned=True, rows=rows)
     part = topologies.parse(topology)
     place = NamedSharding(Mesh(part.devices(), ("data",)), PartitionSpec())
@@ -63,9 +61,6 @@ def planned(products: str, topology: str, rows: int) -> tuple[list[float], float
 
 def measured(rows: int, repeats: int) -> dict[str, list[float]]:
     """Return kind -> processor seconds of each turn on this machine."""
-    import jax
-    import jax.numpy as jnp
-
     ready = {}
     for kind in KINDS:
         function, (params, ids) = forward(kind, planned=False, rows=rows)
@@ -74,16 +69,9 @@ def measured(rows: int, repeats: int) -> dict[str, list[float]]:
         values = [0.02 * jax.random.normal(key, one.shape) for key, one in zip(keys, leaves, strict=True)]
         params = jax.tree.unflatten(structure, values)
         params = jax.tree_util.tree_map_with_path(_positive, params)
-        run = functools.partial(jax.jit(function), params, jnp.ones(ids.shape, ids.dtype))
-        jax.block_until_ready(run())
-        ready[kind] = run
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(repeats):
-        for kind, run in ready.items():
-            start = time.process_time()
-            jax.block_until_ready(run())
-            seconds[kind].append(time.process_time() - start)
-    return seconds
+        arguments = jax.jit(function), params, jnp.ones(ids.shape, ids.dtype)
+        ready[kind] = lambda arguments=arguments: jax.block_until_ready(arguments[0](*arguments[1:]))
+    return {kind: list(found[:, 1]) for kind, found in in_turns(ready, repeats).items()}
 
 
 def _positive(path: Any, leaf: Any) -> Any:
@@ -99,7 +87,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
-    os.environ |= {"JAX_PLATFORMS": "cpu"}
     if options.topology:
         rows = options.rows or 64
         print("| products | ms | ratio | in int8 | 10^12 operations a second |\n|---|---|---|---|---|", flush=True)

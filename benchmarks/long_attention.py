@@ -23,12 +23,33 @@ import functools
 import os
 import re
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pictures import drawn
 from planned_attention import compiled_estimate
+from turns import in_turns, use_one_core
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.system import Purpose
+from plmjax.experiment import Mesh
+from plmjax.models.adaptive_span import AdaptiveSpanConfig
+from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
+from plmjax.models.longformer.longformer import LongformerConfig
+from plmjax.models.reformer.reformer import ReformerConfig
+from plmjax.models.roberta import RobertaConfig
+from plmjax.parallel import mesh as meshes
+from plmjax.parallel import sharding, topologies
+from plmjax.plan.compilation import DoesNotFit
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 WINDOW, GLOBAL, CHUNK, LAYERS = 512, 64, 64, 2
@@ -47,12 +68,6 @@ SIZES = {
 
 def config_of(kind: str, length: int, layers: int = LAYERS) -> Any:
     """Return the sizes of a kind for rows of `length` tokens."""
-    from plmjax.models.adaptive_span import AdaptiveSpanConfig
-    from plmjax.models.lite_transformer.decoder import LiteTransformerDecoderConfig
-    from plmjax.models.longformer.longformer import LongformerConfig
-    from plmjax.models.reformer.reformer import ReformerConfig
-    from plmjax.models.roberta import RobertaConfig
-
     sizes = SIZES | {"max_position_embeddings": length + 2, "num_hidden_layers": layers}
     windowed = {"attention_window": min(WINDOW, length)}
     # Twice as many buckets as chunks, always in two factors: the products of one factor grow with the square of a row.
@@ -112,14 +127,6 @@ class Step(NamedTuple):
 
 def step_of(kind: str, length: int, dtype: Any, layers: int = LAYERS) -> Step:
     """Return the step of a kind on one row of `length` tokens. dtype: that of the products."""
-    import flax.linen as nn
-    import jax
-    import jax.numpy as jnp
-    import optax
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.contracts.system import Purpose
-
     config = config_of(kind, length, layers)
     execution = Execution(dtype=dtype, attention="blockwise" if kind in BLOCKWISE else "dense")
     purpose = Purpose.PRETRAINING if kind in DECODERS else Purpose.MASKED_TOKENS
@@ -161,9 +168,6 @@ def step_of(kind: str, length: int, dtype: Any, layers: int = LAYERS) -> Step:
 
 def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
     """Return a function that takes a step and waits for it, and the bytes of memory that the step needs."""
-    import jax
-    import jax.numpy as jnp
-
     step = step_of(kind, length, jnp.float32)
     compiled = jax.jit(step.take, donate_argnums=(0, 1)).lower(*step.initialize(), step.inputs).compile()
     held = step.initialize()
@@ -177,9 +181,6 @@ def compiled_step(kind: str, length: int) -> tuple[Callable[[], None], int]:
 
 def sizes_of(kind: str, length: int, layers: int) -> tuple[int, int]:
     """Return the bytes of the parameters of a step with so many layers, and the bytes of memory that it needs."""
-    import jax
-    import jax.numpy as jnp
-
     step = step_of(kind, length, jnp.float32, layers)
     given = jax.eval_shape(step.initialize)
     compiled = jax.jit(step.take, donate_argnums=(0, 1)).lower(*given, step.inputs).compile()
@@ -189,15 +190,6 @@ def sizes_of(kind: str, length: int, layers: int) -> tuple[int, int]:
 
 def planned(kind: str, length: int, topology: str) -> str:
     """Return the cells of a step on one chip: both ends of its refined time, in ms, and its memory in MiB."""
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    from plmjax.experiment import Mesh
-    from plmjax.parallel import mesh as meshes
-    from plmjax.parallel import sharding, topologies
-    from plmjax.plan.compilation import DoesNotFit
-
     step, part = step_of(kind, length, jnp.bfloat16), topologies.parse(topology)
     mesh = meshes.make(Mesh(), part.devices())
     place = NamedSharding(mesh, PartitionSpec())
@@ -216,14 +208,8 @@ def planned(kind: str, length: int, topology: str) -> str:
 def measured(length: int, repeats: int, kinds: Sequence[str] = KINDS) -> dict[str, tuple[list[float], int]]:
     """Return kind -> CPU-seconds of each turn, and the bytes of memory that a step needs."""
     steps = {kind: compiled_step(kind, length) for kind in kinds}
-    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
-    for turn in range(repeats + 1 if repeats else 0):
-        for kind, (take, _) in steps.items():
-            begin = time.process_time()
-            take()
-            if turn:  # the first one touches new memory
-                seconds[kind].append(time.process_time() - begin)
-    return {kind: (seconds[kind], size) for kind, (_, size) in steps.items()}
+    seconds = in_turns({kind: take for kind, (take, _) in steps.items()}, repeats) if repeats else {}
+    return {kind: (list(seconds[kind][:, 1]) if repeats else [], size) for kind, (_, size) in steps.items()}
 
 
 def rows_of_page(text: str) -> dict[str, list[tuple[int, float, int]]]:
@@ -238,26 +224,16 @@ def rows_of_page(text: str) -> dict[str, list[tuple[int, float, int]]]:
 
 def draw(found: Mapping[str, Sequence[tuple[int, float, int]]], path: Path) -> None:
     """Draw time and memory of a step against the tokens of its row, a line for each kind."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for kind, rows in found.items():
-        lengths = [row[0] for row in rows]
-        for number, axis in enumerate(axes, start=1):
-            axis.plot(lengths, [row[number] for row in rows], marker="o", markersize=3, label=kind)
-    for axis, title in zip(axes, ("CPU-seconds a step", "memory, MiB"), strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="tokens in a row", title=title)
-        axis.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False, fontsize=8)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    with drawn(path, 9, 3.6, 2) as (_, axes):
+        for kind, rows in found.items():
+            lengths = [row[0] for row in rows]
+            for number, axis in enumerate(axes, start=1):
+                axis.plot(lengths, [row[number] for row in rows], marker="o", markersize=3, label=kind)
+        for axis, title in zip(axes, ("CPU-seconds a step", "memory, MiB"), strict=True):
+            axis.set(xscale="log", yscale="log", xlabel="tokens in a row", title=title)
+            axis.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False, fontsize=8)
+            axis.minorticks_off()
+        axes[0].legend(frameon=False, fontsize=8)
 
 
 def print_depths(options: argparse.Namespace) -> None:
@@ -281,7 +257,6 @@ def main() -> None:
     others.add_argument("--layers", type=int, nargs="+", help="print the memory with so many layers, and run nothing")
     others.add_argument("--picture", type=Path, help="file to draw the table of docs/benchmarks.md to, and run nothing")
     options = parser.parse_args()
-    os.environ |= {"JAX_PLATFORMS": "cpu"}
     if options.picture:
         draw(rows_of_page(PAGE.read_text(encoding="utf-8")), options.picture)
         return
@@ -294,7 +269,7 @@ def main() -> None:
             for kind in options.kinds:
                 print(f"| {length:,} | {kind} | {planned(kind, length, options.topology)} |", flush=True)
         return
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    use_one_core()
     before: dict[str, tuple[list[float], int]] = {}
     say = functools.partial(print, flush=True)
     say("| tokens | attention | CPU-seconds a step | range | times those before | memory, MiB | times that before |")

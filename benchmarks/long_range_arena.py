@@ -18,13 +18,14 @@ models of two layers of 64. Reviews are those of Pang and Lee (2004) in place of
 """
 
 import argparse
-import os
 import random
 import statistics
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from turns import use_one_core
 
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training
@@ -176,8 +177,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=1.0, help="epochs of each run")
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    use_one_core()
     reviews = options.data / "finetune" / "movie_reviews"
     files = {
         "ListOps": write_listops(options.output / "listops", options.examples, options.held_out),

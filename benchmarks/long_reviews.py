@@ -14,12 +14,12 @@ documents of many kinds (Beltagy et al. 2020, sections 5 and 6).
 """
 
 import argparse
-import os
 import statistics
 from pathlib import Path
 
 import numpy as np
 from long_range_arena import trained_tokenizer
+from turns import use_one_core
 
 from plmjax.data import tokenizers
 from plmjax.data.layouts import FullSentences
@@ -106,8 +106,7 @@ def main() -> None:
     parser.add_argument("--pretraining-steps", type=int, default=12000, help="steps of 1,024 tokens of the RoBERTa")
     parser.add_argument("--epochs", type=float, default=4.0, help="epochs of each fine-tuning")
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    use_one_core()
     folder = options.data / "finetune" / "movie_reviews"
     tokenizer = trained_tokenizer(folder / "train.jsonl.gz", VOCABULARY, options.output / "tokenizer")
     counts = token_counts(folder, tokenizer)

@@ -12,14 +12,13 @@ medians over the turns.
 import argparse
 import dataclasses
 import functools
-import os
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 import optax
-from alternation import Rates, timed
+from turns import Rates, timed, use_one_core
 
 from plmjax.contracts.execution import Execution
 from plmjax.contracts.system import Purpose
@@ -90,8 +89,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=8, help="windows read in a turn")
     parser.add_argument("--turns", type=int, default=3, help="turns of each call")
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # before JAX starts its threads
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    use_one_core()
     init = CONFIG.module(Purpose.WRITING, Execution()).init
     params = nn.meta.unbox(jax.jit(init)(jax.random.key(0), np.zeros((1, 2), np.int32)))["params"]
     print("| remembered | tokens a second | of windows of as many | times as fast | nats differ by at most "

@@ -20,6 +20,23 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from plmjax.contracts.execution import Execution
+from plmjax.contracts.visibility import Causal, Visibility, Window
+from plmjax.layers.attention import backends
+from plmjax.layers.attention.backends import BACKENDS
+from plmjax.layers.attention.multi_head import MultiHeadAttention
+from plmjax.models.reformer.attention import LocalAttention, LshAttention
+from plmjax.models.reformer.chunked_attention import Chunks
+from plmjax.parallel import topologies
+from plmjax.plan import compilation, estimate, hlo, refined
+
 TOPOLOGY = "v5e:1x1"
 CASES = ("window", "dense", "lsh", "local", "causal")
 SHORT = (1, 4096, 12, 64)
@@ -44,17 +61,6 @@ KEYS_LAST, QUERIES_LAST = 0, 2**30
 
 def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return a function to differentiate, and the shapes of its arguments."""
-    import flax.linen as nn
-    import jax
-    import jax.numpy as jnp
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.contracts.visibility import Causal, Visibility, Window
-    from plmjax.layers.attention.backends import BACKENDS
-    from plmjax.layers.attention.multi_head import MultiHeadAttention
-    from plmjax.models.reformer.attention import LocalAttention, LshAttention
-    from plmjax.models.reformer.chunked_attention import Chunks
-
     if case in ("window", "dense"):
         visibility = Visibility((Window(256, 256),) if case == "window" else ())
         vectors = jax.ShapeDtypeStruct(SHORT, jnp.bfloat16)
@@ -85,19 +91,12 @@ def function_of(case: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def _small(case: str) -> tuple[Any, ...]:
     """Return inputs of a layer that is initialized."""
-    import jax.numpy as jnp
-
     x, documents = jnp.zeros((1, 8, LONG[-1]), jnp.bfloat16), jnp.ones((1, 8), jnp.int32)
     return {"lsh": (x, documents, 0, None), "local": (x, documents), "causal": (x, x)}[case]
 
 
 def estimated(case: str) -> tuple[list[float], float]:
     """Return both ends of the refined estimate in seconds, and the bytes of HBM besides arguments and results."""
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    from plmjax.parallel import topologies
-
     function, shapes = function_of(case)
     part = topologies.parse(TOPOLOGY)
     mesh = Mesh(part.devices(), ("data",))
@@ -118,8 +117,6 @@ def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
     Raises:
         plmjax.plan.compilation.DoesNotFit: it needs more HBM than the chip has.
     """
-    from plmjax.plan import compilation, estimate, hlo, refined
-
     memory, text, schedules = compilation.compiled_for_slice(lowered)
     ends = estimate.costs_of(hlo.Program(text), schedules, part.chip)
     return [refined.timeline(costs, {}).total / part.chip.clock for costs in ends], memory.temp_size_in_bytes
@@ -127,16 +124,6 @@ def compiled_estimate(lowered: Any, part: Any) -> tuple[list[float], float]:
 
 def masked(shape: tuple[int, ...], many_keys: int) -> list[float]:
     """Return both ends of the refined estimate of one layer with a mask of dropout, in seconds."""
-    import flax.linen as nn
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    from plmjax.contracts.execution import Execution
-    from plmjax.layers.attention import backends
-    from plmjax.layers.attention.multi_head import MultiHeadAttention
-    from plmjax.parallel import topologies
-
     backends.MANY_KEYS = many_keys
     rows, queries, keys, heads = shape
     execution = Execution(dtype=jnp.bfloat16, attention="dense")
@@ -170,7 +157,6 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--masks", action="store_true", help="both orders of dropout's mask instead")
     options = parser.parse_args()
-    os.environ |= {"JAX_PLATFORMS": "cpu"}
     if options.masks:
         print(
             "| rows | queries | keys | heads | keys last, us | queries last, us |\n|---|---|---|---|---|---|",

@@ -23,6 +23,7 @@ from pathlib import Path
 os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
 
 import numpy as np
+from pictures import drawn
 
 from plmjax.inference.embed import embed
 from plmjax.training.checkpoints import checkpoints
@@ -103,22 +104,13 @@ def percent(shares: np.ndarray) -> str:
 
 def picture(scores: dict[str, list[float]], path: Path) -> None:
     """Draw a line over layers for every model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(5, 3.4), layout="constrained")
-    for name, values in scores.items():
-        axis.plot(range(len(values)), [100 * value for value in values], "o-", label=name)
-    axis.axhline(100 * STATIC, color="grey", linestyle="--", label="static vectors")
-    axis.set(xlabel="layer (0: embeddings)", ylabel="nearest neighbour has the sense (%)", ylim=(0, 100))
-    axis.set_xticks(range(max(map(len, scores.values()))))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.3)
-    axis.legend(frameon=False, loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    with drawn(path, 5, 3.4) as (_, (axis,)):
+        for name, values in scores.items():
+            axis.plot(range(len(values)), [100 * value for value in values], "o-", label=name)
+        axis.axhline(100 * STATIC, color="grey", linestyle="--", label="static vectors")
+        axis.set(xlabel="layer (0: embeddings)", ylabel="nearest neighbour has the sense (%)", ylim=(0, 100))
+        axis.set_xticks(range(max(map(len, scores.values()))))
+        axis.legend(frameon=False, loc="lower right")
 
 
 def main() -> None:

@@ -13,13 +13,13 @@ With --plan, the memory and the estimated time of an experiment's whole step on 
 
 import argparse
 import os
-import statistics
-import time
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from turns import in_turns
 
 from plmjax import experiment as experiments
 from plmjax.layers.words import vocabulary_scores
@@ -75,21 +75,18 @@ def main() -> None:
     targets = jax.random.randint(keys[2], hidden.shape[:2], 0, sizes.vocabulary)
     given = VocabularyScores(hidden, table), targets, jnp.ones(targets.shape)
     programs = {name: jax.jit(jax.value_and_grad(loss)).lower(*given).compile() for name, loss in NAMES.items()}
-    measured = {name: [] for name in programs}
-    for repeat in range(-1, sizes.repeats):  # the first round warms up
-        for name, program in programs.items():
-            clock, processor = time.perf_counter(), time.process_time()
-            jax.block_until_ready(program(*given))
-            if repeat >= 0:
-                measured[name].append((time.process_time() - processor, time.perf_counter() - clock))
-    base = statistics.median(processor for processor, _ in measured["all scores at once"])
+    measured = in_turns(
+        {name: lambda program=program: jax.block_until_ready(program(*given)) for name, program in programs.items()},
+        sizes.repeats,
+    )
+    base = np.median(measured["all scores at once"][:, 1])
     print("| | MiB | CPU-seconds | range | to all at once | on the clock |\n|---|---|---|---|---|---|")
     for name, program in programs.items():
-        processor, clock = zip(*measured[name], strict=True)
+        clock, processor = measured[name].T
         mebibytes = program.memory_analysis().temp_size_in_bytes / 2**20
         print(
-            f"| {name} | {mebibytes:.0f} | {statistics.median(processor):.2f} | {min(processor):.2f} to "
-            f"{max(processor):.2f} | {statistics.median(processor) / base:.2f} | {statistics.median(clock):.2f} |"
+            f"| {name} | {mebibytes:.0f} | {np.median(processor):.2f} | {min(processor):.2f} to {max(processor):.2f} | "
+            f"{np.median(processor) / base:.2f} | {np.median(clock):.2f} |"
         )
 
 

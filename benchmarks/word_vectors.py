@@ -22,7 +22,8 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "OMP_NUM_THREA
 import gensim.models
 import jax
 import numpy as np
-from alternation import Rates, show_rates, show_scores, timed
+from one_device import compiled
+from turns import Rates, show_rates, show_scores, timed
 
 from plmjax import experiment as experiments
 from plmjax import platform
@@ -31,9 +32,7 @@ from plmjax.data.store import Dataset
 from plmjax.experiment import Experiment
 from plmjax.interop.word_vectors import WordVectors
 from plmjax.objectives.objective import ConstantSources
-from plmjax.parallel import mesh as meshes
 from plmjax.training import feed
-from plmjax.training import program as programs
 
 
 class Ours:
@@ -43,13 +42,11 @@ class Ours:
         self._run, self._tokenizer = run, tokenizer
         self._source = pipeline.DatasetSource(run.data.layout, dataset, tokenizer.vocabulary, run.training.seed)
         (self._phase,) = run.resolved_phases
-        mesh = meshes.make(run.mesh, jax.devices()[:1])
-        program = programs.build(run, self._phase, mesh, tokenizer.vocabulary, self._source.batch)
+        self._program = compiled(run, tokenizer.vocabulary, self._source.batch)
         counts = self._source.unigram_counts
-        self._state = program.initialize(
+        self._state = self._program.initialize(
             seed, ConstantSources(tokenizer.vocabulary, counts, lambda: [], lambda path, init: None)
         )
-        self._program = dataclasses.replace(program, train=program.train.lower(program.state, program.batch).compile())
 
     def rows(self, first: int, last: int) -> Iterator[np.ndarray]:
         """Yield the words of every row of the steps first..last-1."""
