@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 import pieces
+from pictures import drawn
 from pieces import Piece
 
 from plmjax import experiment as experiments
@@ -230,7 +231,7 @@ def finetuning(
             finetuning=dataclasses.replace(run.finetuning, epochs=0.0),
         )
     origin, like = (RANDOM, pretrained) if start == RANDOM else (pretrained, None)
-    found = finetune(run, origin, workdir, like)
+    found = finetune(run, origin, workdir, like=like)
     if isinstance(run.data, Mixture):  # labels as texts: the share of those that are right
         return {**found, "eval/accuracy": found["eval/mean"] / 100}
     return found
@@ -399,39 +400,27 @@ def draw(
     found: (system, start) -> the mean and the deviation, None for one seed, of each of `tasks`; None without a result.
     best: True for a line of the best pretrained system so far, in the order of the systems.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     systems = list(dict.fromkeys(system for system, _ in found))
-    width = 3 if len(systems) <= len(SYSTEMS) else 4.5
-    figure, axes = pyplot.subplots(
-        1, len(tasks), figsize=(width * len(tasks), 3.4), layout="constrained", squeeze=False
-    )
+    crowded = len(systems) > len(SYSTEMS)
     colours = {"pretrained": "#1b6ca8", RANDOM: "#c0693a"}
-    for number, (axis, task) in enumerate(zip(axes[0], tasks, strict=True)):
-        reached: list[tuple[int, float]] = []
-        for (system, start), cells in found.items():
-            if cells[number] is not None:
-                mean, deviation = cells[number]
-                place = systems.index(system)
-                shift = 0.12 if start == RANDOM else -0.12
-                axis.errorbar(place + shift, mean, deviation, fmt="o", color=colours[start], markersize=5, capsize=3)
-                if start != RANDOM:
-                    reached.append((place, max(mean, reached[-1][1] if reached else mean)))
-        if best and reached:
-            reached.append((len(systems) - 1, reached[-1][1]))
-            axis.step(*zip(*reached, strict=True), where="post", color=colours["pretrained"], alpha=0.4)
-        axis.set_title(f"{task}, {TASKS[task][0]} (%)", fontsize=10)
-        axis.set_xticks(range(len(systems)), systems, rotation=30 if len(systems) <= len(SYSTEMS) else 60, ha="right")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", alpha=0.3)
-    handles = [axes[0][0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with drawn(path, (4.5 if crowded else 3) * len(tasks), 3.4, len(tasks)) as (figure, axes):
+        for number, (axis, task) in enumerate(zip(axes, tasks, strict=True)):
+            reached: list[tuple[int, float]] = []
+            for (system, start), cells in found.items():
+                if cells[number] is not None:
+                    mean, deviation = cells[number]
+                    place = systems.index(system)
+                    at = place + (0.12 if start == RANDOM else -0.12)
+                    axis.errorbar(at, mean, deviation, fmt="o", color=colours[start], markersize=5, capsize=3)
+                    if start != RANDOM:
+                        reached.append((place, max(mean, reached[-1][1] if reached else mean)))
+            if best and reached:
+                reached.append((len(systems) - 1, reached[-1][1]))
+                axis.step(*zip(*reached, strict=True), where="post", color=colours["pretrained"], alpha=0.4)
+            axis.set_title(f"{task}, {TASKS[task][0]} (%)", fontsize=10)
+            axis.set_xticks(range(len(systems)), systems, rotation=60 if crowded else 30, ha="right")
+        handles = [axes[0].plot([], [], "o", color=colour, label=name)[0] for name, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
 
 
 def main() -> None:

@@ -17,16 +17,15 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from one_device import compiled
 
 from plmjax import experiment as experiments
 from plmjax.data import tokenizers
-from plmjax.experiment import Experiment, Mesh
+from plmjax.experiment import Experiment
 from plmjax.finetuning.batches.source import TaskSource
 from plmjax.finetuning.inputs import rows
 from plmjax.models.bert import BertConfig
-from plmjax.parallel import mesh as meshes
 from plmjax.training.feed import local_rows, on_device
-from plmjax.training.program import build
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "finetune_sentences.py"
 SETTINGS = {
@@ -43,11 +42,10 @@ class Steps:
 
     def __init__(self, run: Experiment, source: TaskSource) -> None:
         (phase,) = run.resolved_phases
-        mesh = meshes.make(Mesh(), jax.devices()[:1])
-        program = build(run, phase, mesh, source.vocabulary, source.batch(phase))
-        self._state = program.initialize(0)
-        self._step = program.train.lower(program.state, program.batch).compile()
-        self._batches: Iterator[dict[str, jax.Array]] = on_device(source.train(phase, 0, local_rows(program)), program)
+        program = compiled(run, source.vocabulary, source.batch)
+        self._state, self._step = program.initialize(0), program.train
+        shapes = program.batch
+        self._batches: Iterator[dict[str, jax.Array]] = on_device(source.train(phase, 0, local_rows(shapes)), shapes)
 
     def turn(self, count: int) -> np.ndarray:
         """Return the real tokens, examples, seconds and processor seconds of that many steps, with the batches."""

@@ -19,6 +19,7 @@ from plmjax.data import tokenizers
 from plmjax.finetuning.batches.source import ExampleRows
 from plmjax.finetuning.files import json_file
 from plmjax.finetuning.tasks.questions import Questions, SpanExtraction
+from plmjax.models.bert import BertConfig
 
 
 def repeated(source: str, count: int) -> dict:
@@ -54,7 +55,7 @@ def main() -> None:
         marks = [time.perf_counter()]
         examples = task.read("train")
         marks.append(time.perf_counter())
-        encoded = SpanExtraction().encode(examples, tokenizer, None, task)
+        encoded = SpanExtraction().encode(examples, tokenizer, BertConfig(vocab_size=8192), task)
         marks.append(time.perf_counter())
         rows = ExampleRows(encoded, task.sequence_length, task.pack, 0)
         marks.append(time.perf_counter())

@@ -61,7 +61,7 @@ def score(name: str, checkpoint: Path, reference: str, task: str, options: argpa
         data = dataclasses.replace(run.data, folder=str(getattr(options, task)), train=train, validation=validation)
         drawn = name.startswith("drawn")
         origin, like = ("random", checkpoint) if drawn else (checkpoint, None)
-        finetune_seeds(dataclasses.replace(run, data=data), origin, workdir, options.seeds, like)
+        finetune_seeds(dataclasses.replace(run, data=data), origin, workdir, options.seeds, like=like)
     found = json.loads(record.read_text(encoding="utf-8"))
     deviation = f" ± {100 * found['deviation'][metric]:.1f}" if len(found["seeds"]) > 1 else ""
     return f"{100 * found['mean'][metric]:.1f}{deviation}"

@@ -66,7 +66,7 @@ def language_models(data: Path, output: Path, way: str) -> None:
         if start == RANDOM:
             own = dataclasses.replace(run.tokenizer, path=str(words(data, output)))
             run = dataclasses.replace(run, tokenizer=own)
-        pretrain(run, output / name, checkpoint=start)
+        pretrain(run, output / name, start)
 
 
 def some_labels(data: Path, output: Path, labels: int) -> Path:
@@ -103,7 +103,7 @@ def classified(data: Path, output: Path, labels: int, way: str, pretrained: bool
     if not (workdir / "evaluation.json").exists():
         language_model = output / f"task{way}"
         start, like = (language_model, None) if pretrained else (RANDOM, language_model)
-        finetune(run, start, workdir, like)
+        finetune(run, start, workdir, like=like)
     return workdir
 
 
