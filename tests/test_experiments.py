@@ -39,14 +39,14 @@ from plmjax.models.xlnet.xlnet import XlnetConfig
 from plmjax.parallel import mesh as meshes
 from plmjax.parallel import topologies
 from plmjax.plan import plan
-from plmjax.runs.finetuning import resolve
+from plmjax.runs import epochs
+from plmjax.runs.init_from import with_task
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.biattentive_classifier import BiattentiveClassifier
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart
 from plmjax.runs.weight_mappings.tagger import FromLanguageModel, FromWordVectors
 from plmjax.runs.weight_mappings.token_embeddings import FromTokenEmbeddings
 from plmjax.training import program as programs
-from plmjax.training.checkpoints import start
 from plmjax.training.checkpoints.checkpoints import Description
 from plmjax.training.evaluation import means
 from tests.experiment_names import EXPERIMENTS
@@ -135,12 +135,12 @@ def fine_tuned(run: Experiment) -> ModelConfig:
 def complete(run: Experiment) -> Experiment:
     """The run with what only its checkpoint, its data and its slice say: a model, a task, labels, steps and a mesh."""
     if run.objective is None:
-        run = start.with_task(run, Description(experiments.load("bert_tiny"), 0, {}))
+        run = with_task(run, Description(experiments.load("bert_tiny"), 0, {}))
     if run.model is None:
         model = run.start.model(fine_tuned(run))
         run = dataclasses.replace(run, model=model)
     if run.finetuning is not None:
-        run = resolve(run, 10 * run.training.batch_size)
+        run = epochs.in_steps(run, 10 * run.training.batch_size)
     if len(jax.devices()) % max(1, run.mesh.data * run.mesh.fsdp * run.mesh.tensor):  # a slice's own
         run = dataclasses.replace(run, mesh=Mesh())
     if getattr(run.objective, "labels", True) == ():

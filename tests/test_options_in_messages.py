@@ -26,8 +26,8 @@ from plmjax.experiment.override import choices
 from plmjax.finetuning.tasks.task import Task
 from plmjax.inference import evaluate as evaluation
 from plmjax.inference.task_settings import TEXT_SETTINGS
-from plmjax.runs import pretraining
-from plmjax.runs.finetuning import OF_TOKENIZERS
+from plmjax.runs import text
+from plmjax.runs.task import OF_TOKENIZERS
 from tests.experiment_names import EXPERIMENTS
 from tests.paths import ROOT
 from tpu import __main__ as tpu
@@ -40,7 +40,7 @@ class By(NamedTuple):
     names: Mapping[str, str] = {}
 
 
-PRETRAIN, EVALUATE = By("pretrain", pretraining.NAMES), By("evaluate", evaluation.TEXT_OPTIONS)
+PRETRAIN, EVALUATE = By("pretrain", text.NAMES), By("evaluate", evaluation.TEXT_OPTIONS)
 RUNNING = (By("pretrain"), By("finetune"))
 MEASURED = (*RUNNING, By("plan"), By("bench"))
 OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
@@ -74,10 +74,11 @@ PRINTED_BY = {
     "compression/distillation/augmentation": (By("augment"),),
     "compression/quantization": (By("compress quantize"),), "compression/factorization": (By("compress factorize"),),
     "compression/sharing": (By("compress share"),),
-    "exchange": (By("import"),),
-    "exchange/run_directories:export_checkpoint": (By("export"),),
-    "exchange/run_directories:_export_own": (By("export"),),
-    "exchange/sentence_transformers": (By("export"),), "exchange/exported_function": (By("export"),),
+    "interop": (By("import"), By("export")),
+    "interop/run_directories": (By("import"),),
+    "interop/run_directories:export_checkpoint": (By("export"),),
+    "interop/run_directories:_export_own": (By("export"),),
+    "interop/sentence_transformers": (By("export"),), "interop/exported_function": (By("export"),),
     "experiment": MEASURED,
     "experiment/settings:Data.__post_init__": (By("pretrain"), By("plan"), By("bench")),
     "experiment/settings:Data.cache_bytes": (By("pretrain"), By("bench")),
@@ -104,21 +105,22 @@ PRINTED_BY = {
     "inference/evaluate": (By("evaluate"),), "inference/perplexity": (By("evaluate"),),
     "inference/zero_shot": (By("evaluate"),), "inference/members": (By("evaluate"), By("predict")),
     "inference/predict": (By("predict"),), "inference/task_settings": (By("evaluate"), By("predict")),
-    "interop": (By("import"), By("export")), "interop/fairseq": (By("import"),),
+    "interop/fairseq": (By("import"),), "interop/word_vectors": (By("nearest"),),
     "layers": (By("finetune"), By("pretrain")), "models": (By("pretrain"), By("plan"), By("bench")),
     "models/cove": OF_FINETUNING, "models/taggers": OF_FINETUNING,
     "models/taggers/elmo_tagger": (By("finetune"),), "models/taglm": (By("finetune"),),
     "objectives": MEASURED,
     "parallel": RUNNING, "parallel/mesh": MEASURED,
     "plan": (By("plan"),),
-    "pretraining": (By("pretrain"),),
+    "runs": RUNNING, "runs/bench": (By("bench"),), "runs/mixtures": (By("pretrain"),), "runs/text": (By("pretrain"),),
+    "runs/task": (By("finetune"),), "runs/seeds": (By("finetune"),), "runs/summary": (By("pretrain"),),
+    "runs/checks": (By("pretrain"), By("plan"), By("bench")), "runs/checks:text": (By("pretrain"),),
+    "runs/checks:finetuning": (By("finetune"), By("plan")),
     "selfcheck": (By("selfcheck"),),
-    "training": RUNNING, "training/checkpoints/averaging": (By("average"),), "training/bench": (By("bench"),),
-    "training/checks:pretraining": (By("pretrain"), By("plan"), By("bench")), "training/checks:text": (By("pretrain"),),
+    "training": RUNNING, "training/checkpoints/averaging": (By("average"),),
     "training/evaluation": (By("evaluate"),), "report": (By("report"),),
-    "initialization": RUNNING, "initialization/origin:Origin.find": (By("finetune"),),
-    "word_vectors/plane": (By("report"),), "word_vectors/scores": (By("evaluate"),),
-    "word_vectors/vectors": (By("nearest"),),
+    "runs/init_from:InitFrom.find": (By("finetune"),), "inference/word_vector_plane": (By("report"),),
+    "inference/word_vector_scores": (By("evaluate"),),
     "tpu": (By("tpu submit"),), "tpu/follow": (By("tpu logs"),), "tpu/job:command": (By("pretrain"),),
     "tpu/__main__:_bucket": (By("tpu watch"),), "tpu/profiles": (By("tpu profile"),), "tpu/stacks": (By("tpu debug"),),
     "tpu/job:selfcheck_command": (By("selfcheck"),),

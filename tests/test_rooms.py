@@ -73,7 +73,8 @@ import plmjax.models.bert, plmjax.objectives.bert, plmjax.training.loop, plmjax.
 import plmjax.objectives.roberta, plmjax.objectives.albert, plmjax.objectives.electra
 import plmjax.models.roberta, plmjax.models.albert, plmjax.models.electra
 from plmjax import experiment
-from plmjax.training import bench
+from plmjax.runs import bench
+from plmjax.runs.resolve import resolve
 run = experiment.load("experiments/bert_tiny.py")
 training, model = dataclasses.replace(run.training, batch_size=8), dataclasses.replace(run.model, num_hidden_layers=1)
 run = dataclasses.replace(run, training=training, model=model)

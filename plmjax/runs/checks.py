@@ -75,7 +75,7 @@ def pretraining(experiment: Experiment) -> None:
     ):
         if part is None:
             raise UserError(
-                f"The experiment has no {name}; set it there, or name a run that has one in --from of plmjax pretrain."
+                f"The experiment has no {name}; set it there, or start from a run that has one, plmjax pretrain --from."
             )
     _training(experiment)
     layout, model = experiment.data.layout, experiment.model
@@ -128,8 +128,8 @@ def finetuning(experiment: Experiment) -> None:
     if model is None:
         raise UserError(
             "The experiment has no model, and neither random parameters nor a file of vectors bring one; name a "
-            "checkpoint that has one with --like, set model in the experiment's file, or make a run of the vectors "
-            "with plmjax import."
+            "checkpoint that has one by plmjax finetune --like, set model in the experiment's file, or make a run of "
+            "the vectors with plmjax import."
         )
     model.system.require(objective.purpose)
     programs.check_length(experiment, experiment.data.sequence_length)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plmjax import experiment as experiments
-from plmjax.commands import cli, planning
+from plmjax.commands import cli
 from plmjax.commands.arguments import load_classes
 from plmjax.compression.distillation.augmentation import Settings
 from plmjax.errors import UserError
@@ -96,27 +96,27 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "import": (
         "import here there --architecture BertModel --tokenizer t",
-        "exchange.run_directories:import_checkpoint",
+        "interop.run_directories:import_checkpoint",
         {"source": Path("here"), "workdir": Path("there"), "architecture": "BertModel", "tokenizer": Path("t")},
     ),
     "export": (
         "export here there --architecture BertModel",
-        "exchange.run_directories:export_checkpoint",
+        "interop.run_directories:export_checkpoint",
         {"checkpoint": Path("here"), "directory": Path("there"), "architecture": "BertModel"},
     ),
     "export vectors": (
         "export here there --vectors glove",
-        "word_vectors.vectors:export",
+        "interop.word_vectors:export",
         {"source": Path("here"), "output": Path("there"), "form": "glove"},
     ),
     "export to sentence-transformers": (
         "export here there --to sentence-transformers --pooling cls --normalize",
-        "exchange.sentence_transformers:export_sentence_transformer",
+        "interop.sentence_transformers:export_sentence_transformer",
         {"checkpoint": Path("here"), "directory": Path("there"), "pooling": "cls", "normalize": True},
     ),
     "export to jax": (
         "export here there --to jax --platforms cpu tpu --rows 3 --length 5",
-        "exchange.exported_function:export_function",
+        "interop.exported_function:export_function",
         {"checkpoint": Path("here"), "directory": Path("there"), "platforms": ("cpu", "tpu"), "rows": 3, "length": 5},
     ),
     "evaluate": (
@@ -158,22 +158,6 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "inference.fill_mask:fill_mask",
         {"checkpoint": RUN, "text": "a [MASK]", "top": 3},
     ),
-    "plan": (
-        "plan bert_tiny --from some/run --topology v5e:2x2 --breakdown --price 2",
-        "plan.plan:plan",
-        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True}
-        | {"batches": "those from some/run", "origin": "some/run"},
-    ),
-    "plan of several": (
-        "plan bert_tiny --from some/run --topology v5e:2x2 --topology v3:2x2 --breakdown --price 2",
-        "plan.plan:plan_or_error",
-        {"topology": "v5e:2x2", "prices": {"": 2.0}, "breakdown": True, "batches": "those from some/run"},
-    ),
-    "plan by search": (
-        "plan bert_tiny --topology v5e:2x2 --search --batch_sizes 8 16 --price 2",
-        "plan.search:search",
-        {"topology": "v5e:2x2", "batch_sizes": (8, 16), "prices": {"": 2.0}, "batches": "those from random"},
-    ),
     "report": (
         "report a b --output page.html --curve c.svg",
         "report.page:report",
@@ -184,32 +168,6 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "report.model_card:write",
         {"workdir": Path("a"), "output": Path("b")},
     ),
-    "pretrain": (
-        "pretrain bert_tiny --from vectors.txt --workdir w",
-        "pretraining.run:pretrain",
-        {"workdir": Path("w"), "checkpoint": "vectors.txt", "origin": "vectors.txt"},
-    ),
-    "pretrain without a workdir": (
-        "pretrain bert_tiny",
-        "pretraining.run:pretrain",
-        {"workdir": Path("runs/bert_tiny"), "checkpoint": "random", "origin": "random"},
-    ),
-    "finetune": (
-        "finetune finetune_sentences --from random --like other --workdir w",
-        "finetuning.run:finetune",
-        {"checkpoint": "random", "workdir": Path("w"), "like": Path("other"), "origin": Path("other")},
-    ),
-    "finetune with seeds": (
-        "finetune finetune_sentences --from some/run --workdir w --seeds 3 5",
-        "finetuning.seeds:finetune_seeds",
-        {"checkpoint": "some/run", "workdir": Path("w"), "seeds": (3, 5), "like": None, "origin": "some/run"},
-    ),
-    "finetune with seeds like another run": (
-        "finetune finetune_sentences --from random --like other --workdir w --seeds 3 5",
-        "finetuning.seeds:finetune_seeds",
-        {"checkpoint": "random", "workdir": Path("w"), "seeds": (3, 5), "like": Path("other"), "origin": Path("other")},
-    ),
-    "bench": ("bench bert_tiny --measured_steps 4", "training.bench:bench", {"steps": 4}),
     "average": (
         "average some/run --output some/output --last 2",
         "training.checkpoints.averaging:average",
@@ -252,8 +210,6 @@ def test_every_option_reaches_the_library(
     monkeypatch.setattr(predict, "decoding", lambda checkpoint, settings: "")
     for inference in (evaluate, predict):
         monkeypatch.setattr(inference, "settings_of", lambda checkpoint, overrides: {"told": overrides})
-    monkeypatch.setattr(planning, "ready", lambda run, checkpoint: (run, f"those from {checkpoint}"))
-    monkeypatch.setattr(start, "composed", lambda run, origin: found.update(origin=origin) or run)
     monkeypatch.setattr(library, name, called)
     with pytest.raises(Called):
         cli.run(shlex.split(command))
@@ -363,8 +319,8 @@ def test_an_argument_without_an_option_is_not_named_as_one(fails, option: str) -
             "Expected either --processes of this machine or a --runn",
         ),
         ("cooccurrence a --output o --runner_options x", "Expected a --runner with --runner_options, found none"),
-        ("plan bert_tiny --topology v5e:2x2 --batch_sizes 8", "Expected --search with --batch_sizes, found none"),
-        ("plan bert_tiny --topology v5e:2x2 --search --breakdown", "Expected --breakdown or --search, found both"),
+        ("plan bert_tiny --topology v5e:2x2 --batch_sizes 8", "--batch_sizes needs --search"),
+        ("plan bert_tiny --topology v5e:2x2 --search --breakdown", "--breakdown and --search exclude each other"),
         ("plan bert_tiny", "Expected a slice to plan for, found none"),
     ],
 )
@@ -464,7 +420,7 @@ def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
         ),
         (
             ["pretrain", "finetune_glue:stsb", "--from", "nowhere"],
-            "found one on Sentences; run it with plmjax finetune",
+            "found one on Sentences; name another, or run it with plmjax finetune",
         ),
         (["pretrain", "bert_tyni", "--form", "nowhere"], "none named 'bert_tyni'; did you mean 'bert_tiny'?"),
         (["bench", "bert_tyni", "--jsom"], "none named 'bert_tyni'"),

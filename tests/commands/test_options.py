@@ -1,7 +1,6 @@
 """Options that all commands share are read by each of them, and every setting of an experiment is read somewhere."""
 
 import dataclasses
-import importlib
 import inspect
 import re
 import shlex
@@ -14,7 +13,7 @@ import pytest
 from tyro.conf import Positional
 
 from plmjax import experiment as experiments
-from plmjax.commands import cli, planning, training
+from plmjax.commands import cli, training
 from plmjax.data.mixing import Mixture
 from plmjax.experiment import catalogue
 from plmjax.inference import fill_gaps
@@ -75,33 +74,6 @@ def test_the_hosts_of_a_run_are_joined_first(command: str, monkeypatch: pytest.M
     with pytest.raises(Called) as called:
         cli.run(shlex.split(f"{command} {hosts}"))
     assert called.value.args == (JoinOptions("first:1", 4, 2, 7.0),)
-
-
-@pytest.mark.parametrize(
-    ("command", "function"),
-    [
-        ("pretrain bert_tiny", "pretraining.run:pretrain"),
-        ("finetune finetune_sentences --from random", "finetuning.run:finetune"),
-        ("finetune finetune_sentences --from random --seeds 3 5", "finetuning.seeds:finetune_seeds"),
-        ("bench bert_tiny", "training.bench:bench"),
-        ("plan bert_tiny --topology v5e:2x2", "plan.plan:plan"),
-        ("plan bert_tiny --topology v5e:2x2 --topology v5e:4x4", "plan.plan:plan_or_error"),
-        ("plan bert_tiny --topology v5e:2x2 --search", "plan.search:search"),
-    ],
-)
-def test_options_of_an_experiment_change_what_is_run(
-    command: str, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, name = function.split(":")
-    monkeypatch.setattr(importlib.import_module(f"plmjax.{module}"), name, end)
-    monkeypatch.setattr(planning, "ready", lambda run, checkpoint: (run, None))
-    monkeypatch.setattr(start, "composed", lambda run, origin: run)
-    with pytest.raises(Called) as called:
-        cli.run(shlex.split(f"{command} --training.seed 9"))
-    (run,) = (one for one in called.value.args if isinstance(one, experiments.Experiment))
-    assert run.training.seed == 9
-    own = experiments.load(command.split()[1])
-    assert set(experiments.differences(own, run)) == {"training.seed"}
 
 
 def test_words_reach_the_vectors_that_they_are_looked_up_in(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from plmjax.commands.planning import ready
+from plmjax.commands.planning import planned
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment, Finetuning, Training, load
 from plmjax.finetuning.tasks.sentences import Sentences, SequenceClassification
 from plmjax.plan import plan as plans
-from plmjax.runs.finetuning import finetune
-from plmjax.training import loop
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.runs.resolve import resolve
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 
 
@@ -35,72 +34,42 @@ def sentences(tmp_path: Path) -> Experiment:
 
 
 def test_a_task_has_the_model_the_labels_and_the_steps_of_its_run(
-    sentences: Experiment, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sentences: Experiment, small_run: Path, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
-    run, batches = ready(sentences, str(small_run))
+    run, batches = planned(resolve(sentences, small_run))
     assert sorted(tmp_path.rglob("*")) == before
     assert run.model == checkpoints.describe(checkpoints.find(small_run)).experiment.model
     assert run.objective.labels == ("bad", "fair", "good")
     assert (run.training.steps, run.optimizer.schedule.warmup_steps) == (11, 6)  # 45 x 2 / 8, and half of it
-
-    found = {}
-
-    def train(trained, workdir, source, *_):
-        found.update(run=trained, shapes=source.batch(trained.resolved_phases[0]), vocabulary=source.vocabulary)
-        raise InterruptedError
-
-    monkeypatch.setattr(loop, "train", train)
-    with pytest.raises(InterruptedError):
-        finetune(sentences, small_run, tmp_path / "run")
-    assert run == found["run"] and batches.vocabulary.size == found["vocabulary"].size == run.model.vocab_size
-    assert batches.shapes(run.resolved_phases[0]) == found["shapes"]
+    shapes = batches.shapes(run.resolved_phases[0])
+    assert batches.vocabulary.size == run.model.vocab_size
+    assert shapes["input_ids"] == jax.ShapeDtypeStruct((8, 24), np.int32)
+    assert shapes["labels"] == jax.ShapeDtypeStruct((8, 1), np.int32)
 
 
-def test_a_text_has_the_model_and_the_task_of_the_checkpoint(small_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_has_the_model_and_the_task_of_the_checkpoint(small_run: Path) -> None:
     trained = checkpoints.describe(checkpoints.find(small_run)).experiment
-    composed = start.composed(load("continued"), small_run)
-    run, batches = ready(composed, str(small_run))
+    run, batches = planned(resolve(load("continued"), small_run))
     assert (run.model, run.objective, run.data.layout) == (trained.model, trained.objective, trained.data.layout)
     assert batches.vocabulary.size == trained.model.vocab_size
     (phase,) = run.resolved_phases
     assert batches.shapes(phase) == run.data.layout.batch(phase.batch_size, phase.sequence_length)
-    with pytest.raises(UserError, match="Expected a model in the experiment, found none"):
-        ready(load("continued"), "random")
-
-
-def test_the_step_of_a_task_is_compiled_with_its_rows(
-    sentences: Experiment, small_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each device has the same rows; 45 sentences last for six steps of eight."""
-    found = {}
-
-    def compile_phase(run, batches, phase, mesh):
-        found.update(shapes=batches.shapes(phase), mesh=dict(mesh.shape))
-        raise InterruptedError
-
-    monkeypatch.setattr("plmjax.plan.compilation.compile_phase", compile_phase)
-    run, batches = ready(sentences, str(small_run))
-    with pytest.raises(InterruptedError):
-        plans.plan(run, "v5e:2x2", batches=batches)
-    assert found["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
-    assert found["shapes"]["input_ids"] == jax.ShapeDtypeStruct((8, 24), np.int32)
-    assert found["shapes"]["labels"] == jax.ShapeDtypeStruct((8, 1), np.int32)
 
 
 def test_a_batch_of_a_task_that_the_slice_does_not_divide_is_one_sentence(
     sentences: Experiment, small_run: Path
 ) -> None:
     odd = dataclasses.replace(sentences, training=Training(steps=0, batch_size=6))
-    run, batches = ready(odd, str(small_run))
-    with pytest.raises(UserError, match=r"Expected .* found .*6"):
+    run, batches = planned(resolve(odd, small_run))
+    with pytest.raises(UserError, match=r"4 devices .* found 6"):
         plans.plan(run, "v5e:2x2", batches=batches)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ((), "Expected a model for --from random"),
+        ((), "finetune --like"),
         (("--from", "nowhere"), "nowhere"),
         (("--data.train", "nothing.tsv"), "nothing.tsv"),
     ],

@@ -87,8 +87,7 @@ def test_candidates_of_a_gap_and_texts_with_filled_gaps(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("options", ["", "--json"])
 def test_a_search_of_several_slices_is_a_page_or_a_list(options: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(planning, "ready", lambda run, checkpoint: (run, None))
-    monkeypatch.setattr(start, "composed", lambda run, origin: run)
+    monkeypatch.setattr(planning, "planned", lambda run: (run.experiment, None))
     monkeypatch.setattr(search, "search", lambda run, name, *_, **__: {"topology": name})
     monkeypatch.setattr(report, "search", lambda found: f"the page of {found['topology']}")
     slices = "--topology v5e:2x2 --topology v5e:4x4"
@@ -101,8 +100,7 @@ def test_a_search_of_several_slices_is_a_page_or_a_list(options: str, monkeypatc
 
 
 def test_metrics_of_a_task_and_steps_of_a_mean_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(start, "composed", lambda run, origin: run)
-    monkeypatch.setattr(finetuning, "finetune", lambda *_: {"accuracy": 0.87654321, "examples": 12})
+    monkeypatch.setattr(finetuning, "finetune", lambda *_, **__: {"accuracy": 0.87654321, "examples": 12})
     cli.run(["finetune", "finetune_sentences", "--from", "random", "--workdir", "w"])
     assert capsys.readouterr().out == "accuracy 0.8765  examples 12\n"
     monkeypatch.setattr(averaging, "average", lambda *_: [900, 1000])

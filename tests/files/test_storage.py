@@ -29,8 +29,9 @@ from plmjax.files import storage
 from plmjax.finetuning.tasks.sentences import Sentences
 from plmjax.inference.embed import embed
 from plmjax.inference.evaluate import evaluate
+from plmjax.runs import folder
 from plmjax.training import metrics
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
 from tests.object_store import Object, ObjectStore
 from tests.paths import ROOT
 from tests.small_runs import SMALL_BERT
@@ -241,13 +242,13 @@ def test_parameters_are_imported_into_a_bucket_once(bucket: str) -> None:
 
 def test_a_fine_tuned_run_remembers_its_start_in_a_bucket(bucket: str) -> None:
     workdir = storage.path(f"gs://{bucket}/task")
-    start.check(workdir, "gs://a/run", {"kernel": np.zeros(3)})
-    start.check(workdir, "gs://b/run", {"kernel": np.zeros(3)})
+    folder.record_start(workdir, "gs://a/run", {"kernel": np.zeros(3)})
+    folder.record_start(workdir, "gs://b/run", {"kernel": np.zeros(3)})
     storage.write(workdir / "checkpoints" / "3" / "commit_success.txt", "")
     with pytest.raises(
         UserError, match=r"Expected the parameters of gs://a/run, .*, found the parameters of gs://c/run"
     ):
-        start.check(workdir, "gs://c/run", {"kernel": np.ones(3)})
+        folder.record_start(workdir, "gs://c/run", {"kernel": np.ones(3)})
     rows = workdir / "rows.tsv"
     storage.write(rows, "sentence\tlabel\na good one\tgood\na bad one\tbad\n")
     task = Sentences(train=str(rows), text="sentence", label="label")

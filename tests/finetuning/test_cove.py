@@ -64,7 +64,7 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
-    checkpoints.save_parameters(workdir, jax.device_get(initial.from_drawn(params)), run, tokenizer)
+    checkpoints.save_parameters(workdir, jax.device_get(initial.from_sampled(params)), run, tokenizer)
     raise Reached
 
 
@@ -140,7 +140,7 @@ def begun(folder: Path, run: Path) -> None:
     [
         (
             "cove_multi30k.py --from random",
-            "a checkpoint or a file of word vectors for --optimizer.frozen cove/words, found random; name one.",
+            "--optimizer.frozen cove/words needs --from with a checkpoint or a file of word vectors, found random",
         ),
         ("cove_multi30k.py --from vectors.txt --data.pack 2", "Expected --data.pack 1 for CoveConfig"),
         (

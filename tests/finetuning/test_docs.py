@@ -149,7 +149,7 @@ def saving(run, workdir, source, tokenizer, initial, evaluation) -> None:
     state = program.initialize(run.training.seed, replaced=initial.replaced)
     for name in ("experiment.json", "tokenizer"):  # which the command has written for the loop
         storage.remove(workdir / name)
-    params, collections = jax.device_get((initial.from_drawn(state.params), state.collections))
+    params, collections = jax.device_get((initial.from_sampled(state.params), state.collections))
     checkpoints.save_parameters(workdir, params, run, tokenizer, collections)
     raise Reached
 

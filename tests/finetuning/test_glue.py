@@ -6,7 +6,7 @@ import pytest
 
 from plmjax.experiment import load, override
 from plmjax.models.bert import BertConfig
-from plmjax.runs.finetuning import resolve
+from plmjax.runs import epochs
 
 FILES = {
     "cola": ("", [["gj04", "1", "", 'Friends won\'t buy this "analysis.'], ["gj04", "0", "*", "They drank the pub."]]),
@@ -70,7 +70,7 @@ def test_reads_and_resolves_the_official_files(tmp_path, name):
     assert objective.numbers(examples).shape == (len(examples),)
     assert run.checkpoint.best == f"-eval/{OFFICIAL.get(name, 'accuracy')}" and run.checkpoint.prefer == "best"
     assert run.checkpoint.best.removeprefix("-eval/") in objective.metric_names
-    resolved = resolve(dataclasses.replace(run, model=BertConfig.tiny()), 400)
+    resolved = epochs.in_steps(dataclasses.replace(run, model=BertConfig.tiny()), 400)
     epoch = 400 // run.training.batch_size
     assert resolved.training.steps == 3 * epoch and resolved.optimizer.schedule.warmup_steps == round(0.3 * epoch)
     assert resolved.training.evaluate_every == resolved.checkpoint.every == epoch

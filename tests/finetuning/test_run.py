@@ -18,7 +18,8 @@ from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceCla
 from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
-from plmjax.runs.finetuning import finetune, in_head, resolve
+from plmjax.runs import epochs
+from plmjax.runs.finetuning import finetune, in_head
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.conftest import stopping
@@ -164,8 +165,8 @@ def test_a_run_goes_on_from_its_own_start_and_files_alone(sentiment, small_run, 
 
 
 def test_length_is_given_once(sentiment):
-    assert resolve(with_model(experiment(sentiment)), 200).training.steps == 4 * 200 // 16
-    assert resolve(with_model(short(sentiment)), 200).training.steps == 3
+    assert epochs.in_steps(with_model(experiment(sentiment)), 200).training.steps == 4 * 200 // 16
+    assert epochs.in_steps(with_model(short(sentiment)), 200).training.steps == 3
 
 
 def test_the_experiment_file_takes_any_task(sentiment):

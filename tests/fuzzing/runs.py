@@ -19,9 +19,10 @@ from plmjax.files import json_text, locks
 from plmjax.models.bert import BertConfig
 from plmjax.objectives.objective import Objective
 from plmjax.report.page import report
+from plmjax.runs import folder as records
 from plmjax.runs import mixtures
 from plmjax.training import metrics
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
 from plmjax.training.optimizers import BertAdamW
 from tests.data import corpora
 from tests.fuzzing.fuzzer import Reader
@@ -123,7 +124,7 @@ def _read_experiment(folder: Path) -> None:
 
 
 def _start(folder: Path, given: Fixtures) -> None:
-    start.check(folder, "random", None)
+    records.record_start(folder, "random", None)
 
 
 def _mixture(folder: Path, given: Fixtures) -> None:
@@ -182,7 +183,7 @@ RUNS = [
         lambda folder: report([folder], folder.parents[1] / "output" / "page.html"),
         _seal_metrics,
     ),
-    Reader("start.json", _start, lambda folder: start.check(folder, "random", None), owns=(start.RECORD,)),
+    Reader("start.json", _start, lambda folder: records.record_start(folder, "random", None), owns=(records.START,)),
     Reader("mixture.json", _mixture, mixtures.recorded),
     Reader("lock.json", _lock, _read_lock, owns=(locks.NAME,)),
     Reader("job.json", _job, _read_job),

@@ -256,10 +256,9 @@ def evaluated(
         (evaluation, "program_of", lambda run, source: "program"),
         (evaluation, "adapted_program", lambda *arguments: "adapted"),
         (evaluation.HeldOut, "of", lambda run, source: held_out),
-        (evaluation.start, "tokenizer_of", lambda description: tokenizer),
     ):
         monkeypatch.setattr(module, name, value)
-    description = SimpleNamespace(experiment=run)
+    description = SimpleNamespace(experiment=run, load_tokenizer=lambda: tokenizer)
     options = {"window": None, "stride": None} | asked
     return evaluation._of_text(
         description, tmp_path, tmp_path / "text.txt", **options, memory=memory, split="", max_unknown=1

@@ -1,5 +1,7 @@
 """ELECTRA's two networks, which transformers keeps apart, in and out of one checkpoint."""
 
+import dataclasses
+
 import flax.traverse_util
 import jax
 import numpy as np
@@ -25,7 +27,8 @@ from plmjax.models.electra import (
 from plmjax.objectives.electra import ElectraPretraining
 from plmjax.objectives.masked_language_model import MaskedLanguageModel
 from plmjax.runs.finetuning import in_head
-from plmjax.training.checkpoints import checkpoints, start
+from plmjax.runs.init_from import InitFrom
+from plmjax.training.checkpoints import checkpoints
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_huggingface import assert_same_bits
 from tests.interop.test_import_export import VOCABULARY, tokenizer  # noqa: F401  a fixture
@@ -102,7 +105,10 @@ def test_import_and_export_give_every_bit_back(tmp_path, tokenizer, architecture
     assert isinstance(run.objective, ElectraPretraining)
     task = SequenceClassification(labels=("no", "yes"))
     begun = random_params(task.module(run.model, Execution()))
-    moved = start.transfer(params, flax.traverse_util.unflatten_dict(placed(begun)), workdir, in_head)
+    start = InitFrom.find(workdir)
+    tuned = dataclasses.replace(run, objective=task)
+    initial = start.initialize(tuned, start.parameters(tuned), None, in_head, lambda line: None)
+    moved = initial.from_sampled(flax.traverse_util.unflatten_dict(placed(begun)))
     assert_same_bits(moved["electra"], params["electra"])
 
 

@@ -23,7 +23,8 @@ from plmjax.inference.predict import predict
 from plmjax.interop import huggingface
 from plmjax.interop.run_directories import export_checkpoint, import_checkpoint
 from plmjax.models.bert import BertConfig
-from plmjax.runs import finetuning
+from plmjax.runs import task as tasks
+from plmjax.runs.resolve import resolve
 from plmjax.training.optimizers import BertAdamW
 from tests.interop.odd_bert import SIZES, random_params
 from tests.interop.test_import_export import VOCABULARY
@@ -108,8 +109,7 @@ def test_examples_have_the_ids_of_transformers(imported: Callable[..., Path], tm
         named = {"text_pair": "second"} if task is Sentences else {}
         data = task(*[str(tmp_path / file)] * 2, sequence_length=19, pack=1, **named)
         whole = Experiment(model=None, objective=objective, data=data, optimizer=BertAdamW(), finetuning=Finetuning())
-        _, source = finetuning.ready(whole, run)
-        encoded = source.validation_rows.encoded
+        encoded = tasks.inputs(resolve(whole, run)).source.validation_rows.encoded
         assert np.split(encoded.tokens, encoded.offsets[1:-1])[0].tolist() == expected[0]
         assert encoded.tokens.tolist() == [token for row in expected for token in row]
 

@@ -162,13 +162,11 @@ def test_settings_of_an_export_are_those_of_the_run_and_of_its_end_token(
     asked = []
     model = Sizes(system=SimpleNamespace(modules={Purpose.WRITING: "writer"}))
     run = SimpleNamespace(model=model, objective=None, generation=Generation(beams=3))
-    description = SimpleNamespace(experiment=run, tokenizer=tokenizer)
+    vocabulary = SimpleNamespace(document_end=7)
+    read = SimpleNamespace(vocabulary=vocabulary)
+    description = SimpleNamespace(experiment=run, tokenizer=tokenizer, load_tokenizer=lambda: read)
     classes = {"Writes": SimpleNamespace(module="writer"), "Reads": SimpleNamespace(module="reader")}
     monkeypatch.setattr(run_directories.huggingface, "adapter_of", lambda model: SimpleNamespace(architectures=classes))
-    vocabulary = SimpleNamespace(document_end=7)
-    monkeypatch.setattr(
-        run_directories.start, "tokenizer_of", lambda description: SimpleNamespace(vocabulary=vocabulary)
-    )
     monkeypatch.setattr(
         run_directories.generation_settings,
         "write",

@@ -1,6 +1,5 @@
 """Several hosts on one machine: processes of two simulated devices each, joined by their guards and gloo."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -20,7 +18,7 @@ import pytest
 
 from plmjax import experiment, platform
 from plmjax.errors import SAVED, UNAVAILABLE
-from plmjax.files import storage
+from plmjax.files import locks, storage
 from plmjax.parallel import guard, hosts, slice_hosts
 from plmjax.parallel.slice_hosts import SliceHost
 from plmjax.training import metrics
@@ -376,29 +374,11 @@ def test_host_0_writes_before_the_others_read(index, order, monkeypatch):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_host_0_holds_the_folder_until_its_command_returns(index, monkeypatch, tmp_path):
-    done: list[object] = []
-
-    @contextlib.contextmanager
-    def locked(folder):
-        done.append(folder)
-        yield
-        done.append("released")
-
-    @hosts.hold_workdir
-    def hold(run, workdir, third=3):
-        done.append((run, workdir, third))
-        return "result"
-
-    settings = SimpleNamespace(hosts=experiment.Hosts(stall_minutes=0, activity_minutes=0))
-
+def test_host_0_holds_the_folder_of_a_run(index, monkeypatch, tmp_path):
     monkeypatch.setattr(jax, "process_index", lambda: index)
-    monkeypatch.setattr(hosts.locks, "locked", locked)
-    for given, named in (((settings, str(tmp_path), 5), {}), ((settings,), {"third": 5, "workdir": str(tmp_path)})):
-        done.clear()
-        assert hold(*given, **named) == "result"
-        body = (settings, str(tmp_path), 5)
-        assert done == ([body] if index else [tmp_path, body, "released"])
+    with hosts.holding(tmp_path, experiment.Hosts(stall_minutes=0, activity_minutes=0)):
+        assert (tmp_path / locks.NAME).exists() == (index == 0)
+    assert not (tmp_path / locks.NAME).exists()
 
 
 def test_a_host_alone_waits_for_nobody_and_tells_nobody():

@@ -1,6 +1,5 @@
 """Pretraining on a mixture: interrupted, resumed with another mixture, evaluated, and every mistake in one sentence."""
 
-import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -158,10 +157,8 @@ def test_other_commands_read_the_mixture_of_a_run(stopped: Path, folder: Path, c
     assert run.data.path == "" and list(run.data.mixture.paths) == ["manual", "more"]
     rows = examples_of(origin, run)
     assert rows.fingerprint == mixtures.recorded(stopped).fingerprint
-    phase = run.resolved_phases[0]
-    _, measured = bench._batches(run, phase)
-    for batch, expected in zip(itertools.islice(measured, 2), rows.train(phase, 0), strict=False):
-        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
+    (record,) = bench.bench(origin.description.experiment, steps=1, warmup=0)
+    assert record["input"] == "dataset"
 
 
 def test_a_run_stays_with_its_mixture_or_without(stopped: Path, folder: Path, small_run: Path, fails) -> None:
@@ -181,7 +178,7 @@ def test_a_run_stays_with_its_mixture_or_without(stopped: Path, folder: Path, sm
         (["--data.mixture.temperature", "0.5"], "--data.mixture.temperature of at least 1, found 0.5"),
         (["--data.path", "x"], "Expected --data.mixture.sources alone, found --data.path too"),
         (["--data.input", "x"], "Expected --data.mixture.sources alone, found --data.input too"),
-        (["--data.clean", "c4"], "Expected raw text for --data.clean, found the prepared dataset manual="),
+        (["--data.clean", "c4"], "--data.clean needs raw text, found the prepared dataset manual="),
         (["--data.mixture.sources", "manual"], "form NAME=FOLDER, every name once, found 'manual'"),
         (["--data.mixture.sources", "manual=none"], "Expected a prepared dataset at none, found no folder"),
     ],

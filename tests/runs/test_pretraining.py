@@ -6,20 +6,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from plmjax import experiment as experiments
 from plmjax.commands import cli
-from plmjax.data import cleaning, formats, preparation, store, tokenizers
-from plmjax.data.layouts import Blocks
+from plmjax.data import store
+from plmjax.data.layouts import Blocks, ContinuedPairs, PairedStreams
+from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Data, Experiment, Phase, Tokenizer, Training
+from plmjax.files import storage
 from plmjax.generation.generate import printable
+from plmjax.models.gpt2 import Gpt2Config
 from plmjax.objectives.next_token import NextToken
 from plmjax.report import page
-from plmjax.runs import pretraining
+from plmjax.runs import text
+from plmjax.runs.inputs import Inputs
 from plmjax.runs.pretraining import pretrain
+from plmjax.runs.resolve import resolve
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import AdamW
 from tests.paths import ROOT
@@ -37,7 +41,7 @@ def test_text_of_which_nothing_is_held_out_is_trained_on_without_evaluation(
     (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
     same = ["pretrain", TINY, "--workdir", tmp_path / "run", "--data.input", tmp_path / "lines.txt", *SMALL_BERT]
     said = fails(*same, "--checkpoint.best", "eval/loss")
-    assert "Expected held-out text to find the best checkpoint by" in said and "set --checkpoint.best ''" in said
+    assert "--checkpoint.best eval/loss needs held-out text" in said and "set --checkpoint.best ''" in said
     capsys.readouterr()
     cli.run([*map(str, same), "--checkpoint.best", "", "--checkpoint.prefer", "last"])
     said = capsys.readouterr().out.splitlines()
@@ -54,7 +58,8 @@ WITHOUT_TENSORFLOW = """
 import sys
 
 sys.modules["tensorflow"] = None
-from plmjax import cli, errors
+from plmjax import errors
+from plmjax.commands import cli
 
 cli.run(sys.argv[3:])
 try:
@@ -93,7 +98,7 @@ def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, t
         checkpoint=Checkpoint(every=0),
     )
     said: list[str] = []
-    pretrain(run, tmp_path / "run", said.append, decoder_run)
+    pretrain(run, tmp_path / "run", decoder_run, report=said.append)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 4 and samples[0]["prompt"] == "" and all(0 < one["tokens"] <= 32 for one in samples)
     assert any(line.startswith("generate ") and printable(samples[0]["text"]) in line for line in said)
@@ -101,128 +106,130 @@ def test_a_decoder_writes_texts_for_the_report(decoder_run: Path, prose: Path, t
     assert html.escape(samples[1]["text"]).encode() in (tmp_path / "page.html").read_bytes()
 
 
-def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_path: Path) -> None:
-    lines = ["The river walks under the old green bridge.", "A line without a mark that holds a ☃"]
-    (tmp_path / "a.txt").write_text("\n\n".join("\n".join(lines * (1 + at)) for at in range(4)), encoding="utf-8")
-    data = Data(layout=Blocks(), input=(str(tmp_path / "a.txt"),), clean=("c4_end_marks", "c4_duplicate_lines"))
+def inputs(folder: Path, texts: list[dict[str, str]], said: list[str] | None = None, **settings: Any) -> Inputs:
+    """The inputs of a run on a file of texts. Settings are those of its data, `tokenizer`, `training` or `phases`."""
+    (folder / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+    tokenizer = {"kind": "word", "vocab_size": 40} | settings.pop("tokenizer", {})
+    data = {"layout": Blocks(), "input": (str(folder / "texts.jsonl"),), "held_out": 0.0, "sequence_length": 8}
     run = Experiment(
-        model=None, objective=NextToken(), data=data, optimizer=AdamW(), tokenizer=Tokenizer(kind="word", vocab_size=40)
+        model=Gpt2Config.tiny(vocab_size=300, eos_token_id=None),
+        objective=NextToken(),
+        tokenizer=Tokenizer(**tokenizer),
+        training=Training(steps=4, batch_size=2, **settings.pop("training", {})),
+        phases=settings.pop("phases", ()),
+        optimizer=AdamW(),
+        data=Data(**data | settings),
     )
-    tokenizer = pretraining._tokenizer(run, tmp_path, None, print)
-    unknown = tokenizer.vocabulary.unknown
-    assert unknown not in tokenizer.encode("bridge") and tokenizer.encode("☃") == [unknown]
-    report = json.loads((pretraining._dataset(run, tmp_path, tokenizer, print) / "cleaning.json").read_text())
-    assert [rule["name"] for rule in report["rules"]] == list(data.clean)
+    return text.inputs(resolve(run), storage.path(folder / "run"), [].append if said is None else said.append)
+
+
+RIVER, SNOW = "The river walks under the old green bridge.", "A line without a mark that holds a ☃"
+
+
+def words(made: Inputs, folder: Path, split: str = "train") -> list[str]:
+    tokens = store.open_dataset(folder / "run" / "dataset").split(split)
+    return made.tokenizer.tokens([*tokens.tokens(0, tokens.token_count)])
+
+
+def test_the_tokenizer_and_the_dataset_are_made_of_what_a_cleaning_leaves(tmp_path: Path) -> None:
+    texts = [{"text": "\n".join([RIVER, SNOW] * (1 + at))} for at in range(4)]
+    made = inputs(tmp_path, texts, clean=("c4_end_marks", "c4_duplicate_lines"))
+    unknown = made.tokenizer.vocabulary.unknown
+    assert unknown not in made.tokenizer.encode("bridge") and made.tokenizer.encode("☃") == [unknown]
+    report = json.loads((tmp_path / "run" / "dataset" / "cleaning.json").read_text())
+    assert [rule["name"] for rule in report["rules"]] == ["c4_end_marks", "c4_duplicate_lines"]
     assert report["read"]["documents"] == 4 and report["kept"] == {"documents": 1, "characters": 43, "tokens": 9}
 
 
-def test_all_that_a_run_says_of_its_text_is_told_to_the_preparation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.jsonl").write_text('{"body": "text"}\n', encoding="utf-8")
-    told = {"language": "zh", "text_key": "body", "max_unknown": 0.25, "clean": ("c4_lines",), "bad_words": "words.txt"}
-    told |= {"special_names": ("[SEP]",)}
-    found: dict = {}
-    monkeypatch.setattr(preparation, "prepare", lambda *_, **options: found.update(options))
-    data = Data(
-        layout=Blocks(), input=(str(tmp_path / "a.jsonl"),), held_out=0.125, streams=("source=en", "target=de"), **told
+def test_bad_words_leave_neither_a_text_nor_a_token(tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text("bridge\n")
+    texts = [{"text": RIVER}, {"text": "A green field."}]
+    made = inputs(tmp_path, texts, clean=("c4_bad_words",), bad_words=str(tmp_path / "bad.txt"), max_unknown=1.0)
+    assert "field" in words(made, tmp_path) and made.tokenizer.encode("bridge") == [made.tokenizer.vocabulary.unknown]
+
+
+def test_the_text_of_a_document_is_under_its_key(tmp_path: Path) -> None:
+    made = inputs(tmp_path, [{"body": RIVER, "text": SNOW}], text_key="body", tokenizer={"lowercase": True})
+    assert "bridge" in words(made, tmp_path) and made.tokenizer.encode("The") == made.tokenizer.encode("the")
+    assert made.tokenizer.kind == "word" and "mark" not in words(made, tmp_path)
+
+
+def test_streams_are_the_texts_of_a_document(tmp_path: Path) -> None:
+    """The tokenizer is trained on both."""
+    layout, streams = PairedStreams(), ("source=en", "target=de")
+    made = inputs(
+        tmp_path, [{"en": "The river.", "de": "Der Fluss."}] * 9, layout=layout, streams=streams, format="jsonl"
     )
-    run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW())
-    pretraining._dataset(run, tmp_path, None, print)
-    assert found == told | {"validation": 0.125, "streams": {"source": "en", "target": "de"}}
+    dataset = store.open_dataset(tmp_path / "run" / "dataset")
+    assert set(dataset.streams) == {"source", "target"}
+    assert made.tokenizer.vocabulary.unknown not in made.tokenizer.encode("river Fluss")
 
 
-def test_names_of_special_tokens_are_read_in_the_text_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A river. <|endoftext|> A bridge.", encoding="utf-8")
-    kind = Tokenizer(kind="gpt2-bpe", vocab_size=270)
-    for names, count in (((), 0), (("<|endoftext|>",), 1)):
-        data = Data(layout=Blocks(), input=(str(tmp_path / "a.txt"),), held_out=0.0, special_names=names)
-        run = Experiment(model=None, objective=NextToken(), data=data, optimizer=AdamW(), tokenizer=kind)
-        workdir = tmp_path / f"run{count}"
-        tokenizer = pretraining._tokenizer(run, workdir, None, print)
-        split = store.open_dataset(pretraining._dataset(run, workdir, tokenizer, print)).split("train")
-        assert [*split.tokens(0, split.token_count)].count(tokenizer.vocabulary.end) == count
+def test_sentences_are_those_of_the_language(tmp_path: Path) -> None:
+    counts = {}
+    for language in ("en", "de"):
+        (tmp_path / language).mkdir()
+        inputs(
+            tmp_path / language, [{"text": "Am 3. Oktober ist z.B. Feiertag. Ja, bzgl. Arbeit."}] * 9, language=language
+        )
+        train = store.open_dataset(tmp_path / language / "run" / "dataset").split("train")
+        counts[language] = len(train.sentence_offsets)
+    assert counts["de"] < counts["en"]
 
 
-def test_all_that_a_run_says_of_its_text_is_told_to_the_training_of_its_tokenizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: dict = {}
+def test_text_of_which_the_tokenizer_knows_too_little_is_refused(tmp_path: Path) -> None:
+    texts = [{"text": f"{RIVER} word{number}"} for number in range(9)]
+    with pytest.raises(UserError, match=r"--data\.max_unknown"):
+        inputs(tmp_path, texts, max_unknown=0.05, tokenizer={"vocab_size": 14})
 
-    def cleaner(*given):
-        told["cleaner"] = given
-        return SimpleNamespace(names=given[0], texts=lambda texts: [f"clean {text}" for text in texts])
 
-    def train(kind, size, texts, folder, lowercase):
-        told["train"] = (kind, size, list(texts), folder, lowercase)
-
-    monkeypatch.setattr(formats, "texts", lambda *given: told.update(texts=given) or ["text"])
-    monkeypatch.setattr(cleaning, "cleaner", cleaner)
-    monkeypatch.setattr(tokenizers, "train", train)
-    monkeypatch.setattr(tokenizers, "load", lambda folder: folder)
-    data = Data(
-        layout=Blocks(), input=("a.jsonl",), format="jsonl", text_key="body", streams=("source=en",), language="zh",
-        clean=("c4_lines",), bad_words="words.txt",
-    )  # fmt: skip
-    run = Experiment(
-        model=None,
-        objective=NextToken(),
-        data=data,
-        tokenizer=Tokenizer("", kind="byte", vocab_size=40, lowercase=True),
-    )
-    parts = ({"source": "en"}, ())
-    assert pretraining._tokenizer(run, tmp_path, None, print) == tmp_path / "tokenizer"
-    assert told["texts"] == (["a.jsonl"], "jsonl", None, "body", parts)  # bytes are counted in all of the text
-    assert told["cleaner"] == (("c4_lines",), "words.txt", "zh", "jsonl", parts)
-    assert told["train"] == ("byte", 40, ["clean text"], tmp_path / "tokenizer", True)
+@pytest.mark.parametrize(("names", "count"), [((), 0), (("<|endoftext|>",), 1)])
+def test_names_of_special_tokens_are_read_in_the_text_of_a_run(names: tuple, count: int, tmp_path: Path) -> None:
+    kind = {"kind": "gpt2-bpe", "vocab_size": 270}
+    made = inputs(tmp_path, [{"text": "A river. <|endoftext|> A bridge."}], special_names=names, tokenizer=kind)
+    split = store.open_dataset(tmp_path / "run" / "dataset").split("train")
+    assert [*split.tokens(0, split.token_count)].count(made.tokenizer.vocabulary.end) == count
 
 
 @pytest.mark.parametrize(
-    ("lengths", "evaluated", "rows", "evaluates"),
-    [
-        ((24, 48), 0, {24: 3, 48: 1}, True),
-        ((24, 48), 0, {24: 3, 48: 0}, False),
-        ((48, 24), 0, {24: 3, 48: 0}, False),
-        ((24, 48), 16, {16: 3}, True),
-    ],
+    ("lengths", "evaluated", "evaluates"),
+    [((16, 24), 0, True), ((16, 900), 0, False), ((900, 16), 0, False), ((16, 900), 16, True)],
 )
 def test_a_run_is_evaluated_if_the_held_out_text_fills_a_row_of_every_phase(
-    lengths: tuple[int, ...], evaluated: int, rows: dict[int, int], evaluates: bool
+    lengths: tuple[int, ...], evaluated: int, evaluates: bool, tmp_path: Path
 ) -> None:
-    phases = tuple(Phase(0.5, length, batch_size=length // 6) for length in lengths)
-    training = Training(steps=4, batch_size=2, evaluation_sequence_length=evaluated)
-    run = Experiment(model=None, objective=NextToken(), data=Data(Blocks()), training=training, phases=phases)
-    said: list[str] = []
-    found = pretraining._evaluation(run, SimpleNamespace(held_out=rows.__getitem__), said.append)
-    assert (found is None) == evaluates == (not said)
-    assert evaluates or said[0].startswith("evaluation none: no held-out text fills a row")
-    assert pretraining._batch(run)["input_ids"].shape == (lengths[0] // 6, lengths[0])
+    phases, said = tuple(Phase(0.5, length) for length in lengths), []
+    texts = [{"text": f"{RIVER} {number}"} for number in range(40)]
+    made = inputs(
+        tmp_path,
+        texts,
+        said,
+        held_out=0.5,
+        layout=ContinuedPairs(),
+        phases=phases,
+        training={"evaluation_sequence_length": evaluated},
+    )
+    assert (made.evaluation is None) == evaluates
+    assert evaluates != any(line.startswith("evaluation none: no held-out text fills a row") for line in said)
 
 
 @pytest.mark.parametrize(
-    ("named", "removed"),
+    ("named", "again"),
     [
         ({}, ["tokenizer", "dataset"]),
         ({"tokenizer": "tokenizer"}, ["dataset"]),
-        ({"data": "dataset"}, ["tokenizer"]),
+        ({"path": "dataset", "input": ()}, ["tokenizer"]),
         ({"tokenizer": "dataset/tokenizer"}, ["tokenizer"]),
-        ({"tokenizer": "."}, ["tokenizer", "dataset"]),
     ],
+    ids=str,
 )
-def test_folders_that_the_run_names_are_not_removed_nor_those_around_them(
-    named: dict[str, str], removed: list[str], tmp_path: Path
+def test_folders_that_the_run_names_are_not_prepared_again_nor_those_around_them(
+    named: dict[str, Any], again: list[str], tmp_path: Path
 ) -> None:
-    for made in ("tokenizer", "dataset/tokenizer"):
-        (tmp_path / made).mkdir(parents=True)
-    paths = {name: str(tmp_path / path) for name, path in named.items()}
-    run = Experiment(
-        model=None,
-        objective=NextToken(),
-        data=Data(layout=Blocks(), path=paths.get("data", "")),
-        tokenizer=Tokenizer(path=paths.get("tokenizer", "")),
-    )
-    experiments.write(run, tmp_path / "experiment.json")
-    said: list[str] = []
-    pretraining._remove_outdated(run, tmp_path, True, said.append)
-    assert [line.split()[0] for line in said] == removed
-    assert [name for name in ("tokenizer", "dataset") if not (tmp_path / name).exists()] == removed
+    """Before a step is trained, what other options have made is made again."""
+    texts, said = [{"text": f"{RIVER} {number}"} for number in range(9)], []
+    inputs(tmp_path, texts)
+    own = {"tokenizer": {"path": str(tmp_path / "run" / named["tokenizer"])}} if "tokenizer" in named else {}
+    own |= {"path": str(tmp_path / "run" / "dataset"), "input": ()} if "path" in named else {}
+    inputs(tmp_path, texts, said, **own | {"held_out": 0.5})
+    assert [line.split()[0] for line in said if "prepared again" in line] == again

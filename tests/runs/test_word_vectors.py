@@ -16,8 +16,8 @@ from plmjax.interop.word_vectors import WordVectors
 from plmjax.models.bert import BertConfig
 from plmjax.models.nnlm import NnlmConfig
 from plmjax.parallel import hosts
-from plmjax.runs import word_vectors as token_embeddings
-from plmjax.runs.init_from import Origin
+from plmjax.runs import word_vectors
+from plmjax.runs.init_from import InitFrom
 from plmjax.training import loop
 from plmjax.training.checkpoints import checkpoints
 
@@ -30,9 +30,7 @@ def test_rows_of_words_in_the_file_are_its_vectors_and_all_others_stay(tmp_path:
     tokenizer = tokenizers.train("word", 13, [TEXT], tmp_path)
     drawn = np.random.default_rng(1).standard_normal((15, 6)).astype(np.float32)  # two rows more than tokens
     params = {"words": {"embedding": jnp.asarray(drawn)}, "bias": jnp.ones(3)}
-    found, said = token_embeddings.with_vectors(
-        params, "words/embedding", tokenizer, WordVectors("here", WORDS, NUMBERS)
-    )
+    found, said = word_vectors.fill(params, "words/embedding", tokenizer, WordVectors("here", WORDS, NUMBERS))
     expected = drawn.copy()
     for row, word in enumerate(WORDS[:2]):
         expected[tokenizer.encode(word)] = NUMBERS[row]
@@ -47,9 +45,7 @@ def test_words_are_found_as_the_tokenizer_spells_them(tmp_path: Path) -> None:
     tokenizer = tokenizers.train("word", 20, ["the cafe été 한국어 が"] * 3, tmp_path)
     numbers = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
     params = {"words": {"embedding": jnp.zeros((tokenizer.vocabulary.size, 3))}}
-    found, said = token_embeddings.with_vectors(
-        params, "words/embedding", tokenizer, WordVectors("here", words, numbers)
-    )
+    found, said = word_vectors.fill(params, "words/embedding", tokenizer, WordVectors("here", words, numbers))
     rows = found["words"]["embedding"][jnp.array(tokenizer.encode("cafe été 한국어 が the"))]
     np.testing.assert_array_equal(rows, [*numbers[[0, 3, 4, 5]], np.zeros(3)])
     assert said == "4 of 5 words have a vector in here; the others are random"
@@ -69,43 +65,29 @@ def test_a_run_begins_with_a_file_and_says_how_many_words_it_found(tmp_path, cap
     assert params["words"]["embedding"][green].any() and description.experiment.model.vector_size == 6
 
 
-def test_vectors_that_do_not_fit_are_refused_in_one_sentence(fails, tmp_path) -> None:
-    word2vec.write(tmp_path / "vectors", WORDS, NUMBERS)
-    (tmp_path / "text.txt").write_text(TEXT)
-    asked = ("pretrain", "nnlm_tiny", "--from", tmp_path / "vectors", *options(tmp_path))
-    said = fails(*asked, "--model.vector_size", "5")
-    assert "Expected vectors of size 5, the embedding size of words/embedding, found 6 in" in said
-    assert "change the model's embedding size or name another file." in said
-    assert not (tmp_path / "run" / "experiment.json").exists()
-    said = fails(*asked, "--tokenizer.kind", "wordpiece")
-    assert "Expected a tokenizer of words" in said and "found one of the kind wordpiece" in said
-    (tmp_path / "vectors").write_text("2 2\na 1 2\n")
-    assert "Expected 2 words in" in fails(*asked)
-
-
 def test_vectors_are_those_of_a_file_that_has_words_and_vectors(tmp_path: Path) -> None:
     word2vec.write(tmp_path / "vectors", WORDS, NUMBERS)
     (tmp_path / "text.txt").write_text(TEXT)
-    found = token_embeddings.vectors_at(tmp_path / "vectors")
+    found = word_vectors.at(tmp_path / "vectors")
     assert found.words == WORDS
     np.testing.assert_allclose(found.vectors, NUMBERS, atol=1e-5)
-    assert [token_embeddings.vectors_at(place) for place in (tmp_path / "text.txt", tmp_path)] == [None, None]
+    assert [word_vectors.at(place) for place in (tmp_path / "text.txt", tmp_path)] == [None, None]
 
 
 def test_a_model_without_a_table_of_tokens_takes_no_vectors() -> None:
     vectors, run = WordVectors("here", WORDS, NUMBERS), SimpleNamespace(model=BertConfig.tiny())
     with pytest.raises(UserError, match=r"a model with token embeddings, .* from here, found BertConfig; use another"):
-        token_embeddings.check(run, None, vectors, {})
+        word_vectors.check(run, None, vectors, {})
 
 
 def test_one_host_of_several_says_how_many_words_have_a_vector(monkeypatch, tmp_path) -> None:
     tokenizer, said = tokenizers.train("word", 13, [TEXT], tmp_path), []
     run = SimpleNamespace(model=NnlmConfig(vocab_size=13, vector_size=6))
-    origin = Origin("here", vectors=WordVectors("here", WORDS, NUMBERS))
+    start = InitFrom("here", vectors=WordVectors("here", WORDS, NUMBERS))
     for primary in (False, True):
         monkeypatch.setattr(hosts, "is_primary", lambda primary=primary: primary)
-        initial = origin.initial_parameters(run, tokenizer, report=said.append)
-        found = initial.from_drawn({"words": {"embedding": jnp.ones((13, 6))}})
+        initial = start.initialize(run, None, tokenizer, report=said.append)
+        found = initial.from_sampled({"words": {"embedding": jnp.ones((13, 6))}})
         np.testing.assert_array_equal(found["words"]["embedding"][tokenizer.encode("red")[0]], NUMBERS[0])
         assert len(said) == primary
 

@@ -17,8 +17,10 @@ from plmjax.data import pipeline
 from plmjax.data.store import Dataset
 from plmjax.errors import UserError
 from plmjax.experiment import Experiment
+from plmjax.runs.init_from import InitFrom
 from plmjax.training import loop, metrics
-from plmjax.training.checkpoints import checkpoints, items, start
+from plmjax.training.checkpoints import checkpoints, items
+from plmjax.training.initial_state import InitialParameters
 from plmjax.training.optimizers.schedules import Constant
 from tests.data import corpora
 from tests.strangers import experiments
@@ -77,7 +79,7 @@ def alone(run: Experiment) -> Experiment:
 
 
 def trained(
-    run: Experiment, dataset: Dataset, folder: Path, initial: start.InitialParameters = start.InitialParameters()
+    run: Experiment, dataset: Dataset, folder: Path, initial: InitialParameters = InitialParameters()
 ) -> loop.Result:
     """The result of a run, which is that of one that was stopped and went on."""
 
@@ -121,18 +123,17 @@ def test_a_student_learns_from_a_teacher_that_is_written_once(dataset, tmp_path,
     """On one device; constants on a mesh are those of word2vec in tests/training/test_step.py."""
     teacher, origin, taught = teacher
     teacher = experiments.changed(alone(teacher), training={"steps": 24})
-    params, description = checkpoints.load_parameters(origin)
+    params, _ = checkpoints.load_parameters(origin)
     run = dataclasses.replace(teacher, objective=experiments.student().objective, start=EveryOtherLayer(), model=None)
     run = experiments.changed(run, objective={"teacher": teacher.model, "checkpoint": str(origin)})
-    run = start.with_model(run, description)
+    begin = InitFrom.find(origin)
+    run = begin.map_model(run)
     assert run.model.depth == 2
-    layers = start.mapped(run, params, description)
+    layers = begin.parameters(run)
     every_other = jax.tree.map(lambda layer: layer[[0, 2]], params["gpt2"]["layers"])
     chex.assert_trees_all_equal(layers["gpt2"]["layers"], every_other)
 
-    initial = start.InitialParameters(
-        lambda params: start.transfer(layers, params, origin, lambda name: False), lambda name: True
-    )
+    initial = begin.initialize(run, layers, None)
     found = trained(run, dataset, tmp_path / "student", initial)
     chex.assert_trees_all_equal(jax.device_get(found.state.constants), jax.device_get(taught.state.params))
     assert found.metrics["eval/agreement"] > 0.5

@@ -12,7 +12,7 @@ from tests.tpu.service import CloudTpu
 from tpu import __main__ as program
 from tpu import package
 
-check = checks.pretraining
+check = checks.on_devices
 passed: set[tuple[str, int, int]] = set()
 
 
@@ -31,12 +31,12 @@ def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests of what follows a submission, each of which has one; test_submit.py and test_docs.py have all of it.
     """
 
-    def pretraining(run: Experiment, devices: int, slices: int = 1) -> None:
+    def on_devices(run: Experiment, devices: int, slices: int = 1) -> None:
         if (repr(run), devices, slices) not in passed:
             check(run, devices, slices)
             passed.add((repr(run), devices, slices))
 
-    monkeypatch.setattr(checks, "pretraining", pretraining)
+    monkeypatch.setattr(checks, "on_devices", on_devices)
     monkeypatch.setattr(package, "pack", lambda names, root, made: pack(tuple(names), root, (*made.items(),)))
 
 

@@ -264,35 +264,6 @@ def test_other_data_is_refused(whole):
         loop.train(options(), workdir, ChainSource(options().data, fingerprint="other"), {})
 
 
-def test_a_changed_option_is_refused_by_name_and_a_free_one_is_not(whole):
-    _, workdir = whole
-    with pytest.raises(UserError, match=r"model\.dropout = 0\.1, found 0\.2"):
-        loop.check_resume(workdir, options(model={"dropout": 0.2}))
-    loop.check_resume(workdir, experiments.changed(options(), training={"remat": "full"}, checkpoint={"keep": 7}))
-
-
-def test_host_0_alone_writes_the_experiment_which_the_others_must_see(tmp_path, monkeypatch):
-    monkeypatch.setattr(hosts, "is_primary", lambda: False)
-    with pytest.raises(UserError, match="what host 0 writes there, found nothing; name a --workdir that all hosts"):
-        loop.check_resume(tmp_path / "run", options())
-    assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(hosts, "is_primary", lambda: True)
-    loop.check_resume(tmp_path / "run", options())
-    monkeypatch.setattr(hosts, "is_primary", lambda: False)
-    loop.check_resume(tmp_path / "run", options(model={"dropout": 0.2}))
-    assert experiment.read(tmp_path / "run" / "experiment.json") == options()
-
-
-def test_before_the_first_checkpoint_a_mistake_can_be_fixed(tmp_path):
-    loop.check_resume(tmp_path, options())
-    fixed = options(model={"dropout": 0.2})
-    loop.check_resume(tmp_path, fixed)
-    assert experiment.read(tmp_path / "experiment.json") == fixed
-    other = dataclasses.replace(fixed, tokenizer=experiment.Tokenizer(vocab_size=77))
-    loop.check_resume(tmp_path, other)
-    assert experiment.read(tmp_path / "experiment.json") == other
-
-
 def test_evaluates_the_same_every_time_and_as_the_mean_over_real_rows(whole):
     result, _ = whole
     source = ChainSource(options().data)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plmjax.commands import cli
-from plmjax.compression.quantization.weights import comparison, shared_axes
+from plmjax.compression.quantization.weights import comparison, shared_axes, stored_form
 from plmjax.generation.generate import generate
 from plmjax.generation.writer import Settings
 from plmjax.inference.embed import embed
@@ -17,6 +17,8 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.inference.predict import predict
 from plmjax.models.albert import AlbertConfig
+from plmjax.models.bert import BertConfig
+from plmjax.runs.init_from import InitFrom
 from plmjax.training.checkpoints import checkpoints, items, stored
 
 
@@ -68,6 +70,14 @@ def test_each_weight_is_the_nearest_of_its_scale(small_run: Path, tmp_path: Path
     assert record["by"] == "quantize" and record["settings"]["granularity"] == granularity
 
 
+def test_a_quarter_of_the_bytes() -> None:
+    sizes = {"bert/encoder/layers/attention/query/kernel": (12, 768, 12, 64), "bert/pooler/bias": (768,)}
+    params = {path: np.ones(shape, np.float32) for path, shape in sizes.items()}
+    shared = shared_axes(sizes, BertConfig(), "channel")
+    stored_bytes = sum(array.nbytes for array in stored_form(params, shared).values())
+    assert stored_bytes < 0.252 * sum(array.nbytes for array in params.values())
+
+
 def test_layers_that_are_no_stack() -> None:
     sizes = {"albert/encoder/group_0/layer_0/attention/query/kernel": (8, 2, 4), "sentence_order/kernel": (8, 2)}
     model = AlbertConfig(hidden_size=8, num_attention_heads=2)
@@ -104,7 +114,9 @@ def test_all_commands_compute_with_the_rounded_weights(
     chex.assert_trees_all_equal(first, second)
     first, second = (generate(run, ["The"], Settings(max_new_tokens=8)) for run in decoder)
     assert first == second
-    first, second = (checkpoints.load_parameters(run)[0] for run in task)  # what `finetune --from` starts from
+    first, second = (
+        (found := InitFrom.find(run)).parameters(found.description.experiment) for run in task
+    )  # what `finetune --from` starts from
     chex.assert_trees_all_equal(first, second)
     chex.assert_trees_all_equal(first, stored.decode(first))
 
@@ -118,3 +130,16 @@ def test_an_export_says_that_it_is_float32(quantized, task_run: Path, tmp_path: 
     assert "int8" not in capsys.readouterr().out
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
     assert files[0] == files[1]
+
+
+def test_what_is_refused(quantized, fails, small_run: Path, decoder_run: Path, tmp_path: Path) -> None:
+    integers, _ = quantized(decoder_run)
+    said = fails("compress", "quantize", integers, "--output", tmp_path / "again")
+    assert "Expected a checkpoint in float32" in said and "arrays in int8; compress the checkpoint" in said
+    assert "in int8" in fails("compress", "prune", integers, "--output", tmp_path / "again")
+    said = fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--granularity", "row")
+    assert "Expected a known --granularity, found 'row'; known: channel, tensor." in said
+    assert "--bits" in fails("compress", "quantize", small_run, "--output", tmp_path / "again", "--bits", "4")
+    assert "found no finished checkpoint" in fails("compress", "quantize", tmp_path, "--output", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    assert "Expected no run in" in fails("compress", "quantize", small_run, "--output", small_run)

@@ -1,10 +1,14 @@
 """The choice of the best evaluation, and the end of a run that has waited long enough."""
 
+import dataclasses
 import math
 
 import pytest
 
+from plmjax import experiment
+from plmjax.training.checkpoints import checkpoints
 from plmjax.training.checkpoints.best import Best
+from tests.training.checkpoints.test_checkpoints import describe, make_state
 
 
 @pytest.mark.parametrize(("metric", "sign"), [("eval/loss", 1), ("-eval/f1", -1)])
@@ -39,3 +43,22 @@ def test_the_best_value_is_told_with_its_sign(metric: str, value: float) -> None
 
 def test_without_patience_no_run_is_exhausted() -> None:
     assert not Best("eval/loss").exhausted((1.0, 99)) and not Best("eval/loss", patience=1).exhausted(None)
+
+
+def test_the_best_checkpoint_is_the_one_of_the_metric_that_a_run_prefers(tmp_path) -> None:
+    """The earliest of equals; one without an evaluation is none; the last one where nothing was evaluated."""
+    losses = {1: 3.0, 2: 1.0, 3: 1.0, 4: None}
+    writer = checkpoints.Checkpoints(tmp_path / "checkpoints", experiment.Checkpoint(every=1, keep=0, best="eval/loss"))
+    for step, loss in losses.items():
+        writer.save(make_state(step), describe(step, metrics={} if loss is None else {"eval/loss": loss}))
+    writer.close()
+    for best, prefer, chosen in (
+        ("eval/loss", "best", "2"),
+        ("-eval/loss", "best", "1"),
+        ("eval/loss", "last", "4"),
+        ("eval/f1", "best", "4"),
+    ):
+        settings = experiment.Checkpoint(best=best, prefer=prefer)
+        run = dataclasses.replace(describe(0).experiment, checkpoint=settings)
+        experiment.write(run, tmp_path / "experiment.json")
+        assert checkpoints.find(tmp_path).name == chosen

@@ -21,7 +21,8 @@ from plmjax import experiment, platform
 from plmjax.errors import UserError
 from plmjax.files import storage
 from plmjax.parallel import mesh as meshes
-from plmjax.training import header, loop
+from plmjax.runs import folder
+from plmjax.training import header
 from plmjax.training.checkpoints import checkpoints, items, manager
 from plmjax.training.checkpoints.best import Best
 from plmjax.training.checkpoints.checkpoints import Checkpoints, Description
@@ -307,7 +308,7 @@ def test_what_a_killed_import_left_is_cleared_by_its_repetition(killed: str, tmp
         patch.setattr(owner, name, end)
         imported(tmp_path / "run")
     with pytest.raises(UserError, match=r"found what an import or an average left when it was killed; run that"):
-        loop.check_resume(tmp_path / "run", experiments.gpt2())
+        folder.record_experiment(tmp_path / "run", experiments.gpt2())
     imported(tmp_path / "run", kernel=2.0)
     params, description = checkpoints.load_parameters(tmp_path / "run")
     assert (params["kernel"] == 2.0).all() and description.tokenizer == {"vocab.txt": b"a\n"}
