@@ -17,14 +17,14 @@ import pytest
 
 from plmjax import experiment as experiments
 from plmjax.commands import cli
+from plmjax.commands import distil as _distil  # noqa: F401 - declares the ways
+from plmjax.commands import prune as _prune  # noqa: F401
+from plmjax.commands import quantize as _quantize  # noqa: F401
 from plmjax.compression.compression import Compression
-from plmjax.compression.distillation import command as _distillation  # noqa: F401 - declares the ways
-from plmjax.compression.pruning import command as _pruning  # noqa: F401
-from plmjax.compression.quantization import command as _quantization  # noqa: F401
 from plmjax.experiment import Experiment, Phase
 from plmjax.experiment.override import choices
 from plmjax.finetuning.tasks.task import Task
-from plmjax.inference import evaluate as evaluation
+from plmjax.inference import evaluate_task, evaluate_text
 from plmjax.inference.task_settings import TEXT_SETTINGS
 from plmjax.runs import text
 from plmjax.runs.task import OF_TOKENIZERS
@@ -40,11 +40,11 @@ class By(NamedTuple):
     names: Mapping[str, str] = {}
 
 
-PRETRAIN, EVALUATE = By("pretrain", text.NAMES), By("evaluate", evaluation.TEXT_OPTIONS)
+PRETRAIN, EVALUATE = By("pretrain", text.NAMES), By("evaluate", evaluate_text.TEXT_OPTIONS)
 RUNNING = (By("pretrain"), By("finetune"))
 MEASURED = (*RUNNING, By("plan"), By("bench"))
 OF_FINETUNING = (By("finetune"), By("plan"), By("bench"))
-ON_TASKS = (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS), By("predict"))
+ON_TASKS = (By("finetune"), By("evaluate", evaluate_task.TASK_OPTIONS), By("predict"))
 WRITTEN = By("finetune", {"--max_new_tokens": "--objective.max_new_tokens"})
 READING = (By("tokenizer train"), By("prepare"), PRETRAIN, EVALUATE)
 OF_CHECKPOINTS = tuple(map(By, "evaluate predict embed fill-mask nearest generate average export report".split()))
@@ -92,7 +92,7 @@ PRINTED_BY = {
     "finetuning/tasks/parsing:rows": (By("finetune"), By("evaluate")),
     "finetuning/tasks/questions:encode": ON_TASKS,
     "finetuning/tasks/task:check_length": ON_TASKS, "finetuning/tasks/task:parts": (By("predict"),),
-    "finetuning/tasks/task:read": (By("finetune"), By("evaluate", evaluation.TASK_OPTIONS)),
+    "finetuning/tasks/task:read": (By("finetune"), By("evaluate", evaluate_task.TASK_OPTIONS)),
     "finetuning/tasks/task:averaged": (By("evaluate"), By("predict")),
     "finetuning/tasks/text_generation:encode": ON_TASKS, "finetuning/tasks/text_generation:fitting": ON_TASKS,
     "finetuning/cross_view/translation:encode": ON_TASKS,
@@ -132,7 +132,9 @@ PRINTED_BY = {
 @functools.cache
 def accepted(command: str) -> set[str]:
     """The options of a command, those of the experiments that it runs included; numbers in them are 0."""
-    verbs = cli.VERBS | {f"tpu {name}": verb for name, verb in (tpu.VERBS | tpu.ON_THE_SLICE).items()}
+    verbs = {name: cli.verb(name) for name in cli.VERBS} | {
+        f"tpu {name}": verb for name, verb in (tpu.VERBS | tpu.ON_THE_SLICE).items()
+    }
     verb = verbs[command]
     names = {"help"}
     for name, parameter in inspect.signature(verb).parameters.items():
@@ -247,7 +249,7 @@ def unaccepted(module: str, source: str) -> list[str]:
         for command, option in options(message):
             by = (By(command),) if command else printing(module, function)
             if module.startswith("commands/"):
-                verb = next((name for name, one in cli.VERBS.items() if f".{one.__name__}" == function), "")
+                verb = next((name for name in cli.VERBS if f".{cli.verb(name).__name__}" == function), "")
                 by = (By(command or verb),) if command or verb else ()
             found += [f"{module}:{function} {one.command} {option}" for one in by if lacks(one, option)]
             if not by and module not in ("cli", "command_line", "errors") and not module.startswith("commands/"):

@@ -37,8 +37,8 @@ def parameters(verb: Callable) -> dict[str, inspect.Parameter]:
 
 OF_CLASSES = [
     name
-    for name, verb in cli.VERBS.items()
-    if "experiment" in parameters(verb) and parameters(verb)["experiment"].default is None
+    for name in cli.VERBS
+    if (found := parameters(cli.verb(name)).get("experiment")) is not None and found.default is None
 ]
 """Commands that read a checkpoint whose classes an experiment may define."""
 
@@ -63,7 +63,7 @@ def test_the_classes_of_an_experiment_are_imported_before_a_checkpoint_is_read(
 ) -> None:
     monkeypatch.setattr(catalogue, "load_classes", end)
     with pytest.raises(Called) as called:
-        cli.run([*command.split(), *needed(cli.VERBS[command]), "--experiment", "mine.py"])
+        cli.run([*command.split(), *needed(cli.verb(command)), "--experiment", "mine.py"])
     assert called.value.args == ("mine.py",)
 
 

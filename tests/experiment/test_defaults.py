@@ -112,6 +112,6 @@ def test_settings_of_a_rule_or_a_schedule_that_is_chosen_by_its_name(family: typ
 
 @pytest.mark.parametrize("command", cli.VERBS)
 def test_options_of_a_command_that_nobody_gives(command: str) -> None:
-    parameters = inspect.signature(cli.VERBS[command]).parameters.values()
+    parameters = inspect.signature(cli.verb(command)).parameters.values()
     defaults = {one.name: one.default for one in parameters if not dataclasses.is_dataclass(one.default)}
     assert said(defaults) == COMMANDS.get(command, {})

@@ -38,7 +38,8 @@ from plmjax.models.t5 import T5Config
 from plmjax.models.taggers.elmo_tagger import ElmoTaggerConfig
 from plmjax.models.taggers.tagger import TaggerConfig
 from plmjax.models.transformer import TransformerConfig
-from plmjax.runs.finetuning import check_length, finetune
+from plmjax.runs import checks
+from plmjax.runs.finetuning import finetune
 from plmjax.runs.weight_mappings.awd_lstm_dropouts import AwdLstmDropouts
 from plmjax.runs.weight_mappings.longformer import GlobalFromLocal, LedFromBart, LongformerFromRoberta
 from plmjax.runs.weight_mappings.new_source_encoder import NewSourceEncoder
@@ -211,19 +212,22 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no file of views": (lambda: VIEWS.read("train"), r"--data\.tasks\.0\.train, found none"),
     # lengths of runs
     "its length twice": (
-        lambda: check_length(
-            Experiment(None, GREEDY, TASK, training=Training(steps=3), finetuning=Finetuning(epochs=4.0))
+        lambda: checks.finetuning(
+            Experiment(
+                None, GREEDY, TASK, optimizer=BertAdamW(), training=Training(steps=3),
+                finetuning=Finetuning(epochs=4.0),
+            )
         ),
-        r"--finetuning.epochs or --training.steps, found 4 and 3",
+        r"--finetuning.epochs and --training.steps .* found 4 and 3",
     ),
     "its warmup twice": (
-        lambda: check_length(
+        lambda: checks.finetuning(
             Experiment(
                 None, GREEDY, TASK, optimizer=BertAdamW(schedule=Linear(warmup_steps=3)), training=Training(steps=0),
                 finetuning=Finetuning(epochs=4.0, warmup=0.1),
             )
         ),
-        "found 3 and 0.1",
+        "found 0.1 and 3",
     ),
 }  # fmt: skip
 

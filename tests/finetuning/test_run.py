@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from plmjax.training.checkpoints.start import transfer
 
 from plmjax.errors import UserError
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Tokenizer, Training, load, override
@@ -20,6 +19,7 @@ from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.runs import epochs
 from plmjax.runs.finetuning import finetune, in_head
+from plmjax.runs.init_from import InitFrom
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.conftest import stopping
@@ -141,12 +141,14 @@ def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
 def test_a_checkpoint_gives_all_but_the_head(small_run):
     pretrained, _ = checkpoints.load_parameters(small_run)
     device = jax.device_put(jax.tree.map(np.zeros_like, pretrained["bert"]))
-    given = {"bert": device, "classifier": {"bias": jax.numpy.ones(3)}}
-    params = transfer(pretrained, given, small_run, in_head)
-    assert same(params["bert"], pretrained["bert"]) and same(params["classifier"], given["classifier"])
-    given["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
-    with pytest.raises(UserError, match=r"Expected bert/pooler/kernel of shape \(3, 3\) .*, found \(32, 32\)"):
-        transfer(pretrained, given, small_run, in_head)
+    sampled = {"bert": device, "classifier": {"bias": jax.numpy.ones(3)}}
+    found = InitFrom.find(small_run)
+    initial = found.initialize(found.description.experiment, pretrained, None, in_head)
+    params = initial.from_sampled(sampled)
+    assert same(params["bert"], pretrained["bert"]) and same(params["classifier"], sampled["classifier"])
+    sampled["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
+    with pytest.raises(UserError, match=r"bert/pooler/kernel of shape \(3, 3\) .*, found \(32, 32\)"):
+        initial.from_sampled(sampled)
 
 
 @pytest.mark.nightly

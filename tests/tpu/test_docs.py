@@ -61,7 +61,7 @@ def test_the_walk_on_this_machine(
         """A plan without the compiler, with which the tests in tests/plan make theirs."""
         planned.extend((experiments.load(experiment), topologies.parse(name)) for name in topology)
 
-    monkeypatch.setitem(cli.VERBS, "plan", dry)
+    monkeypatch.setattr(planning, "plan", dry)
     with ObjectStore() as store, store.environment(), CloudTpu() as service:
         service.zones = ("us-west4-a", "europe-west4-a")
         store.create("my-bucket")
@@ -127,7 +127,7 @@ def test_the_operations_of_a_job_on_this_machine(
         monkeypatch.setattr("tpu.notify.reach", lambda target: None)  # there is no such host
         for command in OPERATED:
             if command[0] == "plmjax":
-                read.append(command_line.parse(cli.VERBS[command[1]], "plmjax", command[2:]))
+                read.append(command_line.parse(cli.verb(command[1]), "plmjax", command[2:]))
             elif command[3] in ("profile", "debug") or "--selfcheck" in command:
                 own = command[4 : command.index("--")] if "--" in command else command[4:]
                 read.append(command_line.parse(program.VERBS[command[3]], "tpu", own))
