@@ -65,7 +65,6 @@ def classified(pretrained: Path, sentiment: tuple[str, str], tmp_path_factory: p
     return workdir, finetune(task(sentiment, SequenceClassification(language_model=0.5)), pretrained, workdir)
 
 
-@pytest.mark.nightly
 def test_a_run_learns_the_task_and_the_next_token(classified: Any) -> None:
     _, metrics = classified
     assert metrics["eval/accuracy"] > 0.8

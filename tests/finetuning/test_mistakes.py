@@ -110,6 +110,15 @@ def translated(sequence_length: int = 8, target_length: int = 4) -> Any:
     return CrossViewTranslation(name="texts").encode(texts, Numbers(), cvt.CONFIG, task)
 
 
+def of_task(**changes: Any) -> Experiment:
+    run = Experiment(
+        model=BertConfig.tiny(), objective=SequenceClassification(), data=Sentences("train.tsv", "dev.tsv"),
+        optimizer=BertAdamW(), training=Training(steps=0), finetuning=Finetuning(epochs=4.0, warmup=0.1),
+        checkpoint=Checkpoint(every=0),
+    )  # fmt: skip
+    return dataclasses.replace(run, **changes)
+
+
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     # settings
     "no length": (lambda: Sentences(sequence_length=0), r"--data\.sequence_length"),
@@ -212,22 +221,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no file of views": (lambda: VIEWS.read("train"), r"--data\.tasks\.0\.train, found none"),
     # lengths of runs
     "its length twice": (
-        lambda: checks.finetuning(
-            Experiment(
-                None, GREEDY, TASK, optimizer=BertAdamW(), training=Training(steps=3),
-                finetuning=Finetuning(epochs=4.0),
-            )
-        ),
-        r"--finetuning.epochs and --training.steps .* found 4 and 3",
+        lambda: checks.finetuning(of_task(training=Training(steps=3))),
+        "--finetuning.epochs .*--training.steps .*4 and 3",
     ),
     "its warmup twice": (
-        lambda: checks.finetuning(
-            Experiment(
-                None, GREEDY, TASK, optimizer=BertAdamW(schedule=Linear(warmup_steps=3)), training=Training(steps=0),
-                finetuning=Finetuning(epochs=4.0, warmup=0.1),
-            )
-        ),
-        "found 0.1 and 3",
+        lambda: checks.finetuning(of_task(optimizer=BertAdamW(schedule=Linear(warmup_steps=3)))),
+        "--finetuning.warmup .*--optimizer.schedule.warmup_steps .*0.1 and 3",
     ),
 }  # fmt: skip
 

@@ -18,8 +18,7 @@ from plmjax.inference.evaluate import evaluate
 from plmjax.inference.fill_mask import fill_mask
 from plmjax.models.bert import BertConfig
 from plmjax.runs import epochs
-from plmjax.runs.finetuning import finetune, in_head
-from plmjax.runs.init_from import InitFrom
+from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
 from tests.finetuning.conftest import stopping
@@ -96,6 +95,7 @@ def test_its_checkpoint_evaluates_to_the_same(sentiment, finished):
         fill_mask(workdir, "a [MASK]")
 
 
+@pytest.mark.nightly
 def test_stopped_and_run_again_it_ends_in_the_same_parameters(sentiment, small_run, finished, tmp_path):
     with stopping(after=20):
         finetune(experiment(sentiment), small_run, tmp_path)
@@ -136,19 +136,6 @@ def test_regression_and_the_random_twin(sentiment, small_run, tmp_path):
         found[name] = params
     words = [one["bert"]["embeddings"]["word_embeddings"]["embedding"].ravel() for one in (pretrained, found["like"])]
     assert abs(np.corrcoef(*words)[0, 1]) < 0.1 and same(found["given"], found["like"])
-
-
-def test_a_checkpoint_gives_all_but_the_head(small_run):
-    pretrained, _ = checkpoints.load_parameters(small_run)
-    device = jax.device_put(jax.tree.map(np.zeros_like, pretrained["bert"]))
-    sampled = {"bert": device, "classifier": {"bias": jax.numpy.ones(3)}}
-    found = InitFrom.find(small_run)
-    initial = found.initialize(found.description.experiment, pretrained, None, in_head)
-    params = initial.from_sampled(sampled)
-    assert same(params["bert"], pretrained["bert"]) and same(params["classifier"], sampled["classifier"])
-    sampled["bert"]["pooler"]["kernel"] = jax.numpy.zeros((3, 3))
-    with pytest.raises(UserError, match=r"bert/pooler/kernel of shape \(3, 3\) .*, found \(32, 32\)"):
-        initial.from_sampled(sampled)
 
 
 @pytest.mark.nightly

@@ -89,6 +89,7 @@ def folder(elmo_run, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_a_tagger_learns_above_language_models_that_do_not(elmo_run, folder, monkeypatch, capsys):
     """By the commands of the page. The mixes and the transitions begin with 0; whatever is not 0 has been trained.
 

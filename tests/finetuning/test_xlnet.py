@@ -11,6 +11,7 @@ import pytest
 from plmjax.contracts.execution import Execution
 from plmjax.data import tokenizers
 from plmjax.experiment import Checkpoint, Experiment, Finetuning, Training
+from plmjax.finetuning import inputs as task_inputs
 from plmjax.finetuning.tasks import answers
 from plmjax.finetuning.tasks.answer_search import AnswerSearch
 from plmjax.finetuning.tasks.answers import Window
@@ -19,7 +20,6 @@ from plmjax.finetuning.tasks.questions import Questions
 from plmjax.finetuning.tasks.sentences import Regression, Sentences, SequenceClassification
 from plmjax.finetuning.tasks.tagging import Tagging, TokenTagging
 from plmjax.inference.evaluate import evaluate
-from plmjax.runs import finetuning as runs
 from plmjax.runs.finetuning import finetune
 from plmjax.training.checkpoints import checkpoints
 from plmjax.training.optimizers import BertAdamW
@@ -117,7 +117,7 @@ def test_answers_are_found_and_refused(answered) -> None:
 def encoded_rows(run: Experiment, xlnet_run: Path, examples: Any) -> dict[str, np.ndarray]:
     tokenizer = tokenizers.load(xlnet_run / "tokenizer")
     model = checkpoints.describe(checkpoints.find(xlnet_run)).experiment.model
-    rows = runs.rows(dataclasses.replace(run, model=model), examples, tokenizer)
+    rows = task_inputs.rows(dataclasses.replace(run, model=model), examples, tokenizer)
     return rows.batch(rows.in_order, np.arange(len(rows)))
 
 

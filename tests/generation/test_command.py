@@ -37,6 +37,7 @@ def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> N
     assert printable(text.prompt + text.text + "\n") == first
 
 
+@pytest.mark.nightly
 def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     prompts = ["Returns the", "", "The object of a class"]
     (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
@@ -104,6 +105,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path)
     assert printable("a\x9bb\x7f\r\n") == "a\\x9bb\\x7f\\x0d\n"
 
 
+@pytest.mark.nightly
 def test_a_tokenizer_that_lacks_characters(fails, capsys, tmp_path: Path, prose: Path) -> None:
     """Words of a small vocabulary, without the byte fallback that GPT-2's tokenizer has."""
     import flax.linen as nn

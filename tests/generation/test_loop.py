@@ -63,6 +63,7 @@ def test_every_place_of_a_text_is_drawn_anew() -> None:
     assert min(len({*row}) for row in drawn.T.tolist()) > 10
 
 
+@pytest.mark.nightly
 def test_prompts_of_about_the_same_length_are_read_together() -> None:
     """Texts come in the order of the prompts."""
     prompts, settings = [[3] * length for length in (30, 1, 29, 2)], Settings(max_new_tokens=2, batch_size=2)

@@ -91,7 +91,6 @@ def test_a_mix_of_layers_is_weighted_by_the_softmax(small_run, texts, reference,
                                atol=1e-5)  # fmt: skip
 
 
-@pytest.mark.nightly
 def test_a_mix_learned_on_a_task_is_taken_from_its_checkpoint(small_run, texts, tmp_path):
     params, description = checkpoints.load_parameters(small_run)
     learned = {"weights": np.float32([0.5, -1.0]), "scale": np.float32(3.0)}
@@ -129,7 +128,9 @@ def stopping(monkeypatch, name, path):
     monkeypatch.setattr(storage, name, stop)
 
 
-@pytest.mark.parametrize(("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), ("jsonl", "mean")])
+@pytest.mark.parametrize(
+    ("suffix", "pooling"), [("npz", "none"), ("npz", "mean"), pytest.param("jsonl", "mean", marks=pytest.mark.nightly)]
+)
 def test_stopped_on_the_way_it_goes_on_and_ends_in_the_same_file(
     small_run, texts, tmp_path, monkeypatch, suffix, pooling
 ):

@@ -79,8 +79,10 @@ def log_probability(checkpoint: Path, source: list[int], written: list[int], giv
     return float(scores[given:].sum())
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("system", "gaps"), [("t5", ("[MASK]", "<extra_id_5>")), ("bart", ("<mask>",))])
+@pytest.mark.parametrize(
+    ("system", "gaps"),
+    [("t5", ("[MASK]", "<extra_id_5>")), pytest.param("bart", ("<mask>",), marks=pytest.mark.nightly)],
+)
 def test_what_is_written_has_the_probability_of_its_scores(run, system, gaps) -> None:
     checkpoint, text = run(system), "The class" + "".join(f" {gap} of the object" for gap in gaps) + "."
     tokenizer = checkpoints.describe(checkpoints.find(checkpoint)).load_tokenizer()
@@ -129,6 +131,7 @@ def test_a_span_is_what_stands_behind_its_sentinel(run, tmp_path) -> None:
     assert any(one.spans[1] for one in filled)
 
 
+@pytest.mark.nightly
 def test_a_forced_first_token_of_the_run_is_that_of_a_filled_text(run, tmp_path) -> None:
     params, description = checkpoints.load_parameters(run("bart"))
     stored = dataclasses.replace(description.experiment, generation=Generation(forced_bos_token_id=7))

@@ -100,6 +100,7 @@ COMMANDS = {
     "strange examples": ("evaluate {one} --data {tmp}/strange.jsonl", "100.0%", "--max_unknown"),
     "strange members": ("evaluate {one} --data {tmp}/strange.jsonl --ensemble {two}", "100.0%", "--max_unknown"),
     "strange predictions": ("predict {one} --input {tmp}/strange.jsonl", "100.0%", "--max_unknown"),
+    "no vectors there": ("embed {small} --input {tmp}/lines.txt --output {tmp}/vectors.npz", "{tmp}/vectors.npz"),
     "strange lines": ("embed {small} --input {tmp}/strange.txt --output {tmp}/v.npz", "100.0%", "--max_unknown"),
     "no share": ("evaluate {small} --data {tmp}/strange.txt --max_unknown 2", "--max_unknown", "found 2"),
     "no share of examples": ("evaluate {one} --data {tmp}/strange.jsonl --max_unknown 2", "--max_unknown", "found 2"),

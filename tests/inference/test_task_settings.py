@@ -50,6 +50,7 @@ def test_rows_can_be_longer(classifiers: Path, renamed: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_raw_text_has_a_key(small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text(json.dumps({"body": "the value of an object is a list. " * 40}) + "\n")
     assert "eval/loss" in evaluate(small_run, tmp_path / "text.jsonl", text_key="body")

@@ -37,6 +37,7 @@ def test_a_few_unknown_tokens_are_counted(
         assert "of the tokens, 1 of " in getattr(capsys.readouterr(), stream)
 
 
+@pytest.mark.nightly
 def test_any_text_is_evaluated_where_the_share_allows_it(small_run: Path, folder: Path) -> None:
     found = evaluate(small_run, folder / "text.txt", max_unknown=1)
     assert found["eval/unknown_tokens"] > 100

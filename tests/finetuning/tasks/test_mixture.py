@@ -222,8 +222,7 @@ def test_another_file_is_reported_as_its_task_alone(
     metrics, files, _, program = evaluated
     params = jax.tree.map(lambda one: 2 * one, jax.device_get(program.initialize(3).params))
     checkpoints.save_parameters(tmp_path / "run", params, experiment(mixture), {})
-    monkeypatch.setattr(checkpoints.Description, "load_tokenizer", lambda description: Numbers())
-    monkeypatch.setattr(evaluation, "program_of", lambda run, source: program)
+    monkeypatch.setattr(checkpoints.Description, "load_tokenizer", lambda self: Numbers())
     found = evaluation.evaluate(tmp_path / "run", f"numbers={mixture.folder}/few.tsv")
     names = ("bleu", "chrf", "bleu_signature", "chrf_signature")
     own = {f"eval/{name}" for name in ("loss", "mean", "decoding", "unknown_tokens")}

@@ -117,7 +117,6 @@ def made() -> tuple[Experiment, TaskSource, Any, LossInputs]:
     return run, source, program, LossInputs(flax.traverse_util.unflatten_dict(flat, sep="/"))
 
 
-@pytest.mark.nightly
 def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: tuple) -> None:
     run, source, program, loss_inputs = made
     module, nats, written = MODEL.module(Purpose.WRITING, program.module.execution), [], []
@@ -141,7 +140,6 @@ def test_an_evaluation_tells_the_nats_of_each_target_and_what_is_written(made: t
     assert list(GREEDY.official(lines)) == [text + "\n" for text in written]
 
 
-@pytest.mark.nightly
 def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     run, source, program, loss_inputs = made
     alone = TaskEvaluation(run, EXAMPLES, source, Numbers())
@@ -165,7 +163,6 @@ def test_each_host_writes_a_share_and_has_the_whole(made: tuple, monkeypatch: py
     assert [(share[0] >= 0).any(axis=1).tolist() for share in shares] == [[True, False], [True, True]]
 
 
-@pytest.mark.nightly
 def test_smoothing_is_of_the_training_alone(made: tuple) -> None:
     _, source, program, loss_inputs = made
     rows = next(source.evaluation(program.phase))
