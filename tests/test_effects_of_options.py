@@ -320,6 +320,15 @@ def test_a_run_that_gets_no_better_ends_after_its_patience(tmp_path: Path) -> No
     assert found[-1]["step"] == 2 * (1 + 3)
 
 
+def test_a_plateau_is_one_of_the_evaluations_of_the_run(tmp_path: Path) -> None:
+    found = looped(
+        tmp_path, "--optimizer.schedule plateau", "--optimizer.schedule.patience 0", "--optimizer.learning_rate 1e-9",
+        "--optimizer.schedule.threshold 0.5", "--training.evaluate_every 2", "--training.log_every 1",
+    )  # fmt: skip
+    rates = [record["learning_rate"] for record in found if "learning_rate" in record]
+    assert rates[4] == pytest.approx(0.1 * rates[3]) and rates[6] == pytest.approx(0.01 * rates[3])
+
+
 @EFFECTS.of("training.evaluation_batches")
 def test_an_evaluation_reads_as_many_batches(tmp_path: Path) -> None:
     found = looped(tmp_path, "--training.evaluation_batches 1", "--training.steps 1")[-1]["eval/unigram_entropy"]

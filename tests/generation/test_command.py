@@ -4,17 +4,21 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plmjax.commands import cli
-from plmjax.commands import generate as command
 from plmjax.contracts.system import Purpose
+from plmjax.contracts.vocabulary import Vocabulary
+from plmjax.data.unknown_tokens import UnknownTokens
 from plmjax.errors import UserError
-from plmjax.generation.generate import generate, printable
+from plmjax.generation import command
+from plmjax.generation.beam_search import BeamSearch
+from plmjax.generation.generate import Generator, Text, generate, printable
 from plmjax.generation.options import Devices, Options
 from plmjax.generation.sampling import Sampling
-from plmjax.generation.writer import Settings
+from plmjax.generation.writer import Settings, Tokens
 from plmjax.training.checkpoints import checkpoints
 
 SHORT = ["--max_new_tokens", "8"]
@@ -37,6 +41,22 @@ def test_the_terminal_shows_the_text_of_the_seed(capsys, decoder_run: Path) -> N
     assert printable(text.prompt + text.text + "\n") == first
 
 
+def test_characters_of_several_tokens_are_shown_whole(decoder_run: Path) -> None:
+    """A snowman is three bytes, which are three tokens of a tokenizer that has never seen one."""
+    generator = Generator.load(decoder_run)
+    tokenizer = checkpoints.describe(checkpoints.find(decoder_run)).load_tokenizer()
+    prompt, snowman = tokenizer.encode("a"), tokenizer.encode("\N{SNOWMAN}")
+    assert len(snowman) == 3
+
+    def fixed(ids: list[int], settings: Settings) -> Any:
+        for count in (1, 2, 3):
+            yield Tokens(snowman[:count], False, -1.0, -1.0), count == 3
+
+    generator._writer.stream, pieces = fixed, []
+    text = generator.stream("a", Settings(), pieces.append)
+    assert pieces == ["", "", "\N{SNOWMAN}"] and text.text == "\N{SNOWMAN}" and text.tokens == 3 and len(prompt) == 1
+
+
 @pytest.mark.nightly
 def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     prompts = ["Returns the", "", "The object of a class"]
@@ -57,12 +77,69 @@ def test_files(capsys, monkeypatch, tmp_path: Path, decoder_run: Path) -> None:
     assert len(scores) == 2 and scores == sorted(scores, reverse=True)
 
 
+def test_prompts_that_cannot_be(fails, monkeypatch, tmp_path: Path, decoder_run: Path, small_run: Path) -> None:
+    assert "a model that writes text, found BertConfig" in fails("generate", small_run, "The class")
+    said = fails("generate", decoder_run, "The class " * 30)
+    assert "at most the model's 64 positions together, found" in said and "64 tokens" in said
+    (tmp_path / "long.txt").write_text("The class\n" + "The class " * 30 + "\n")
+    said = fails("generate", decoder_run, "--input", tmp_path / "long.txt", *SHORT)
+    assert f"positions together in line 2 of {tmp_path / 'long.txt'}, found" in said
+    assert "and 64 tokens" in fails("generate", decoder_run, "The")
+    assert "found neither" in fails("generate", decoder_run)
+    assert "found both" in fails("generate", decoder_run, "a", "--input", tmp_path / "x")
+    said = fails("generate", decoder_run, "a", "b", "c")
+    assert (
+        f"nothing more after plmjax generate {decoder_run} a, found 'b'; put a text of several words in quotes" in said
+    )
+    assert "found no file" in fails("generate", decoder_run, "--input", tmp_path / "x")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    assert "binary" in fails("generate", decoder_run, "--input", tmp_path / "binary")
+    (tmp_path / "empty").write_bytes(b"")
+    assert "empty file" in fails("generate", decoder_run, "--input", tmp_path / "empty")
+    for given, message in ((b"", "found none"), (b"\xff\xfe", "the standard input")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert message in fails("generate", decoder_run, "--input", "-")
+    assert "--output" in fails("generate", decoder_run, "a", "--output", tmp_path / "no" / "x.jsonl")
+
+
 def test_nothing_is_shown_before_every_prompt_fits(tmp_path: Path, decoder_run: Path) -> None:
     (tmp_path / "prompts.txt").write_text("The class\n" + "The class " * 30 + "\n")
     said: list[str] = []
     with pytest.raises(UserError, match="at most the model's 64 positions together"):
         command.run(decoder_run, None, tmp_path / "prompts.txt", None, Options(), Devices(), said.append, print)
     assert not said
+
+
+class Told:
+    """A generator that keeps what the command tells it; its texts do not go on with their prompts."""
+
+    continues = False
+
+    def check(self, prompts: list[str], settings: Settings, places: list[str]) -> None:
+        self.checked = prompts, settings, places
+
+    def unknown(self, prompts: list[str]) -> UnknownTokens:
+        found = UnknownTokens(Vocabulary(100, unknown=1))
+        found.add([1, *range(2, 100)])
+        return found
+
+    def stream(self, prompt: str, settings: Settings, write: Any) -> None:
+        write(f"of {prompt}")
+
+    def __call__(self, prompts: list[str], settings: Settings) -> list[list[Text]]:
+        return [[Text(one, f"{one}{rank}", 2, True, -2.0, -rank, 0) for rank in (1, 2)] for one in prompts]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    generator = Told()
+
+    def load(*arguments: Any) -> Told:
+        generator.loaded = arguments
+        return generator
+
+    monkeypatch.setattr(command.Generator, "load", load)
+    return generator
 
 
 def test_prompts_are_one_text_or_the_lines_of_a_file_or_of_the_standard_input(
@@ -75,34 +152,53 @@ def test_prompts_are_one_text_or_the_lines_of_a_file_or_of_the_standard_input(
     assert command.prompts_of(None, Path("-")) == ["one", "", "and tw\u00f6"]
 
 
-def test_several_texts_are_shown_and_written_each_with_its_score(decoder_run: Path, tmp_path: Path) -> None:
-    said, options, file = [], Options(beams=3, sequences=2, max_new_tokens=4), tmp_path / "texts.jsonl"
-    command.run(decoder_run, "a", None, file, options, Devices(), said.append, print)
-    assert said == [f"2 texts in {file}\n"]
-    texts = [json.loads(line) for line in file.read_text().splitlines()]
-    said.clear()
+def test_several_texts_are_shown_and_written_each_with_its_score(told: Told, decoder_run: Path, tmp_path: Path) -> None:
+    said, options, file = [], Options(beams=3, sequences=2), tmp_path / "texts.jsonl"
     command.run(decoder_run, "a", None, None, options, Devices(), said.append, print)
-    assert said == [printable(f"{text['score']:.4f}  a{text['text']}\n") for text in texts]
-    assert len(texts) == 2 and texts[0]["score"] > texts[1]["score"]
+    assert "".join(said) == "-1.0000  a1\n-2.0000  a2\n"
+    assert told.checked[1].strategy == BeamSearch(3, sequences=2) and told.checked[2] == [""]
+    command.run(decoder_run, "a", None, file, options, Devices(), said.append, print)
+    assert said[-1] == f"2 texts in {file}\n"
+    assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == ["a1", "a2"]
 
 
-def test_ctrl_c_ends_the_line_of_the_text(decoder_run: Path) -> None:
+def test_ctrl_c_ends_the_line_of_the_text(monkeypatch, decoder_run: Path) -> None:
+    def stopped(self, prompt, settings, show):
+        show(" a beginning")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Generator, "stream", stopped)
     said: list[str] = []
-
-    def write(piece: str) -> None:
-        said.append(piece)
-        if len(said) == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        command.run(decoder_run, "The class", None, None, Options(max_new_tokens=8), Devices(), write, print)
-    assert said[0] == "The class" and said[3:] == ["\n"]
+        command.run(decoder_run, "The class", None, None, Options(max_new_tokens=8), Devices(), said.append, print)
+    assert "".join(said) == "The class a beginning\n"
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys, decoder_run: Path) -> None:
     said = shown(capsys, decoder_run, "Returns\x1b[2J\tthe\x07", *SHORT, "--temperature", 0)
     assert said.startswith("Returns\\x1b[2J\tthe\\x07") and "\x1b" not in said
     assert printable("a\x9bb\x7f\r\n") == "a\\x9bb\\x7f\\x0d\n"
+
+
+OUT_OF_RANGE = (
+    "--temperature -1", "--temperature nan", "--top_k -1", "--top_p 0", "--top_p 1.1", "--sequences 0", "--beams 0",
+    "--max_new_tokens 0", "--min_new_tokens -1", "--min_new_tokens 65", "--no_repeat_ngram_size -1", "--seed -1",
+    "--repetition_penalty 0", "--bad_words_ids x", "--max_length 0", "--forced_eos_token_id -2", "--eos_token_id -1",
+    "--batch_size 0", "--beams 2 --sequences 3", "--beams 2 --length_penalty inf", "--mesh.tensor 64",
+    "--max_unknown 2",
+)  # fmt: skip
+WITHOUT_EFFECT = (
+    "--beams 2 --temperature 1", "--beams 2 --seed 1", "--length_penalty 2", "--early_stopping full",
+    "--temperature 0 --top_k 2", "--temperature 0 --top_p 0.5", "--temperature 0 --sequences 2",
+    "--temperature 0 --seed 1", "--beams 1 --length_penalty 2",
+)  # fmt: skip
+
+
+def test_numbers_out_of_range(fails, decoder_run: Path) -> None:
+    for options in OUT_OF_RANGE:
+        assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
+    for options in WITHOUT_EFFECT:
+        assert options.split()[-2] in fails("generate", decoder_run, "a", *options.split()), options
 
 
 @pytest.mark.nightly

@@ -22,7 +22,6 @@ from plmjax.parallel import hosts
 from plmjax.parallel.stopping import Interrupted
 from plmjax.training import evaluation, loop, memory, metrics
 from plmjax.training.checkpoints import checkpoints
-from plmjax.training.checkpoints.best import Best
 from plmjax.training.pace import Window
 from tests.families import STEPS
 from tests.paths import ROOT
@@ -333,29 +332,6 @@ def test_the_minutes_of_a_checkpoint_are_those_since_the_last_save(monkeypatch):
         if loop._Session.due(session, step, last=False).save:
             loop._Session.save(session, None, step)
     assert saved == [1, 4]
-
-
-def test_an_evaluation_reads_as_many_batches_as_the_run_says_and_tells_the_optimizer_its_loss():
-    asked = []
-    session = SimpleNamespace(
-        run=experiments.changed(options(), training={"evaluation_batches": 3}),
-        evaluation=lambda program, inputs, limit: asked.append((inputs, limit)) or {"accuracy": 0.5, "loss": 2.0},
-        adapted=lambda program, params: program,
-        progressed=lambda *_, **__: None,
-        evaluated=4,
-        is_primary=False,
-        best=Best("-eval/accuracy"),
-        record=(-0.75, 1),
-        exhausted=False,
-    )
-    program = SimpleNamespace(
-        loss_inputs=lambda state: SimpleNamespace(params=f"of {state}"),
-        on_evaluation=lambda state, loss: f"{state} after {loss}",
-    )
-    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6 after 2.0"
-    assert asked == [(SimpleNamespace(params="of step 6"), 3)] and session.record == (-0.75, 2)
-    assert (session.evaluated, session.metrics) == (6, {"eval/accuracy": 0.5, "eval/loss": 2.0})
-    assert loop._Session.evaluate(session, program, "step 6", 6) == "step 6" and len(asked) == 1
 
 
 def test_a_line_has_the_rates_of_a_step_and_the_mean_of_its_window():

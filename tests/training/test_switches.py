@@ -136,16 +136,6 @@ def test_a_benchmark_and_a_plan_name_it_too() -> None:
             measured(run)
 
 
-def test_a_benchmark_compiles_with_the_options_of_the_run(monkeypatch) -> None:
-    """XLA writes its programs where an option of the run says."""
-    asked = []
-    find = programs.compiler_options
-    monkeypatch.setattr(programs, "compiler_options", lambda *given: asked.append(find(*given)) or asked[-1])
-    run = experiments.changed(bert(8), training={"compiler_options": ("xla_embed_ir_in_executable=false",)})
-    assert bench.bench(run, 1, 1)[0]["step_seconds"] > 0
-    assert {"xla_embed_ir_in_executable": False} in asked
-
-
 def of_v5e(run: Experiment) -> Program:
     device = topologies.parse("v5e:1x1").devices()[0]
     phase = SimpleNamespace(index=1, batch_size=8, sequence_length=16, accumulation=1)
