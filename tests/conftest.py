@@ -121,7 +121,7 @@ def on_one_device() -> Iterator[None]:
 
 ON_ONE_DEVICE = (
     "compression", "files", "finetuning", "generation", "inference", "interop", "models", "runs",
-    "strangers/test_windowed.py", "test_outputs.py", "test_python_docs.py",
+    "strangers/test_windowed.py", "test_benchmarks.py", "test_outputs.py", "test_python_docs.py",
     "test_readme.py", "tpu/test_docs.py",
 )  # fmt: skip
 """Files and folders of tests whose runs take one device."""
