@@ -76,8 +76,8 @@ def test_an_argument_without_an_option_is_not_named_as_one(fails, option: str) -
             "Expected either --processes of this machine or a --runn",
         ),
         ("cooccurrence a --output o --runner_options x", "Expected a --runner with --runner_options, found none"),
-        ("plan bert_tiny --topology v5e:2x2 --batch_sizes 8", "Expected --search with --batch_sizes, found none"),
-        ("plan bert_tiny --topology v5e:2x2 --search --breakdown", "Expected --breakdown or --search, found both"),
+        ("plan bert_tiny --topology v5e:2x2 --batch_sizes 8", "--batch_sizes needs --search"),
+        ("plan bert_tiny --topology v5e:2x2 --search --breakdown", "--breakdown and --search exclude each other"),
         ("plan bert_tiny", "Expected a slice to plan for, found none"),
     ],
 )
@@ -132,7 +132,7 @@ def test_an_evaluation_is_written_to_a_folder(fails, tmp_path: Path) -> None:
         ),
         (
             ["pretrain", "finetune_glue:stsb", "--from", "nowhere"],
-            "found one on Sentences; run it with plmjax finetune",
+            "found one on Sentences; name another, or run it with plmjax finetune",
         ),
         (["pretrain", "bert_tyni", "--form", "nowhere"], "none named 'bert_tyni'; did you mean 'bert_tiny'?"),
         (["bench", "bert_tyni", "--jsom"], "none named 'bert_tyni'"),

@@ -45,7 +45,7 @@ def shown_by(test: str, verb: str, *options: str) -> None:
 shown_by("test_effects_of_options.py::test_a_run_shows", "pretrain", "experiment", "workdir")
 shown_by("test_effects_of_options.py::test_a_run_on_a_task_shows", "finetune", "experiment", "workdir", "from")
 shown_by("runs/test_continued.py::test_begins_with_all_parameters_at_step_0_with_a_new_optimizer", "pretrain", "from")
-shown_by("finetuning/test_run.py::test_the_random_twin_of_a_checkpoint_is_named_by_it", "finetune", "like")
+shown_by("finetuning/test_run.py::test_regression_and_the_random_twin", "finetune", "like")
 shown_by("finetuning/test_seeds.py::test_each_seed_is_a_run_and_the_table_sums_them_up", "finetune", "seeds")
 shown_by(
     "selfcheck/test_selfcheck.py::test_the_command_prints_a_table_and_writes_a_file", "selfcheck", "output", "json"
